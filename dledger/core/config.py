@@ -1,0 +1,30 @@
+"""Settings of the Raft core, all in milliseconds, bytes or counts, with the checks between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """Timers and windows of one replica.
+
+    ``election_timeout_ms`` is the lower end: the drawn timeout lies in [election_timeout_ms, 2 * election_timeout_ms).
+    The windows bound what a leader keeps in flight to one follower, and what it keeps uncommitted (then it answers BUSY).
+    """
+
+    heartbeat_interval_ms: int = 100
+    election_timeout_ms: int = 600
+    max_inflight_messages: int = 64
+    max_inflight_bytes: int = 32 << 20
+    max_append_bytes: int = 4 << 20
+    max_uncommitted_bytes: int = 64 << 20
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_interval_ms * 3 > self.election_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms {self.heartbeat_interval_ms}: expected at most a third of election_timeout_ms {self.election_timeout_ms}"
+            )
+        if self.max_append_bytes > self.max_inflight_bytes:
+            raise ValueError("max_append_bytes: expected at most max_inflight_bytes")

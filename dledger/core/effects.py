@@ -1,0 +1,147 @@
+"""Effects: what the driver must do after a step, in the order returned.
+
+The ordering rule (held by the driver, and only there): SaveHardState, Append and CutTail form one ordered write stream; a ``Send``
+with ``after_sync`` leaves only when every write returned before it is on stable storage; everything else may go at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger.core.messages import Message
+from dledger.core.types import EntryId, EntryMeta, Membership, NodeId, Role
+
+
+@dataclass(slots=True)
+class SaveHardState:
+    """Write (term, vote) as one atomic record."""
+
+    term: int
+    vote: NodeId | None
+
+
+@dataclass(slots=True)
+class Append:
+    """Add entries at the end of the log.
+
+    Leader: the entry just proposed (or the no-op / configuration the core makes itself).  Follower: the last ``len(entries)`` of the
+    raw entries that came with the message being stepped; the ones before are already in the log.
+    """
+
+    first_index: int
+    entries: tuple[EntryMeta, ...]
+
+
+@dataclass(slots=True)
+class CutTail:
+    """Remove ``from_index`` and everything after it (a conflict with the leader's log).  Never at or below the commit index."""
+
+    from_index: int
+
+
+@dataclass(slots=True)
+class Send:
+    """Send ``message`` to ``to``; the driver adds the raw entries of an AppendRequest, read from the log.
+
+    ``after_sync``: hold until the writes returned before it are durable.  Votes, vote refusals that raised the term and append
+    acknowledgements always have it.
+    """
+
+    to: NodeId
+    message: Message
+    after_sync: bool = False
+
+
+@dataclass(slots=True)
+class CommitTo:
+    """Everything up to ``index`` is committed; it never goes back."""
+
+    index: int
+
+
+@dataclass(slots=True)
+class RoleChanged:
+    """The role, the term or the known leader changed.  ``confirmed``: a leader that has committed an entry of its own term."""
+
+    role: Role
+    term: int
+    leader: NodeId | None
+    confirmed: bool = False
+
+
+@dataclass(slots=True)
+class ReadReady:
+    """A linearizable read may be served once everything up to ``index`` is applied here."""
+
+    token: int
+    index: int
+
+
+@dataclass(slots=True)
+class ReadFailed:
+    """The read could not be confirmed (no leader, leadership lost); the caller may retry."""
+
+    token: int
+
+
+class RefusedReason(Enum):
+    """Why a proposal, transfer or membership change was definitely not accepted."""
+
+    NOT_LEADER = "not_leader"
+    TRANSFERRING = "transferring"
+    BUSY = "busy"
+    STORAGE = "storage"
+    CHANGE_IN_PROGRESS = "change_in_progress"
+    NOT_READY = "not_ready"
+    UNKNOWN_TARGET = "unknown_target"
+    INVALID_CHANGE = "invalid_change"
+    NOT_CAUGHT_UP = "not_caught_up"
+
+
+@dataclass(slots=True)
+class Refused:
+    """The event of this step was refused; nothing was appended."""
+
+    reason: RefusedReason
+    leader: NodeId | None = None
+
+
+@dataclass(slots=True)
+class TransferEnded:
+    """A leadership transfer ended: ``done`` when the target took over, otherwise it was aborted."""
+
+    target: NodeId
+    done: bool
+
+
+@dataclass(slots=True)
+class MembershipChanged:
+    """The configuration in force changed (on append, or back on truncation); the driver connects and disconnects peers."""
+
+    membership: Membership
+
+
+@dataclass(slots=True)
+class FetchCopy:
+    """This replica needs entries its leader ``source`` has deleted: fetch sealed segments up to ``upto``."""
+
+    source: NodeId
+    first_available: int
+    upto: EntryId
+
+
+Effect = (
+    SaveHardState
+    | Append
+    | CutTail
+    | Send
+    | CommitTo
+    | RoleChanged
+    | ReadReady
+    | ReadFailed
+    | Refused
+    | TransferEnded
+    | MembershipChanged
+    | FetchCopy
+)

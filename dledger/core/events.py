@@ -1,0 +1,136 @@
+"""Events: everything that may happen to a Raft core.  ``Raft.step(event, now_ms)`` takes one and returns effects.
+
+Completions carry (index, term) and are checked against what the log is now: a late one is ignored (raft.md, family of late signals).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.core.messages import Message
+from dledger.core.types import EntryId, EntryKind, Membership, NodeId
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time passed; ``now_ms`` of the step tells how far.  Due timers fire."""
+
+
+@dataclass(slots=True)
+class Received:
+    """A message arrived from ``source``."""
+
+    source: NodeId
+    message: Message
+
+
+@dataclass(slots=True)
+class Propose:
+    """The driver offers one entry of ``size_bytes`` (header included).  Accepted: ``Append``; otherwise ``Refused``."""
+
+    size_bytes: int
+    kind: EntryKind = EntryKind.NORMAL
+
+
+@dataclass(slots=True)
+class Stored:
+    """All entries up to ``last`` are on stable storage (or in memory under ASYNC_FLUSH)."""
+
+    last: EntryId
+
+
+@dataclass(slots=True)
+class HardStateStored:
+    """Term and vote are on stable storage."""
+
+    term: int
+    vote: NodeId | None
+
+
+@dataclass(slots=True)
+class Applied:
+    """The state machine has applied everything up to ``index``."""
+
+    index: int
+
+
+@dataclass(slots=True)
+class ReadRequested:
+    """Somebody wants a linearizable read; answered by ``ReadReady`` or ``ReadFailed`` with the same ``token``."""
+
+    token: int
+
+
+@dataclass(slots=True)
+class TransferRequested:
+    """Hand leadership to ``target``; ``None`` means the best caught-up voter."""
+
+    target: NodeId | None
+
+
+@dataclass(slots=True)
+class ChangeRequested:
+    """Replace the membership by ``membership`` (one voter more or less, any learners); needs a committed entry of this term."""
+
+    membership: Membership
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class PeerLost:
+    """The stream from ``peer`` broke.  A follower whose leader it was may start a pre-vote at once."""
+
+    peer: NodeId
+
+
+@dataclass(slots=True)
+class CopyDone:
+    """A catch-up copy ended: the log now ends at ``last`` and starts at ``first_index``, everything durable and committed."""
+
+    first_index: int
+    last: EntryId
+    membership: Membership
+
+
+@dataclass(slots=True)
+class LogTrimmed:
+    """Head truncation: entries before ``first_index`` were deleted (``before`` is the entry just below it)."""
+
+    first_index: int
+    before: EntryId
+
+
+@dataclass(slots=True)
+class StorageFailed:
+    """Writing is impossible: ``fatal`` after a failed sync (never vote, ack or lead again), not fatal when the disk is full."""
+
+    fatal: bool
+
+
+@dataclass(slots=True)
+class StorageRecovered:
+    """A disk that was full takes writes again."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """Start a pre-vote now (tests, operators)."""
+
+
+Event = (
+    Tick
+    | Received
+    | Propose
+    | Stored
+    | HardStateStored
+    | Applied
+    | ReadRequested
+    | TransferRequested
+    | ChangeRequested
+    | PeerLost
+    | CopyDone
+    | LogTrimmed
+    | StorageFailed
+    | StorageRecovered
+    | Campaign
+)

@@ -1,0 +1,121 @@
+"""Messages between Raft cores, one dataclass per meaning.
+
+Owns the vocabulary only.  Every message carries the sender's term; answers carry (index, term) so that a late one is recognised.
+Classes are slotted but not frozen: building one is the simulator's hottest operation (raft.md 5.7); nobody mutates a sent message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.core.types import EntryId, EntryMeta
+
+
+@dataclass(slots=True, kw_only=True)
+class VoteRequest:
+    """Asks for a vote.  With ``pre_vote`` ``term`` is the term the sender *would* campaign in and nothing is promised."""
+
+    term: int
+    last: EntryId
+    pre_vote: bool = False
+    # A transfer was ordered by the leader itself, so stickiness to that leader must not refuse it (dissertation 4.2.3).
+    transfer: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class VoteResponse:
+    """Answers a VoteRequest.  ``term`` is the request's term when granted, else the voter's own."""
+
+    term: int
+    granted: bool
+    pre_vote: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class AppendRequest:
+    """Replicates entries after ``prev``.  ``entries`` describe the raw entries that travel beside the message, in order."""
+
+    term: int
+    prev: EntryId
+    entries: tuple[EntryMeta, ...]
+    commit: int
+
+
+@dataclass(slots=True, kw_only=True)
+class AppendResponse:
+    """Answers an AppendRequest.
+
+    On success ``match`` is the last entry verified by that request *and durable* here.  On rejection ``match`` is the hint of the
+    fast back-up: the last entry of the follower's log whose term is not above ``prev``'s (index 0 when there is none), and
+    ``rejected`` is the index that was refused.
+    """
+
+    term: int
+    success: bool
+    match: EntryId
+    rejected: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Heartbeat:
+    """Keeps leadership.  ``commit`` never exceeds what the leader knows the receiver to hold; ``round`` numbers read-index rounds."""
+
+    term: int
+    commit: int
+    round: int
+
+
+@dataclass(slots=True, kw_only=True)
+class HeartbeatResponse:
+    """Answers a Heartbeat; ``round`` is copied from it and compared as a leader-local counter (etcd #20418)."""
+
+    term: int
+    round: int
+
+
+@dataclass(slots=True, kw_only=True)
+class TimeoutNow:
+    """Orders the receiver to campaign at once (leadership transfer)."""
+
+    term: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadIndexRequest:
+    """A follower asks the leader for a read index; ``token`` is the follower's own number for the read."""
+
+    term: int
+    token: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadIndexResponse:
+    """The leader's answer; ``index`` is 0 and ``ok`` false when it could not confirm its leadership."""
+
+    term: int
+    token: int
+    index: int
+    ok: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyOffer:
+    """The leader no longer has the entries the receiver needs; it should fetch sealed segments up to ``upto`` (catch-up by copy)."""
+
+    term: int
+    first_available: int
+    upto: EntryId
+
+
+Message = (
+    VoteRequest
+    | VoteResponse
+    | AppendRequest
+    | AppendResponse
+    | Heartbeat
+    | HeartbeatResponse
+    | TimeoutNow
+    | ReadIndexRequest
+    | ReadIndexResponse
+    | CopyOffer
+)

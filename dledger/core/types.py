@@ -1,0 +1,72 @@
+"""Plain value types of the Raft core: who a node is, what an entry is without its bytes, what is durable.
+
+Owns no behaviour beyond comparison.  Indexes start at 1; index 0 with term 0 is "before the first entry".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+Term = NewType("Term", int)
+Index = NewType("Index", int)
+
+
+class Role(Enum):
+    """The role a replica plays in its group; PRE_CANDIDATE asks whether an election could be won, without raising the term."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    LEARNER = "learner"
+
+
+class EntryKind(IntEnum):
+    """What an entry carries; the values are the magic numbers of the entry header (docs/formats.md)."""
+
+    NORMAL = 1
+    NO_OP = 2
+    CONFIG = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EntryId:
+    """(index, term): the identity of a log entry.  Two logs that hold the same EntryId agree on every entry before it."""
+
+    index: int
+    term: int
+
+
+ZERO_ENTRY = EntryId(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMeta:
+    """An entry as the core sees it: its term, its kind, the bytes it takes in the log, and its configuration if it holds one."""
+
+    term: int
+    size_bytes: int
+    kind: EntryKind = EntryKind.NORMAL
+    config: Membership | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Voters and learners of a group, as written in the newest configuration entry of the log (committed or not)."""
+
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...] = ()
+
+    def __contains__(self, node: object) -> bool:
+        return node in self.voters or node in self.learners
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a node promised: its term and its vote in that term.  Durable before any message that rests on it leaves."""
+
+    term: int = 0
+    vote: NodeId | None = None

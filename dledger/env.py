@@ -1,0 +1,81 @@
+"""The environment a node lives in: clock, random source, disk and network, all injected.
+
+Owns the interfaces.  ``dledger.real_env`` implements them on this machine; the simulator implements them in virtual time.  Timers
+are asyncio's own (``loop.call_later``): the simulator runs its own event loop.  Nothing in dledger, store or broker reads the wall
+clock, draws randomness, opens a file or a socket except through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger_wire.clock import Clock, Random
+from dledger_wire.rpc import Network
+
+__all__ = ["Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file.  Operations run off the event loop, in the order submitted for writes; errors are OSError.
+
+    After ``fdatasync`` raised, the file must not be trusted or retried: the owner stops (ATC'20, fsync failures).
+    """
+
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers one after the other from ``pos``; whole or OSError."""
+        ...
+
+    async def pread(self, pos: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``pos``; shorter only at the end of the file."""
+        ...
+
+    async def fdatasync(self) -> None: ...
+    async def allocate(self, size: int, *, fill: bool) -> None:
+        """Make the file ``size`` bytes; ``fill`` writes zeros in small steps so that later syncs meet written blocks (limits.md)."""
+        ...
+
+    async def truncate(self, size: int) -> None: ...
+    async def size(self) -> int: ...
+    async def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """One node's disk.  Paths are strings with ``/``, relative to the node's data folder; folders are made as needed."""
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing.  FileNotFoundError unless ``create``."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+    async def list(self, folder: str) -> list[str]:
+        """Names in ``folder`` sorted; empty when it does not exist.  Sub-folders end with ``/``."""
+        ...
+
+    async def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace ``path`` whole: temporary file, write, fdatasync, rename, fsync of the folder."""
+        ...
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename, durable (fsync of the folders)."""
+        ...
+
+    async def remove(self, path: str) -> None: ...
+    async def free_bytes(self) -> int: ...
+    async def total_bytes(self) -> int: ...
+    def local_path(self, path: str) -> str:
+        """The path as a human or another process would name it."""
+        ...
+
+
+@dataclass(slots=True)
+class Environment:
+    """Everything a node takes from outside."""
+
+    clock: Clock
+    random: Random
+    disk: Disk
+    network: Network

@@ -1,0 +1,67 @@
+"""The RPC seam: unary calls and bidirectional byte streams by method name, independent of what carries them.
+
+Owns the interfaces only.  ``grpc_network`` implements them over grpc.aio; the simulator implements them over its own network, so
+the same broker services, Raft links and clients run in both.  Methods are full gRPC paths such as ``/dledger.v1.Broker/Produce``.
+A handler that raises a ``DledgerError`` makes the caller's side raise the same error; any other failure of the connection is
+``UnreachableError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+UnaryHandler = Callable[[bytes, "CallContext"], Awaitable[bytes]]
+StreamHandler = Callable[["ByteStream", "CallContext"], Awaitable[None]]
+
+
+class CallContext(Protocol):
+    """Who calls: ``peer`` is the caller's transport address, ``metadata`` what it sent along (lower-case keys)."""
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+
+class ByteStream(Protocol):
+    """One end of a bidirectional stream of messages.  Reading and writing may run concurrently, each from one task."""
+
+    async def read(self) -> bytes | None:
+        """The next message, or None when the other side finished.  Raises UnreachableError when the connection broke."""
+        ...
+
+    async def write(self, message: bytes) -> None:
+        """Send one message; waits while the receiver is slow (flow control)."""
+        ...
+
+    async def close(self) -> None:
+        """Finish this side.  Idempotent."""
+        ...
+
+
+class Channel(Protocol):
+    """A connection to one address; reconnects by itself."""
+
+    async def call(self, method: str, request: bytes, *, timeout_s: float) -> bytes: ...
+    def open(self, method: str, *, metadata: Mapping[str, str] | None = None) -> ByteStream: ...
+    async def close(self) -> None: ...
+
+
+class Server(Protocol):
+    """Serves registered handlers on one address."""
+
+    def add_unary(self, method: str, handler: UnaryHandler) -> None: ...
+    def add_stream(self, method: str, handler: StreamHandler) -> None: ...
+    async def start(self) -> None:
+        """Listen.  Raises AddressInUseError when the port is taken."""
+        ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
+class Network(Protocol):
+    """Makes channels and servers; addresses are ``host:port``."""
+
+    def connect(self, address: str) -> Channel: ...
+    def serve(self, address: str) -> Server: ...
