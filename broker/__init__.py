@@ -1,0 +1,1 @@
+"""One replica's process: configuration, services on top of the store, role changes, command line."""

@@ -1,0 +1,359 @@
+"""The cluster file: its settings as typed, checked models, and what one node takes from it.
+
+Owns names, defaults, ranges and the rules between settings.  Every mistake becomes ``file:line: setting: expected ..., got ...``;
+all mistakes of a file are told at once, a line each.  Settings that exist in RocketMQ keep RocketMQ's names and units.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from broker.config_marks import MarkedYaml, Problem
+from broker.units import parse_duration_ms, parse_size
+from dledger_wire.errors import ConfigError
+
+DEFAULT_MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+MAX_NODES = 9
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HOST_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[ipv6]:port``.  ValueError says what was expected."""
+    host, separator, port_text = address.rpartition(":")
+    if not separator or not host or not port_text.isascii() or not port_text.isdigit():
+        raise ValueError(f"expected host:port, got {address!r}")
+    if not 1 <= int(port_text) <= 65535:
+        raise ValueError(f"expected a port from 1 to 65535, got {port_text}")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not _is_host(bare, bracketed=bare != host):
+        raise ValueError(f"expected host:port with a host name, an IPv4 address or an [IPv6] address, got {address!r}")
+    return bare, int(port_text)
+
+
+def _is_host(host: str, *, bracketed: bool) -> bool:
+    try:
+        return bracketed == (ipaddress.ip_address(host).version == 6)
+    except ValueError:
+        last_label = host.rsplit(".", 1)[-1]
+        return not bracketed and not last_label.isdigit() and all(_HOST_LABEL.fullmatch(label) for label in host.split("."))
+
+
+def _address(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected host:port, got {value!r}")
+    split_address(value)
+    return value
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"expected a name of letters, digits, _ and -, at most 64 long, got {value!r}")
+    return value
+
+
+def _hours(value: object) -> str:
+    """``deleteWhen``: hours of the day, ``04`` or ``04;16``.  YAML reads an unquoted 04 as the number 4."""
+    parts = str(value).split(";") if isinstance(value, (str, int)) and not isinstance(value, bool) else []
+    if not parts or not all(part.strip().isdigit() and int(part) <= 23 for part in parts):
+        raise ValueError(f'expected hours of the day such as "04" or "04;16", got {value!r}')
+    return ";".join(f"{int(part):02d}" for part in parts)
+
+
+def _delay_levels(value: object) -> str:
+    if not isinstance(value, str) or not value.split():
+        raise ValueError(f'expected durations such as "1s 5s 10s", got {value!r}')
+    for part in value.split():
+        parse_duration_ms(part)
+    return " ".join(value.split())
+
+
+def _size(low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        size = parse_size(value)
+        if not low <= size <= high:
+            raise ValueError(f"expected {low} to {high} bytes, got {value!r}")
+        return size
+
+    return check
+
+
+def _duration(low_ms: int, high_ms: int, bare_unit: str = "ms") -> Callable[[object], int]:
+    def check(value: object) -> int:
+        duration_ms = parse_duration_ms(value, bare_unit)
+        if not low_ms <= duration_ms <= high_ms:
+            raise ValueError(f"expected {low_ms} ms to {high_ms} ms, got {value!r}")
+        return duration_ms
+
+    return check
+
+
+Address = Annotated[str, BeforeValidator(_address)]
+Name = Annotated[str, BeforeValidator(_name)]
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class NodeConfig(_Model):
+    """One replica: its id and the address it serves clients and replicas on."""
+
+    id: Name
+    address: Address
+    priority: Annotated[int, Field(ge=-1, le=100)] = 0
+
+
+class GroupConfig(_Model):
+    """One replica group."""
+
+    name: Name
+    nodes: Annotated[list[NodeConfig], Field(min_length=1, max_length=MAX_NODES)]
+
+
+class RaftConfig(_Model):
+    """Timers and windows of the replicated log.  A follower misses ``maxHeartBeatLeak`` heartbeats before it campaigns."""
+
+    heartBeatTimeIntervalMs: Annotated[int, BeforeValidator(_duration(5, 60_000))] = 100
+    maxHeartBeatLeak: Annotated[int, Field(ge=3, le=100)] = 6
+    maxInflightMessages: Annotated[int, Field(ge=1, le=4096)] = 64
+    maxInflightBytes: Annotated[int, BeforeValidator(_size(1 << 16, 1 << 30))] = 32 << 20
+    maxAppendBytes: Annotated[int, BeforeValidator(_size(1 << 12, 256 << 20))] = 4 << 20
+    maxUncommittedBytes: Annotated[int, BeforeValidator(_size(1 << 16, 4 << 30))] = 64 << 20
+
+    @property
+    def election_timeout_ms(self) -> int:
+        return self.heartBeatTimeIntervalMs * self.maxHeartBeatLeak
+
+
+class StoreConfig(_Model):
+    """Files of the message store."""
+
+    flushDiskType: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
+    mappedFileSizeCommitLog: Annotated[int, BeforeValidator(_size(1 << 16, 2 << 30))] = 1 << 30
+    mappedFileSizeConsumeQueue: Annotated[int, BeforeValidator(_size(20, 1 << 30))] = 300_000 * 20
+    flushIntervalCommitLog: Annotated[int, BeforeValidator(_duration(1, 60_000))] = 500
+    flushIntervalConsumeQueue: Annotated[int, BeforeValidator(_duration(1, 600_000))] = 1_000
+    maxMessageSize: Annotated[int, BeforeValidator(_size(1, 64 << 20))] = 4 << 20
+    fileReservedTime: Annotated[int, BeforeValidator(_duration(_HOUR_MS, 3650 * _DAY_MS, "h"))] = 48 * _HOUR_MS
+    deleteWhen: Annotated[str, BeforeValidator(_hours)] = "04"
+    diskMaxUsedSpaceRatio: Annotated[int, Field(ge=10, le=95)] = 75
+    diskSpaceCleanForciblyRatio: Annotated[int, Field(ge=30, le=99)] = 85
+    diskSpaceWarningLevelRatio: Annotated[int, Field(ge=35, le=99)] = 90
+
+
+class ServiceConfig(_Model):
+    """What a broker offers its clients."""
+
+    autoCreateTopicEnable: bool = False
+    defaultTopicQueueNums: Annotated[int, Field(ge=1, le=1024)] = 4
+    messageDelayLevel: Annotated[str, BeforeValidator(_delay_levels)] = DEFAULT_MESSAGE_DELAY_LEVEL
+    slaveReadEnable: bool = True
+    longPollingEnable: bool = True
+
+
+class ClusterConfig(_Model):
+    """A whole cluster file."""
+
+    cluster: Name
+    name_servers: list[Address] = Field(default_factory=list)
+    groups: Annotated[list[GroupConfig], Field(min_length=1)]
+    raft: RaftConfig = Field(default_factory=RaftConfig)
+    store: StoreConfig = Field(default_factory=StoreConfig)
+    broker: ServiceConfig = Field(default_factory=ServiceConfig)
+    security: Any = None
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Read and check a cluster file.  ConfigError tells every mistake with its line."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, file: str) -> Self:
+        """Check a cluster file's text; ``file`` names it in errors."""
+        marked = MarkedYaml(text, file)
+        if not isinstance(marked.data, dict):
+            raise ConfigError(f"{file}:1: expected a cluster file with the settings cluster and groups, got {_kind(marked.data)}")
+        problems = marked.repeated_keys()
+        try:
+            config = cls.model_validate(marked.data)
+        except ValidationError as error:
+            problems += [_problem_of(detail, marked.data) for detail in error.errors()]
+        else:
+            problems += _rules(config)
+            if not problems:
+                return config
+        raise marked.error(problems)
+
+    def node(self, node_id: str) -> NodeSettings:
+        """What node ``node_id`` takes from this file."""
+        for group in self.groups:
+            for node in group.nodes:
+                if node.id == node_id:
+                    return NodeSettings(self, group, node)
+        known = ", ".join(node.id for group in self.groups for node in group.nodes)
+        raise ConfigError(f"no node {node_id!r} in this cluster file; it has {known}", known=known)
+
+    def all_nodes(self) -> list[tuple[GroupConfig, NodeConfig]]:
+        return [(group, node) for group in self.groups for node in group.nodes]
+
+    def bootstrap(self) -> str:
+        """Addresses a client may start from."""
+        return ",".join([*self.name_servers, *(node.address for _, node in self.all_nodes())])
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """One node's view of the cluster file."""
+
+    cluster: ClusterConfig
+    group: GroupConfig
+    node: NodeConfig
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the node listens: its own address first.  Until there is a name service of its own, the k-th name server address is
+        served by the k-th node of the first group, with the same Metadata service, so that it works as a bootstrap address."""
+        place = self.group.nodes.index(self.node)
+        if self.group is self.cluster.groups[0] and place < len(self.cluster.name_servers):
+            return (self.node.address, self.cluster.name_servers[place])
+        return (self.node.address,)
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """Address of every configured node of the group by id, this one included."""
+        return {node.id: node.address for node in self.group.nodes}
+
+
+def _rules(config: ClusterConfig) -> list[Problem]:
+    """What must hold between settings."""
+    problems = _unique_names(config) + _unique_addresses(config)
+    for number, group in enumerate(config.groups):
+        count = len(group.nodes)
+        if count % 2 == 0:
+            problems.append(Problem(("groups", number, "nodes"), f"{count} nodes; a group needs an odd number >= 1 (3 recommended)"))
+    first_count = len(config.groups[0].nodes)
+    if len(config.name_servers) > first_count:
+        text = f"expected at most {first_count} addresses (one for each node of the first group), got {len(config.name_servers)}"
+        problems.append(Problem(("name_servers",), text))
+    if config.security is not None:
+        problems.append(Problem(("security",), "TLS and access control are not available in this version; remove this section"))
+    if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
+        text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
+        problems.append(Problem(("raft", "maxAppendBytes"), text))
+    if config.store.mappedFileSizeConsumeQueue % 20:
+        problems.append(Problem(("store", "mappedFileSizeConsumeQueue"), "expected a multiple of 20, the size of a queue unit"))
+    if config.store.maxMessageSize * 2 > config.store.mappedFileSizeCommitLog:
+        text = (
+            f"expected at most half of mappedFileSizeCommitLog ({config.store.mappedFileSizeCommitLog}), got {config.store.maxMessageSize}"
+        )
+        problems.append(Problem(("store", "maxMessageSize"), text))
+    return problems
+
+
+def _unique_names(config: ClusterConfig) -> list[Problem]:
+    problems: list[Problem] = []
+    groups: set[str] = set()
+    ids: dict[str, str] = {}
+    for number, group in enumerate(config.groups):
+        if group.name in groups:
+            problems.append(Problem(("groups", number, "name"), f"expected a name no other group has, got {group.name!r} again"))
+        groups.add(group.name)
+        for place, node in enumerate(group.nodes):
+            if node.id in ids:
+                text = f"expected an id no other node has, got {node.id!r} again (first in group {ids[node.id]})"
+                problems.append(Problem(("groups", number, "nodes", place, "id"), text))
+            ids.setdefault(node.id, group.name)
+    return problems
+
+
+def _unique_addresses(config: ClusterConfig) -> list[Problem]:
+    places: list[tuple[tuple[str | int, ...], str]] = [(("name_servers", n), address) for n, address in enumerate(config.name_servers)]
+    for number, group in enumerate(config.groups):
+        places += [(("groups", number, "nodes", place, "address"), node.address) for place, node in enumerate(group.nodes)]
+    problems: list[Problem] = []
+    seen: set[tuple[str, int]] = set()
+    for location, address in places:
+        key = split_address(address)
+        if key in seen:
+            problems.append(Problem(location, f"expected an address nobody else has, got {address} again"))
+        seen.add(key)
+    return problems
+
+
+def _problem_of(detail: Any, data: object) -> Problem:
+    location = tuple(detail["loc"])
+    kind, value = detail["type"], detail.get("input")
+    if kind == "extra_forbidden":
+        return Problem(location, _unknown_setting(location))
+    if kind == "missing":
+        return Problem(location, "required setting is missing")
+    if kind == "value_error":
+        return Problem(location, str(detail["ctx"]["error"]))
+    if kind in ("too_short", "too_long"):
+        context = detail["ctx"]
+        bound = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
+        return Problem(location, f"expected {bound}, got {context['actual_length']}")
+    return Problem(
+        location,
+        f"{_expected(kind, detail)}, got {value!r}"
+        if not isinstance(value, (dict, list))
+        else f"{_expected(kind, detail)}, got {_kind(value)}",
+    )
+
+
+def _expected(kind: str, detail: Any) -> str:
+    context = detail.get("ctx", {})
+    words = {
+        "int_type": "expected a whole number",
+        "string_type": "expected text",
+        "bool_type": "expected true or false",
+        "list_type": "expected a list",
+        "model_type": "expected a mapping of settings",
+        "dict_type": "expected a mapping of settings",
+        "literal_error": f"expected {context.get('expected', '')}",
+        "greater_than_equal": f"expected {context.get('ge')} or more",
+        "less_than_equal": f"expected {context.get('le')} or less",
+    }
+    return words.get(kind, f"expected a valid value ({detail['msg']})")
+
+
+def _unknown_setting(location: Sequence[str | int]) -> str:
+    """``unknown setting``, with the nearest name that exists at that place."""
+    model: type[BaseModel] = ClusterConfig
+    for part in location[:-1]:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _model_of(model.model_fields[part].annotation) or model
+    known = list(model.model_fields)
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(location[-1]).lower(), list(by_lower), n=1, cutoff=0.6)
+    return f"unknown setting; did you mean {by_lower[near[0]]}?" if near else f"unknown setting; expected one of {', '.join(known)}"
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) is not None:
+        return next((found for argument in get_args(annotation) if (found := _model_of(argument))), None)
+    return None
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return {"dict": "a mapping", "list": "a list", "str": "text"}.get(type(value).__name__, repr(value))

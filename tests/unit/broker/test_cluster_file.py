@@ -1,0 +1,157 @@
+"""The cluster file: what is accepted, what it means, and the exact line every mistake gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.config import ClusterConfig, split_address
+from broker.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+from dledger_wire.errors import ConfigError
+
+GOOD = """\
+cluster: local
+name_servers: [127.0.0.1:9876]
+groups:
+  - name: g0
+    nodes:
+      - {id: n0, address: 127.0.0.1:10911}
+      - {id: n1, address: 127.0.0.1:10912}
+      - {id: n2, address: 127.0.0.1:10913}
+store:
+  flushDiskType: SYNC_FLUSH
+"""
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def edit(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+MISTAKES = [
+    ("", "bad.yaml:1: expected a cluster file with the settings cluster and groups, got nothing"),
+    ("- a\n", "bad.yaml:1: expected a cluster file with the settings cluster and groups, got a list"),
+    ("a: [\n", "bad.yaml:2: not valid YAML: while parsing a flow node expected the node content, but found '<stream end>'"),
+    (edit("flushDiskType", "flushDiskTyp"), "bad.yaml:10: store.flushDiskTyp: unknown setting; did you mean flushDiskType?"),
+    (edit("cluster: local\n", ""), "bad.yaml:1: cluster: required setting is missing"),
+    (edit("name: g0\n    nodes", "nodes"), "bad.yaml:4: groups[0].name: required setting is missing"),
+    (edit("SYNC_FLUSH", "SYNC"), "bad.yaml:10: store.flushDiskType: expected 'SYNC_FLUSH' or 'ASYNC_FLUSH', got 'SYNC'"),
+    (
+        edit("      - {id: n2, address: 127.0.0.1:10913}\n", ""),
+        "bad.yaml:5: groups[0].nodes: 2 nodes; a group needs an odd number >= 1 (3 recommended)",
+    ),
+    (
+        edit("id: n1", "id: n0"),
+        "bad.yaml:7: groups[0].nodes[1].id: expected an id no other node has, got 'n0' again (first in group g0)",
+    ),
+    (
+        edit("10912", "10911"),
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got 127.0.0.1:10911 again",
+    ),
+    (edit("127.0.0.1:10912", "127.0.0.1"), "bad.yaml:7: groups[0].nodes[1].address: expected host:port, got '127.0.0.1'"),
+    (edit("10912", "70000"), "bad.yaml:7: groups[0].nodes[1].address: expected a port from 1 to 65535, got 70000"),
+    (
+        edit("127.0.0.1:10912", "300.0.0.1:10912"),
+        "bad.yaml:7: groups[0].nodes[1].address: expected host:port with a host name, an IPv4 address or an [IPv6] address, "
+        "got '300.0.0.1:10912'",
+    ),
+    (
+        edit("id: n1", "id: ../n1"),
+        "bad.yaml:7: groups[0].nodes[1].id: expected a name of letters, digits, _ and -, at most 64 long, got '../n1'",
+    ),
+    (
+        GOOD + "  maxMessageSize: huge\n",
+        "bad.yaml:11: store.maxMessageSize: expected a size such as 1GiB, 256KiB or a number of bytes, got 'huge'",
+    ),
+    (GOOD + "  maxMessageSize: 600MiB\n", "bad.yaml:11: store.maxMessageSize: expected 1 to 67108864 bytes, got '600MiB'"),
+    (GOOD + "  diskMaxUsedSpaceRatio: 750\n", "bad.yaml:11: store.diskMaxUsedSpaceRatio: expected 95 or less, got 750"),
+    (GOOD + "  diskMaxUsedSpaceRatio: lots\n", "bad.yaml:11: store.diskMaxUsedSpaceRatio: expected a whole number, got 'lots'"),
+    (GOOD + "  deleteWhen: '25'\n", 'bad.yaml:11: store.deleteWhen: expected hours of the day such as "04" or "04;16", got \'25\''),
+    (GOOD + "broker: {autoCreateTopicEnable: yep}\n", "bad.yaml:11: broker.autoCreateTopicEnable: expected true or false, got 'yep'"),
+    (GOOD + "broker: 7\n", "bad.yaml:11: broker: expected a mapping of settings, got 7"),
+    (GOOD + "cluster: again\n", "bad.yaml:1: cluster: given twice, on lines 1 and 11"),
+    (
+        GOOD + "security: {tls: {}}\n",
+        "bad.yaml:11: security: TLS and access control are not available in this version; remove this section",
+    ),
+    (edit("groups:\n", "groups: []\nx:\n"), "bad.yaml:3: groups: expected at least 1, got 0"),
+    (
+        edit("[127.0.0.1:9876]", "[a:1, a:2, a:3, a:4]"),
+        "bad.yaml:2: name_servers: expected at most 3 addresses (one for each node of the first group), got 4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_each_mistake_names_file_line_setting_and_what_is_expected(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClusterConfig.parse(text, "bad.yaml")
+    assert expected in str(caught.value).splitlines()
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    text = edit("SYNC_FLUSH", "NO").replace("10912", "x")
+    with pytest.raises(ConfigError) as caught:
+        ClusterConfig.parse(text, "f")
+    assert [line.split(":")[1] for line in str(caught.value).splitlines()] == ["7", "10"]
+
+
+def test_defaults_and_units() -> None:
+    config = ClusterConfig.parse(GOOD + "  fileReservedTime: 3d\n  mappedFileSizeCommitLog: 64 MiB\n  deleteWhen: 04\n", "f")
+    assert config.store.fileReservedTime == 3 * 86_400_000
+    assert config.store.mappedFileSizeCommitLog == 64 << 20
+    assert config.store.deleteWhen == "04"
+    assert config.raft.election_timeout_ms == 600
+    bare = ClusterConfig.parse(GOOD + "  fileReservedTime: 72\n  flushIntervalCommitLog: 20\n", "f")
+    assert bare.store.fileReservedTime == 72 * 3_600_000
+    assert bare.store.flushIntervalCommitLog == 20
+
+
+def test_the_shipped_file_is_valid_and_gives_every_node_its_name_server_address() -> None:
+    config = ClusterConfig.load(str(ROOT / "cluster-configs" / "local-3.yaml"))
+    assert config.node("n0").addresses == ("127.0.0.1:10911", "127.0.0.1:9876")
+    assert config.node("n2").addresses == ("127.0.0.1:10913", "127.0.0.1:9878")
+    assert config.node("n1").peers == {"n0": "127.0.0.1:10911", "n1": "127.0.0.1:10912", "n2": "127.0.0.1:10913"}
+
+
+def test_a_node_that_is_not_in_the_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no node 'n9' in this cluster file; it has n0, n1, n2"):
+        ClusterConfig.parse(GOOD, "f").node("n9")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yaml: cannot read the cluster file: No such file or directory"):
+        ClusterConfig.load(str(tmp_path / "gone.yaml"))
+
+
+def test_addresses() -> None:
+    assert split_address("[::1]:80") == ("::1", 80)
+    assert split_address("node-1.example.org:10911") == ("node-1.example.org", 10911)
+    for wrong in ("::1:80", "[127.0.0.1]:80", "a b:80", ":80", "host:", "host:0", "-a:1"):
+        with pytest.raises(ValueError, match="expected"):
+            split_address(wrong)
+
+
+def test_sizes_and_durations() -> None:
+    assert [parse_size(text) for text in ("1GiB", "1.5 KiB", 7, "2MB", "9B")] == [1 << 30, 1536, 7, 2_000_000, 9]
+    assert [parse_duration_ms(text) for text in ("250ms", "1.5s", 9, "2h")] == [250, 1500, 9, 7_200_000]
+    assert parse_duration_ms(2, "h") == 7_200_000
+    for wrong in ("", "1XB", "-1", -1, None, True, [], "1.0001KiB"):
+        with pytest.raises(ValueError, match="expected"):
+            parse_size(wrong)
+    for wrong in ("", "1 fortnight", "-1", -5, None, True):
+        with pytest.raises(ValueError, match="expected"):
+            parse_duration_ms(wrong)
+    assert [format_size(n) for n in (10, 1536, 5 << 20, 3 << 40)] == ["10 B", "1.5 KiB", "5.0 MiB", "3.0 TiB"]
+    assert [format_duration_ms(n) for n in (12, 31_000, 600_000, 8_000_000, 200_000_000)] == ["12 ms", "31 s", "10 min", "2.2 h", "2.3 d"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &x [*x]", "a: 2020-13-45", "[" * 3000, "? [1]\n: 2", "a: !!python/object:os.system x", "\x00", "1: 2"]
+)
+def test_strange_yaml_is_a_config_error_too(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f:\d+: "):
+        ClusterConfig.parse(text, "f")
