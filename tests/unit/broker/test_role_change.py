@@ -1,0 +1,223 @@
+"""Master-only services go on only when the tail is applied, go off before anything newer starts, and never run in two terms."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from broker.role_change import RoleChanges, RoleHooks, RoleState
+from dledger.core.effects import RoleChanged
+from dledger.core.types import NodeId, Role
+from dledger_wire.errors import NotReadyError
+
+
+class FixedClock:
+    def monotonic_ms(self) -> int:
+        return 5
+
+    def wall_ms(self) -> int:
+        return 5
+
+
+class Service:
+    def __init__(self, name: str, journal: list[str]) -> None:
+        self.name = name
+        self.journal = journal
+        self.hold: asyncio.Event | None = None
+
+    async def start(self, term: int) -> None:
+        self.journal.append(f"{self.name} start {term}")
+        if self.hold is not None:
+            await self.hold.wait()
+
+    async def stop(self) -> None:
+        await asyncio.sleep(0)
+        self.journal.append(f"{self.name} stop")
+
+
+class World:
+    def __init__(self) -> None:
+        self.journal: list[str] = []
+        self.tail = asyncio.Event()
+        self.failures: list[BaseException] = []
+        self.tail_errors: list[Exception] = []
+        hooks = RoleHooks(
+            self._tail_applied,
+            lambda term: self.journal.append(f"master {term}"),
+            lambda: self.journal.append("resign"),
+            self.failures.append,
+        )
+        self.roles = RoleChanges(FixedClock(), hooks, lambda _text: None)
+        self.first = Service("first", self.journal)
+        self.second = Service("second", self.journal)
+        self.roles.register(self.first)
+        self.roles.register(self.second)
+        self.roles.start()
+
+    async def _tail_applied(self, term: int) -> None:
+        if self.tail_errors:
+            raise self.tail_errors.pop(0)
+        await self.tail.wait()
+
+    def leader(self, term: int, *, confirmed: bool = False) -> None:
+        self.roles.role_changed(RoleChanged(Role.LEADER, term, NodeId("n0"), confirmed))
+
+    def follower(self, term: int) -> None:
+        self.roles.role_changed(RoleChanged(Role.FOLLOWER, term, NodeId("n1")))
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    async def main() -> World:
+        world = World()
+        await story(world)
+        await world.roles.stop()
+        return world
+
+    return asyncio.run(main())
+
+
+def test_services_wait_for_the_tail_and_start_in_order() -> None:
+    async def story(w: World) -> None:
+        w.leader(3)
+        await settle()
+        assert (w.roles.state, w.roles.master_term, w.journal) == (RoleState.CATCHING_UP, 0, [])
+        w.tail.set()
+        w.leader(3, confirmed=True)
+        await settle()
+        assert (w.roles.state, w.roles.master_term) == (RoleState.MASTER, 3)
+        assert w.journal == ["master 3", "first start 3", "second start 3"]
+
+    world = run(story)
+    assert world.journal[3:] == ["resign", "second stop", "first stop"]
+    assert world.roles.state is RoleState.REPLICA
+
+
+def test_losing_leadership_takes_effect_at_once_and_stops_in_reverse() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.leader(3)
+        await settle()
+        w.journal.clear()
+        w.follower(4)
+        assert w.roles.master_term == 0
+        assert w.journal == ["resign"]
+        await settle()
+        assert w.journal == ["resign", "second stop", "first stop"]
+        assert w.roles.state is RoleState.REPLICA
+
+    run(story)
+
+
+def test_leader_for_a_moment_leaves_everything_off() -> None:
+    async def story(w: World) -> None:
+        w.leader(3)
+        await settle()
+        w.follower(4)
+        w.tail.set()
+        await settle()
+        assert w.journal == []
+        assert w.roles.state is RoleState.REPLICA
+
+    run(story)
+
+
+def test_a_newer_term_cancels_a_rising_handler_and_stops_what_it_had_started() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.second.hold = asyncio.Event()
+        w.leader(3)
+        await settle()
+        assert w.roles.state is RoleState.STARTING
+        w.second.hold.set()
+        w.leader(5)  # a term in between was led by somebody else
+        await settle()
+        assert w.roles.master_term == 5
+        assert w.journal == [
+            "master 3",
+            "first start 3",
+            "second start 3",
+            "resign",
+            "second stop",
+            "first stop",
+            "master 5",
+            "first start 5",
+            "second start 5",
+        ]
+
+    run(story)
+
+
+def test_what_a_cancelled_handler_had_started_is_stopped() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.second.hold = asyncio.Event()
+        w.leader(3)
+        await settle()
+        w.follower(4)
+        await settle()
+        assert w.journal == ["master 3", "first start 3", "second start 3", "resign", "second stop", "first stop"]
+        assert (w.roles.state, w.roles.master_term) == (RoleState.REPLICA, 0)
+
+    run(story)
+
+
+def test_the_same_term_told_again_changes_nothing() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.leader(3)
+        await settle()
+        before = list(w.journal)
+        w.leader(3, confirmed=True)
+        await settle()
+        assert w.journal == before
+
+    run(story)
+
+
+def test_an_operating_error_while_catching_up_is_tried_again() -> None:
+    async def story(w: World) -> None:
+        w.tail_errors = [NotReadyError("no majority")]
+        w.tail.set()
+        w.leader(3)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            while w.roles.master_term != 3:  # noqa: ASYNC110 - a real, short pause lies between the tries
+                await asyncio.sleep(0)
+        assert any("no majority" in step for step in w.roles.steps)
+
+    run(story)
+
+
+def test_a_handler_that_breaks_is_reported() -> None:
+    async def story(w: World) -> None:
+        w.tail_errors = [ZeroDivisionError()]
+        w.leader(3)
+        await settle()
+        assert [type(error) for error in w.failures] == [ZeroDivisionError]
+        assert w.roles.master_term == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("flips", [[3, 0, 4, 0], [3, 4, 5], [3, 0, 0, 7], [0, 0], [2, 0, 3]])
+def test_any_quick_sequence_ends_where_the_last_event_says(flips: list[int]) -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        for number, term in enumerate(flips):
+            w.leader(term) if term else w.follower(number)
+            for _ in range(number):
+                await asyncio.sleep(0)
+        await settle()
+        assert w.roles.master_term == flips[-1]
+        terms = [int(line.split()[-1]) for line in w.journal if "first start" in line]
+        assert terms == sorted(set(terms))
+
+    run(story)
