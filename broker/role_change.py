@@ -109,10 +109,10 @@ class RoleChanges:
         self._changed.set()
 
     async def _work(self) -> None:
+        handled = 0
         while True:
             await self._changed.wait()
             self._changed.clear()
-            handled: int | None = None
             while handled != self._wished_term:
                 handled = self._wished_term
                 try:
