@@ -69,6 +69,7 @@ def test_an_overlong_or_too_deep_expression_is_refused() -> None:
 @given(st.text(max_size=40))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     try:
-        SqlFilter(text).matches(PROPERTIES)
-    except InvalidArgumentError as error:
-        assert "filter" in error.message
+        outcome = SqlFilter(text).matches(PROPERTIES)
+    except InvalidArgumentError:
+        return
+    assert outcome in (True, False)
