@@ -1,0 +1,28 @@
+"""Checksums of entries and frames, over any buffers without copying them.
+
+Owns the choice of algorithm: crc32c for what is ours (entries, batches), zlib's CRC-32 where RocketMQ's frames ask for it.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import google_crc32c
+import numpy as np
+
+Buffer = bytes | bytearray | memoryview
+
+
+def crc32c(*buffers: Buffer) -> int:
+    """CRC-32C of the buffers one after the other."""
+    value = 0
+    for buffer in buffers:
+        # google_crc32c takes bytes and arrays only; an array over the buffer's memory costs no copy.
+        data = buffer if type(buffer) is bytes else np.frombuffer(buffer, np.uint8)
+        value = google_crc32c.extend(value, data)
+    return value
+
+
+def crc32(data: Buffer) -> int:
+    """CRC-32 as zlib and RocketMQ compute it."""
+    return zlib.crc32(data)
