@@ -14,19 +14,26 @@ from typing import Protocol
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc import Network
 
-__all__ = ["Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random"]
+__all__ = ["Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError"]
 
 Buffer = bytes | bytearray | memoryview
+
+
+class SyncFailedError(OSError):
+    """A sync failed: what was written before it may be lost, and a second sync would lie (ATC'20, fsync failures)."""
 
 
 class File(Protocol):
     """An open file.  Operations run off the event loop, in the order submitted for writes; errors are OSError.
 
-    After ``fdatasync`` raised, the file must not be trusted or retried: the owner stops (ATC'20, fsync failures).
+    After a sync raised ``SyncFailedError``, the file must not be trusted or retried: the owner stops.
     """
 
-    async def pwrite(self, pos: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers one after the other from ``pos``; whole or OSError."""
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write the buffers one after the other from ``pos``; whole or OSError (part of them may then be written).
+
+        ``sync``: an fdatasync follows in the same step, which saves a change of threads.
+        """
         ...
 
     async def pread(self, pos: int, size: int) -> bytes:
@@ -35,7 +42,11 @@ class File(Protocol):
 
     async def fdatasync(self) -> None: ...
     async def allocate(self, size: int, *, fill: bool) -> None:
-        """Make the file ``size`` bytes; ``fill`` writes zeros in small steps so that later syncs meet written blocks (limits.md)."""
+        """Grow the file to ``size`` bytes of zeros; never shrinks it nor touches what is there.
+
+        ``fill`` writes the zeros and syncs them, so that later syncs meet written blocks (limits.md); otherwise the space is reserved
+        only.  The caller sees to it that nobody writes into that range meanwhile.
+        """
         ...
 
     async def truncate(self, size: int) -> None: ...
@@ -47,7 +58,7 @@ class Disk(Protocol):
     """One node's disk.  Paths are strings with ``/``, relative to the node's data folder; folders are made as needed."""
 
     async def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing.  FileNotFoundError unless ``create``."""
+        """Open for reading and writing.  FileNotFoundError unless ``create``, which makes the new name durable (fsync of the folder)."""
         ...
 
     async def exists(self, path: str) -> bool: ...
@@ -63,7 +74,10 @@ class Disk(Protocol):
         """Rename, durable (fsync of the folders)."""
         ...
 
-    async def remove(self, path: str) -> None: ...
+    async def remove(self, path: str) -> None:
+        """Remove a file, durable (fsync of the folder).  FileNotFoundError when it is not there."""
+        ...
+
     async def free_bytes(self) -> int: ...
     async def total_bytes(self) -> int: ...
     def local_path(self, path: str) -> str:

@@ -15,6 +15,9 @@
      |- OutOfOrderSequenceError / ProducerFencedError
      |- DataDirectoryError / AddressInUseError / ConfigError
      |- StorageDamagedError       names file and position
+     |- StorageFailedError        a write or sync failed; this node's log takes nothing more
+     |- StorageFullError          retriable       no space left; nothing was lost, the same write may be tried again
+     |- CorruptEntryError         bytes that should be a log entry are not the one expected
 
 "Not accepted" and "outcome unknown" are different answers, decided by type: ``outcome_unknown`` may or may not have been stored.
 Bugs are not here: see check.InvariantBrokenError.
@@ -172,6 +175,25 @@ class StorageDamagedError(DledgerError):
     """Bytes on disk are damaged; ``file`` and ``pos`` say where."""
 
     code = "STORAGE_DAMAGED"
+
+
+class StorageFailedError(DledgerError):
+    """A write or a sync failed for good: what was not reported durable may be lost and this node must stop writing."""
+
+    code = "STORAGE_FAILED"
+
+
+class StorageFullError(DledgerError):
+    """The disk is full.  The log is as it was before; what is queued stays queued and may be written again."""
+
+    code = "STORAGE_FULL"
+    retriable = True
+
+
+class CorruptEntryError(DledgerError):
+    """Bytes that should be a log entry are not, or are not the one that belongs there."""
+
+    code = "CORRUPT_ENTRY"
 
 
 def _collect(base: type[DledgerError]) -> dict[str, type[DledgerError]]:
