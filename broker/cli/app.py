@@ -1,0 +1,75 @@
+"""The root of the command line: which commands there are, and how every error ends.
+
+Owns exit codes: 0 done, 1 an operating error told in one line on stderr, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from broker.cli import bench, consume, dump, leader, member, node, produce, status, topic, updown, verify
+from broker.cli.output import error_line
+
+app = typer.Typer(
+    name="dledger",
+    help="Replicated message storage: run it, use it, look inside it.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        print(f"dledger {version('dledger')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    if verbose:
+        os.environ["DLEDGER_VERBOSE"] = "1"
+
+
+for module in (updown, node, status, topic, produce, consume, leader, member, verify, dump, bench):
+    module.register(app)
+
+
+def main() -> None:
+    """Entry point of ``dledger``."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, a traceback on demand
+        if os.environ.get("DLEDGER_VERBOSE"):
+            traceback.print_exc()
+        error_line(_text_of(error))
+        sys.exit(1)
+
+
+def _text_of(error: BaseException) -> str:
+    """One line: the text of an operating error; for anything else its class too, since that is a bug of ours."""
+    from dledger_wire.errors import DledgerError
+
+    if isinstance(error, DledgerError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} (a fault of dledger itself; --verbose shows where)"

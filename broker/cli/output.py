@@ -1,0 +1,59 @@
+"""What the commands print: tables, JSON and one-line errors.
+
+Owns the rules of the terminal: data to stdout, everything else to stderr; colours only where a person looks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+BOLD, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    """Whether a person reads ``stream`` and did not forbid colours (``NO_COLOR``)."""
+    return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+def paint(text: str, colour: str, stream: IO[str] | None = None) -> str:
+    return f"{colour}{text}{RESET}" if is_terminal(stream or sys.stdout) else text
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """Plain columns two spaces apart, a row a line; ``right`` names the columns of numbers; None is shown as ``-``."""
+    cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    widths = [max(len(title), *(len(row[column]) for row in cells)) if cells else len(title) for column, title in enumerate(header)]
+    aligned_right = [title in right for title in header]
+    print(paint(_table_line(list(header), widths, aligned_right), BOLD))
+    for row in cells:
+        print(_table_line(row, widths, aligned_right))
+    sys.stdout.flush()
+
+
+def _table_line(cells: Sequence[str], widths: Sequence[int], aligned_right: Sequence[bool]) -> str:
+    padded = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(cells, widths, aligned_right, strict=True)]
+    return "  ".join(padded).rstrip()
+
+
+def error_line(text: str) -> None:
+    """An error as one line (or one line a mistake) on stderr."""
+    for line in str(text).splitlines() or ["unknown error"]:
+        print(f"{paint('dledger:', RED, sys.stderr)} {line}", file=sys.stderr, flush=True)
+
+
+def note(text: str) -> None:
+    """Something a person may want to know, beside the data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def with_spaces(number: float) -> str:
+    """``1236004`` -> ``1 236 004``."""
+    return f"{number:,.0f}".replace(",", " ")

@@ -1,0 +1,165 @@
+"""A cluster of our own for one run: free ports, a data folder nobody else uses, real processes, all ended at the end.
+
+Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from broker.cli.context import NodeAnswer, ask_nodes, run
+from broker.cli.processes import LocalCluster
+from broker.config import ClusterConfig
+from dledger_wire.errors import DeadlineExceededError, DledgerError
+
+FIRST_PORT, LAST_PORT = 20_000, 32_000  # below what the kernel gives to outgoing connections
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface nobody listens on."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
+            probe = held.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise DledgerError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+
+
+class PrivateCluster:
+    """Real node processes on free ports under ``data``."""
+
+    def __init__(self, data: Path, *, nodes: int = 3, groups: int = 1, settings: dict[str, Any] | None = None) -> None:
+        self.data = data
+        data.mkdir(parents=True, exist_ok=True)
+        ports = iter(free_ports(2 * nodes * groups))
+        group_list = [
+            {"name": f"g{group}", "nodes": [{"id": f"n{group * nodes + k}", "address": f"127.0.0.1:{next(ports)}"} for k in range(nodes)]}
+            for group in range(groups)
+        ]
+        content = {"cluster": "private", "name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)], "groups": group_list}
+        text = yaml.safe_dump(content | (settings or {}), sort_keys=False)
+        self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
+        self.local.file.write_text(text, encoding="utf-8")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def config(self) -> ClusterConfig:
+        return self.local.config
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for _, node in self.config.all_nodes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill_all()
+
+    def start(self, *node_ids: str, wait: bool = True, timeout_s: float = 60.0) -> None:
+        """Start the named nodes, or all that do not run."""
+        for node_id in node_ids or self.local.node_ids():
+            process = self.processes.get(node_id)
+            if process is None or process.poll() is not None:
+                self.processes[node_id] = self.local.spawn(node_id)
+        if wait:
+            self.wait_healthy(timeout_s)
+
+    def statuses(self) -> dict[str, NodeAnswer]:
+        return {answer.id: answer for answer in run(ask_nodes(self.config))}
+
+    def leader(self, timeout_s: float = 30.0) -> str:
+        """The confirmed leader of the first group with the newest term."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            leaders = [
+                (answer.status.term, answer.id)
+                for answer in self.statuses().values()
+                if answer.group == self.config.groups[0].name and answer.status and answer.status.leader_confirmed
+            ]
+            if leaders:
+                return max(leaders)[1]
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"no leader after {timeout_s:g} s; logs: {self.data}/*.log")
+            time.sleep(0.02)
+
+    def wait_healthy(self, timeout_s: float = 60.0) -> None:
+        """Every node up and following a confirmed leader; DledgerError with a node's last words when one ended."""
+        from broker.cli.status import all_healthy, sentence
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._check_alive()
+            answers = list(self.statuses().values())
+            if all_healthy(self.config, answers):
+                return
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"not healthy after {timeout_s:g} s: {sentence(self.config, answers)}; logs: {self.data}/*.log")
+            time.sleep(0.05)
+
+    def wait_equal(self, timeout_s: float = 60.0) -> int:
+        """Wait until all replicas of the first group have committed and applied the same; returns the commit position."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            states = [answer.status for answer in self.statuses().values() if answer.group == self.config.groups[0].name]
+            marks = {(s.last_index, s.committed_index, s.applied_index, s.committed_pos) if s else None for s in states}
+            mark = next(iter(marks))
+            if len(marks) == 1 and mark is not None and mark[0] == mark[1] == mark[2]:
+                return mark[3]
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"replicas differ after {timeout_s:g} s: {sorted(map(str, marks))}")
+            time.sleep(0.05)
+
+    def _check_alive(self) -> None:
+        for node_id, process in self.processes.items():
+            if process.poll() is not None:
+                raise DledgerError(f"node {node_id} ended with status {process.returncode}: {self.local.last_words(node_id)}")
+
+    def kill(self, node_id: str) -> None:
+        """kill -9, and wait until it is gone."""
+        process = self.processes.pop(node_id)
+        process.kill()
+        process.wait()
+
+    def terminate(self, node_id: str, timeout_s: float = 30.0) -> int:
+        """SIGTERM; returns the exit status."""
+        process = self.processes.pop(node_id)
+        process.terminate()
+        return process.wait(timeout_s)
+
+    def pause(self, node_id: str) -> None:
+        self.processes[node_id].send_signal(signal.SIGSTOP)
+
+    def resume(self, node_id: str) -> None:
+        self.processes[node_id].send_signal(signal.SIGCONT)
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End all nodes in order: SIGTERM one after the other, the leader last."""
+        answers = self.statuses()
+        for node_id in sorted(self.processes, key=lambda k: bool(answers[k].status and answers[k].status.role == "leader")):  # type: ignore[union-attr]
+            self.terminate(node_id, timeout_s)
+
+    def kill_all(self) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        self.processes.clear()

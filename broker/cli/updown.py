@@ -1,0 +1,123 @@
+"""``dledger up`` and ``dledger down``: all nodes of a cluster file as background processes of this machine."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker.cli.context import ConfigOption, DataOption, JsonOption, ask_nodes, config_path, run
+from broker.cli.output import error_line, note
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from broker.cli.processes import LocalCluster
+
+POLL_S = 0.1
+STOP_TIMEOUT_S = 30.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up", epilog="Examples: dledger up | dledger up --config cluster-configs/local-3.yaml --data /tmp/d")(up)
+    app.command("down", epilog="Example: dledger down --data /tmp/d")(down)
+
+
+def up(
+    config: ConfigOption = None,
+    data: DataOption = "data",
+    as_json: JsonOption = False,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the masters.")] = 60.0,
+) -> None:
+    """Start all nodes in the background and wait until every group has a master.  Run again, it starts only what is missing."""
+    from broker.cli.processes import LocalCluster, make_data_folder
+    from broker.config import ClusterConfig
+
+    source = config_path(config, data)
+    text = _read(source)
+    cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
+    if not cluster.file.is_file() or cluster.file.read_text(encoding="utf-8") != text:
+        cluster.file.write_text(text, encoding="utf-8")
+    running = cluster.running()
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    for node_id in cluster.node_ids():
+        if node_id not in running:
+            started[node_id] = cluster.spawn(node_id)
+    if running:
+        note(f"running already: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
+    if not _wait_for_masters(cluster, started, timeout, as_json=as_json):
+        raise typer.Exit(1)
+
+
+def _read(path: str) -> str:
+    from dledger_wire.errors import ConfigError
+
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
+
+
+def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float, *, as_json: bool) -> bool:
+    """Wait until every node answers and every group has a master, show the table; False, with the reason told, when it fails."""
+    from broker.cli.status import all_healthy, sentence, show
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        for node_id, process in started.items():
+            if process.poll() is not None:
+                words = cluster.last_words(node_id) or f"exit status {process.returncode}"
+                error_line(f"node {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
+                return False
+        answers = run(ask_nodes(cluster.config))
+        if all_healthy(cluster.config, answers):
+            show(cluster.config, answers, as_json=as_json)
+            return True
+        if time.monotonic() > deadline:
+            show(cluster.config, answers, as_json=as_json)
+            error_line(f"no healthy cluster after {timeout_s:g} s: {sentence(cluster.config, answers)}; logs: {cluster.data}/*.log")
+            return False
+        time.sleep(POLL_S)
+
+
+def down(
+    data: DataOption = "data",
+    kill: Annotated[bool, typer.Option("--kill", help="Kill a node that does not stop in time.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
+) -> None:
+    """Stop all nodes of the data folder: followers first, the leader last, one after the other."""
+    from broker.cli.processes import LocalCluster
+    from broker.config import ClusterConfig
+
+    file = Path(data) / "cluster.yaml"
+    if not file.is_file():
+        note(f"nothing to stop: {file} does not exist")
+        return
+    cluster = LocalCluster(ClusterConfig.load(str(file)), Path(data))
+    failed = False
+    for node_id in _stop_order(cluster):
+        if not cluster.signal(node_id, signal.SIGTERM):
+            continue
+        if cluster.wait_stopped(node_id, timeout):
+            note(f"{node_id} stopped")
+        elif kill and cluster.signal(node_id, signal.SIGKILL) and cluster.wait_stopped(node_id, timeout):
+            note(f"{node_id} killed after {timeout:g} s")
+        else:
+            error_line(f"{node_id} (pid {cluster.running().get(node_id)}) did not stop within {timeout:g} s")
+            failed = True
+    if failed:
+        raise typer.Exit(1)
+
+
+def _stop_order(cluster: LocalCluster) -> list[str]:
+    running = cluster.running()
+    if not running:
+        note("no node is running")
+        return []
+    answers = run(ask_nodes(cluster.config))
+    leads = {answer.id: bool(answer.status and answer.status.role == "leader") for answer in answers}
+    return sorted(running, key=lambda node_id: (leads.get(node_id, False), node_id))

@@ -1,0 +1,83 @@
+"""The process of one node: event loop, signals, log, data folder lock, and how it ends.
+
+Owns everything a node needs from this machine and from nothing else; ``broker.node`` is the node itself.  Exit status: 0 after an
+orderly stop, 1 after an error told in one line on stderr, 130 when told twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from broker.config import NodeSettings
+from broker.data_folder import DataFolderLock
+from broker.log_setup import configure_logging
+from broker.malloc import restart_with_malloc_settings
+from dledger_wire.errors import DledgerError
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 20.0
+
+
+def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
+    """Run a node until it is told to stop; its files are in ``data``/ID."""
+    restart_with_malloc_settings()
+    folder = str(Path(data) / settings.node.id)
+    lock = DataFolderLock(folder)
+    try:
+        lock.acquire()
+        configure_logging(group=settings.group.name, node=settings.node.id, log_file=log_file)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, folder))
+    except (DledgerError, OSError) as error:
+        logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
+        print(f"dledger: {error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        lock.release()
+    return 0
+
+
+def _loop_factory():  # type: ignore[no-untyped-def]
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: NodeSettings, folder: str) -> None:
+    from broker.node import BrokerNode
+    from dledger.real_env import real_environment
+
+    node = BrokerNode(settings, real_environment(folder))
+    told = _stop_signal()
+    try:
+        await node.start()
+        logger.info("started", extra={"addresses": list(settings.addresses), "pid": os.getpid(), "data": folder})
+        await asyncio.wait([told, node.failed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        logger.info("stopping")
+        await asyncio.wait_for(node.stop(hand_over=not node.failed.done()), STOP_GRACE_S)
+    if node.failed.done():
+        raise node.failed.result()
+
+
+def _stop_signal() -> asyncio.Future[None]:
+    """A future that SIGTERM or SIGINT fulfils; the second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def on_signal() -> None:
+        if told.done():
+            os._exit(130)
+        told.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return told

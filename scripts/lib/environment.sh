@@ -1,0 +1,65 @@
+# Sourced by scripts/quickstart, scripts/test and .ci/run: a Python environment from the lock file, and a Java for Spark.
+# Owns .venv.  Needs only bash and Python 3.11+; everything else is fetched or asked for in one clear line.
+
+fail() {
+  echo "$(basename "$0"): $*" >&2
+  exit 1
+}
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.14; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  fail "Python 3.11 or newer is needed (set PYTHON to its path)"
+}
+
+# Makes or refreshes .venv; quick when nothing changed.
+prepare_python() {
+  local python stamp wanted
+  stamp=.venv/.lock-stamp
+  wanted=$(cat requirements.lock pyproject.toml | cksum)
+  if [ -x .venv/bin/dledger ] && [ "$(cat "$stamp" 2> /dev/null)" = "$wanted" ] && .venv/bin/python -c 'import dledger_wire' 2> /dev/null; then
+    return
+  fi
+  python=$(find_python) || exit 1
+  echo "making .venv from requirements.lock (the first time fetches some 600 MB, most of it Spark)" >&2
+  if [ ! -x .venv/bin/pip ] && ! "$python" -m venv .venv; then
+    rm -rf .venv
+    fail "cannot make a virtual environment with $python (on Debian: apt-get install python3-venv)"
+  fi
+  .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements.lock || fail "installing requirements.lock failed"
+  .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . || fail "installing the project failed"
+  echo "$wanted" > "$stamp"
+}
+
+java_major() {
+  "$1" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -1
+}
+
+# Spark 4.1 and newer run on Java 17 or newer.
+prepare_java() {
+  local candidate package
+  for candidate in "${JAVA_HOME:+$JAVA_HOME/bin/java}" java /usr/lib/jvm/*/bin/java; do
+    if [ -n "$candidate" ] && command -v "$candidate" > /dev/null && [ "$(java_major "$candidate")" -ge 17 ] 2> /dev/null; then
+      if [ "$candidate" != java ]; then
+        JAVA_HOME=$(dirname "$(dirname "$candidate")")
+        export JAVA_HOME
+      fi
+      return
+    fi
+  done
+  if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+    echo "installing a Java runtime for Spark" >&2
+    apt-get update -q > /dev/null || fail "apt-get update failed; Spark needs Java 17 or newer: install openjdk-17-jre-headless"
+    for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
+      if DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$package" > /dev/null 2>&1; then
+        return
+      fi
+    done
+  fi
+  fail "Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-17-openjdk-headless) or set JAVA_HOME"
+}
