@@ -1,8 +1,8 @@
 """Linearizability of single registers (read, write, compare-and-set): Wing and Gong's search with Lowe's memo of visited states.
 
-Owns the search only.  The history is split by key (a history is linearizable exactly if each key's part is: Herlihy and Wing's locality).  An
-operation with unknown outcome may take effect at any time after its invocation, or never.  A search that exceeds its budget answers
-UNDECIDED, never "ok".
+Owns the search only.  The history is split by key (a history is linearizable exactly if each key's part is: Herlihy and Wing's
+locality).  An operation with unknown outcome may take effect at any time after its invocation, or never.  A search that exceeds its
+budget answers UNDECIDED, never "ok".
 """
 
 from __future__ import annotations
