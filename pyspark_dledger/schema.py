@@ -1,0 +1,84 @@
+"""The columns a read gives, and which of them a query wants.
+
+Owns names, order and types (docs: surface of the Spark source).  The data source API prunes no columns by itself, so a query narrows them
+by the schema it gives or by the options ``columns``, ``includeBody`` and ``includeProperties``; what is left out is neither built nor,
+for the body, kept after the frame is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dledger_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+# Name -> Spark DDL type, in the order of the full schema.
+COLUMNS: dict[str, str] = {
+    "topic": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "msg_id": "string",
+    "keys": "string",
+    "tags": "string",
+    "body": "binary",
+    "born_timestamp": "timestamp",
+    "store_timestamp": "timestamp",
+    "properties": "map<string,string>",
+    "group": "string",
+    "replica": "string",
+}
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """The schema of ``columns`` as Spark's data definition text."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema the user gave (``spark.read.schema(...)``): a projection in his order.
+
+    Raises InvalidArgumentError for a name or type this source does not have.
+    """
+    names = []
+    for field in schema.fields:
+        expected = COLUMNS.get(field.name)
+        if expected is None:
+            raise InvalidArgumentError(f"schema: column {field.name!r} is unknown; expected some of {', '.join(COLUMNS)}")
+        given = field.dataType.simpleString()
+        if given != expected:
+            raise InvalidArgumentError(f"schema: column {field.name!r} is {given}; expected {expected}")
+        if not field.nullable:
+            raise InvalidArgumentError(f"schema: column {field.name!r} is declared not null; expected a nullable column")
+        names.append(field.name)
+    return tuple(names)
+
+
+def checked_columns(text: str) -> tuple[str, ...]:
+    """The columns of option ``columns``: names separated by commas."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or not names:
+        raise InvalidArgumentError(f"option columns: {text!r}; expected a comma-separated list of {', '.join(COLUMNS)}")
+    if len(set(names)) != len(names):
+        raise InvalidArgumentError(f"option columns: {text!r} names a column twice")
+    return names
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema Spark expects of these columns, to the letter: it compares names, order, types and nullability."""
+    import pyarrow as pa
+
+    moment = pa.timestamp("us", tz="UTC")
+    types: dict[str, pa.DataType] = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "binary": pa.binary(),
+        "timestamp": moment,
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema([pa.field(name, types[COLUMNS[name]], nullable=True) for name in columns])

@@ -1,0 +1,112 @@
+"""The Spark source's options, projection and split: everything that needs no cluster and no Spark."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
+from pyspark_dledger.options import EARLIEST, LATEST, format_offsets, parse_offsets, parse_read_options, wanted_columns
+from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, resolve, split
+from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
+
+BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}
+
+
+def test_defaults() -> None:
+    options = parse_read_options(BASE)
+    assert (options.read_from, options.fail_on_data_loss, options.tags) == ("follower", True, "*")
+    assert (options.start.fallback, options.end.fallback) == (EARLIEST, LATEST)
+    assert options.columns == tuple(COLUMNS)
+
+
+def test_keys_are_compared_without_regard_to_case() -> None:
+    assert parse_read_options({**BASE, "READFROM": "leader", "minpartitions": "7"}).min_partitions == 7
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"readFrom": "moon"}, "option readFrom: 'moon'; expected one of follower, leader, any"),
+        ({"minPartitions": "0"}, "option minPartitions: '0'; expected a whole number of at least 1"),
+        ({"minPartitions": "many"}, "option minPartitions: 'many'"),
+        ({"failOnDataLoss": "perhaps"}, "option failOnDataLoss: 'perhaps'; expected true or false"),
+        ({"startingOffsets": "latest"}, "option startingOffsets: 'latest' reads nothing"),
+        ({"startingOffsets": "{"}, "option startingOffsets: '{'; expected earliest, latest or JSON"),
+        ({"startingOffsets": "[]"}, "option startingOffsets"),
+        ({"startingOffsets": '{"orders":{"0":1}}'}, 'expected a key "group:queue"'),
+        ({"startingOffsets": '{"orders":{"g0:0":-3}}'}, "expected an offset of 0 or more"),
+        ({"startingOffsets": '{"orders":{"g0:0":true}}'}, "expected an offset of 0 or more"),
+        ({"endingTimestamp": "noon"}, "option endingTimestamp: 'noon'"),
+        ({"colums": "body"}, "option colums: unknown"),
+        ({"columns": "body,price"}, "option columns: 'body,price'"),
+        ({"columns": "body,body"}, "names a column twice"),
+        ({"columns": "body", "includeBody": "false"}, "no column is left"),
+        ({"topic": " , "}, "option topic"),
+        ({"bootstrap": " "}, "option bootstrap: missing"),
+    ],
+)
+def test_every_mistake_gets_one_line_with_option_and_expectation(extra: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse_read_options({**BASE, **extra})
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_timestamp_takes_precedence_over_offsets() -> None:
+    options = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":5}}', "startingTimestamp": "1000"})
+    assert options.start.timestamp_ms == 1000
+    assert options.start.queues == {}
+
+
+def test_offsets_survive_the_way_through_json() -> None:
+    offsets = {"orders": {("g0", 3): 17, ("g1", 0): EARLIEST}}
+    assert parse_offsets("startingOffsets", format_offsets(offsets)) == offsets
+
+
+def test_columns_and_switches() -> None:
+    assert wanted_columns({**BASE, "columns": "queue_offset, body"}) == ("queue_offset", "body")
+    assert "body" not in wanted_columns({**BASE, "includeBody": "false"})
+    assert ddl(("queue_id", "body")) == "`queue_id` int, `body` binary"
+    assert arrow_schema(("queue_id", "body")).names == ["queue_id", "body"]
+
+
+Q0, Q1 = QueueId("orders", "g0", 0), QueueId("orders", "g0", 1)
+
+
+def test_ranges_by_word_offset_and_time() -> None:
+    bounds = {Q0: QueueBounds(10, 100, 40, 60), Q1: QueueBounds(0, 0)}
+    everything = parse_read_options(BASE)
+    assert resolve(bounds, everything.start, everything.end, fail_on_data_loss=True) == [OffsetRange(Q0, 10, 100)]
+    by_offset = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":20}}', "endingOffsets": '{"orders":{"g0:0":30}}'})
+    assert resolve(bounds, by_offset.start, by_offset.end, fail_on_data_loss=True) == [OffsetRange(Q0, 20, 30)]
+    by_time = parse_read_options({**BASE, "startingTimestamp": "5", "endingTimestamp": "6"})
+    assert resolve({Q0: bounds[Q0]}, by_time.start, by_time.end, fail_on_data_loss=True) == [OffsetRange(Q0, 40, 60)]
+
+
+def test_lost_offsets_fail_or_are_clipped() -> None:
+    bounds = {Q0: QueueBounds(10, 100)}
+    asked = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":3}}'})
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        resolve(bounds, asked.start, asked.end, fail_on_data_loss=True)
+    assert (caught.value.min_offset, caught.value.max_offset) == (10, 100)
+    assert resolve(bounds, asked.start, asked.end, fail_on_data_loss=False) == [OffsetRange(Q0, 10, 100)]
+
+
+def test_a_named_queue_that_does_not_exist_is_refused() -> None:
+    asked = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:9":0}}'})
+    with pytest.raises(InvalidArgumentError, match="g0:9 of topic orders does not exist"):
+        resolve({Q0: QueueBounds(0, 1)}, asked.start, asked.end, fail_on_data_loss=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=5), st.integers(0, 20), st.integers(0, 90))
+def test_split_covers_every_offset_once_and_obeys_the_limits(spans: list[tuple[int, int]], minimum: int, most: int) -> None:
+    ranges = [OffsetRange(QueueId("t", "g", n), start, start + size) for n, (start, size) in enumerate(spans) if size]
+    pieces = split(ranges, minimum, most)
+    covered = [(piece.queue, offset) for piece in pieces for offset in range(piece.start, piece.end)]
+    assert covered == [(piece.queue, offset) for piece in ranges for offset in range(piece.start, piece.end)]
+    if most:
+        assert all(piece.end - piece.start <= most for piece in pieces)
+    if minimum:
+        assert len(pieces) >= min(minimum, len(covered))
