@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger.options import EARLIEST, LATEST, Position
@@ -83,8 +84,9 @@ def _offset(queue: QueueId, held: QueueBounds, position: Position, by_time: int 
 
 
 def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) -> list[OffsetRange]:
-    """Cut ranges at multiples of a fixed grid: at most ``max_records`` messages each, at least ``min_partitions`` pieces if there are enough
-    messages.  The grid depends on the ranges and options only."""
+    """Cut ranges at multiples of a fixed grid: at most ``max_records`` messages each, and at least ``min_partitions`` pieces if there are
+    enough messages.  The grid depends on the ranges and options only.
+    """
     total = sum(piece.end - piece.start for piece in ranges)
     if total == 0:
         return []
@@ -94,5 +96,5 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) 
     pieces = []
     for piece in ranges:
         cuts = [piece.start, *range((piece.start // step + 1) * step, piece.end, step), piece.end]
-        pieces += [OffsetRange(piece.queue, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
+        pieces += [OffsetRange(piece.queue, low, high) for low, high in pairwise(cuts)]
     return pieces
