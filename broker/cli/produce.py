@@ -1,0 +1,137 @@
+"""``dledger produce``: lines of a file or of stdin, or generated messages, to a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config
+from broker.cli.output import error_line, is_terminal, note, print_json, with_spaces
+
+WINDOW = 10_000
+SHOWN_ERRORS = 5
+
+
+def register(app: typer.Typer) -> None:
+    app.command("produce", epilog="Examples: tail -f log | dledger produce logs | dledger produce orders --file orders.txt --tag created")(
+        produce
+    )
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    file: Annotated[str, typer.Option("--file", metavar="F", help="Read lines of F instead of stdin.")] = "",
+    tag: Annotated[str, typer.Option("--tag", metavar="T", help="Tag of every message.")] = "",
+    key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
+    queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="All messages to the queue of this key.")] = "",
+    delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Generate N messages instead of reading.")] = 0,
+    size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message.")] = "1KiB",
+    rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
+    from broker.units import parse_size
+
+    bodies = _generated(count, parse_size(size)) if count else _lines(file)
+    cluster = load_config(config)
+    options = {"tags": tag, "keys": key} | ({"delay_level": delay_level} if delay_level else {})
+    sending = _Sending(topic, options, queue_key or None, rate, count)
+    try:
+        sending.send_all(cluster.bootstrap(), bodies, timeout)
+    except KeyboardInterrupt:
+        sending.interrupted = True
+    sending.report(as_json=as_json)
+    if sending.interrupted:
+        raise typer.Exit(130)
+    if sending.failed:
+        raise typer.Exit(1)
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    """Lines without their end; a CR before it belongs to the message, so that every body comes back byte for byte."""
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
+        for line in stream:
+            yield line.removesuffix(b"\n")
+
+
+def _generated(count: int, size_bytes: int) -> Iterator[bytes]:
+    """Bodies that start with their number, filled up with readable bytes."""
+    filling = (bytes(range(33, 127)) * (size_bytes // 94 + 1))[:size_bytes]
+    for number in range(count):
+        yield (b"%d " % number + filling)[:size_bytes]
+
+
+class _Sending:
+    """One run: what was sent, acknowledged and refused.  Callbacks come from the client's thread, everything else from ours."""
+
+    def __init__(self, topic: str, options: dict[str, Any], queue_key: str | None, rate: float, total: int) -> None:
+        self.topic, self.options, self.queue_key, self.rate, self.total = topic, options, queue_key, rate, total
+        self.sent = self.acknowledged = self.failed = self.bytes = 0
+        self.took_s = 0.0
+        self.interrupted = False
+        self._room = threading.Semaphore(WINDOW)
+        self._lock = threading.Lock()
+        self._shown_at = 0.0
+
+    def send_all(self, bootstrap: str, bodies: Iterator[bytes], timeout_s: float) -> None:
+        from dledger_client import Message, Producer
+
+        with Producer(bootstrap=bootstrap, group="dledger-cli", send_timeout_s=timeout_s) as producer:
+            start = time.monotonic()
+            try:
+                for body in bodies:
+                    if self.rate and (ahead := start + self.sent / self.rate - time.monotonic()) > 0:
+                        time.sleep(ahead)
+                    self._room.acquire()
+                    self.sent += 1
+                    self.bytes += len(body)
+                    producer.send_async(Message(self.topic, body, **self.options), queue_key=self.queue_key).add_done_callback(self._done)
+                    self._progress(start)
+                producer.flush()
+            finally:
+                self.took_s = time.monotonic() - start
+
+    def _done(self, future: Future[Any]) -> None:
+        error = future.exception()
+        with self._lock:
+            if error is None:
+                self.acknowledged += 1
+            else:
+                self.failed += 1
+        self._room.release()
+        if error is not None and self.failed <= SHOWN_ERRORS:
+            error_line(str(error))
+
+    def _progress(self, start: float) -> None:
+        """A line that renews itself, a few times a second, where a person looks."""
+        now = time.monotonic()
+        if now - self._shown_at < 0.2 or not is_terminal(sys.stderr):
+            return
+        self._shown_at = now
+        of = f"/{with_spaces(self.total)}" if self.total else ""
+        per_s = with_spaces(self.acknowledged / max(now - start, 0.001))
+        text = f"acknowledged {with_spaces(self.acknowledged)}{of}  failed {self.failed}  {per_s} msgs/s"
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def report(self, *, as_json: bool) -> None:
+        if is_terminal(sys.stderr) and self._shown_at:
+            print("\r\x1b[K", end="", file=sys.stderr)
+        per_s = self.acknowledged / self.took_s if self.took_s else 0.0
+        unknown = self.sent - self.acknowledged - self.failed
+        if as_json:
+            figures = {"sent": self.sent, "acknowledged": self.acknowledged, "failed": self.failed, "unknown": unknown}
+            print_json(figures | {"messages_per_s": per_s, "bytes_per_s": self.bytes / self.took_s if self.took_s else 0.0})
+            return
+        open_text = f"  unknown {with_spaces(unknown)}" if unknown else ""
+        note(f"sent {with_spaces(self.sent)}  failed {with_spaces(self.failed)}{open_text}  {with_spaces(per_s)} msgs/s")

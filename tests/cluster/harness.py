@@ -1,0 +1,89 @@
+"""Clusters of real processes for tests: the product's private cluster with small segments, and the command line beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from broker.cli.private_cluster import PrivateCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"store": {"mappedFileSizeCommitLog": "4MiB", "maxMessageSize": "1MiB"}}
+
+
+def dledger(
+    *arguments: str, timeout_s: float = 60.0, stdin: bytes | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> Any:
+    """Run a command of ours; returns the CompletedProcess with text output."""
+    environment = {key: value for key, value in os.environ.items() if key != "DLEDGER_CONFIG"}
+    environment["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)
+    result = subprocess.run(
+        [sys.executable, "-m", "broker.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        env=environment | (env or {}),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        check=False,
+    )
+    result.stdout, result.stderr = result.stdout.decode(), result.stderr.decode()
+    return result
+
+
+class Cluster(PrivateCluster):
+    """A private cluster with the command line pointed at it."""
+
+    def __init__(self, data: Path, **options: Any) -> None:
+        settings = SMALL | options.pop("settings", {})
+        super().__init__(data, settings=settings, **options)
+
+    def cli(self, *arguments: str, timeout_s: float = 60.0, stdin: bytes | None = None) -> Any:
+        return dledger(*arguments, timeout_s=timeout_s, stdin=stdin, env={"DLEDGER_CONFIG": str(self.local.file)})
+
+    def cli_ok(self, *arguments: str, timeout_s: float = 60.0, stdin: bytes | None = None) -> str:
+        """Run a command that must succeed; its output."""
+        result = self.cli(*arguments, timeout_s=timeout_s, stdin=stdin)
+        assert result.returncode == 0, f"{arguments}: exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return str(result.stdout)
+
+    def status_json(self) -> dict[str, Any]:
+        result = self.cli("status", "--json")
+        return dict(json.loads(result.stdout))
+
+    def produce(self, topic: str, bodies: list[bytes], timeout_s: float = 60.0) -> dict[str, Any]:
+        """Send bodies by the command line; its figures."""
+        text = b"".join(body + b"\n" for body in bodies)
+        return dict(json.loads(self.cli_ok("produce", topic, "--json", stdin=text, timeout_s=timeout_s)))
+
+    def consume(self, topic: str, count: int, *options: str, timeout_s: float = 60.0) -> list[bytes]:
+        """Read the topic from its start by the command line until ``count`` messages came or nothing comes any more."""
+        arguments = ("consume", topic, "--group", "t", "--from", "first", "--max", str(count), "--idle-exit", "3", *options)
+        return [line.encode() for line in self.cli_ok(*arguments, timeout_s=timeout_s).splitlines()]
+
+    def log_text(self, node_id: str) -> str:
+        return self.local.log_file(node_id).read_text(errors="replace")
+
+
+def send_garbage(address: str, data: bytes) -> None:
+    """Write bytes at a port and hang up."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(1.0)
+        try:
+            while connection.recv(4096):
+                pass
+        except OSError:
+            pass
+
+
+def kill_group(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,134 @@
+"""The command line without a running cluster: help, usage errors, wrong configs, unreachable nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import ROOT, Cluster, dledger
+
+from broker.cli.private_cluster import free_ports
+
+GOOD = """\
+cluster: t
+groups:
+  - name: g0
+    nodes:
+      - {{id: n0, address: "127.0.0.1:{0}"}}
+      - {{id: n1, address: "127.0.0.1:{1}"}}
+      - {{id: n2, address: "127.0.0.1:{2}"}}
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    file = folder / "bad.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("cluster: t\n", "", "bad.yaml:1: cluster: required setting is missing"),
+        ("name: g0", "nam: g0", "bad.yaml:3: groups[0].nam: unknown setting; did you mean name?"),
+        ("id: n2", "id: n1", "bad.yaml:7: groups[0].nodes[2].id: expected an id no other node has, got 'n1' again (first in group g0)"),
+        ("127.0.0.1:{2}", "127.0.0.1", "bad.yaml:7: groups[0].nodes[2].address: expected host:port, got '127.0.0.1'"),
+        (
+            "groups:",
+            "store: {{flushDiskTyp: SYNC_FLUSH}}\ngroups:",
+            "bad.yaml:2: store.flushDiskTyp: unknown setting; did you mean flushDiskType?",
+        ),
+        ("groups:", "groups: [", "bad.yaml:"),
+    ],
+)
+@pytest.mark.parametrize("command", [["up", "--data", "d"], ["node", "--id", "n0", "--data", "d"], ["status"]])
+def test_a_wrong_cluster_file_is_told_with_line_and_setting(tmp_path: Path, command: list[str], old: str, new: str, expected: str) -> None:
+    config = write(tmp_path, GOOD.replace(old, new).format(*free_ports(3)))
+    result = dledger(*command, "--config", config, cwd=tmp_path)
+    assert result.returncode == 1
+    assert expected in result.stderr
+    assert result.stdout == ""
+    assert not (tmp_path / "d" / "n0").exists()
+
+
+def test_a_missing_cluster_file_and_an_unknown_node(tmp_path: Path) -> None:
+    result = dledger("up", "--config", "gone.yaml", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (1, "dledger: gone.yaml: cannot read the cluster file: No such file or directory\n")
+    config = write(tmp_path, GOOD.format(*free_ports(3)))
+    result = dledger("node", "--config", config, "--id", "n7", "--data", "d", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (1, "dledger: no node 'n7' in this cluster file; it has n0, n1, n2\n")
+
+
+@pytest.mark.parametrize("arguments", [["statu"], ["topic", "create"], ["produce"], ["status", "--until", "x"], ["node", "--id", "n0"]])
+def test_wrong_usage_is_exit_2(arguments: list[str]) -> None:
+    result = dledger(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+
+
+def test_help_is_quick_and_every_command_has_one() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-X", "importtime", "-m", "broker.cli", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    heavy = [name for name in ("grpc", "numpy", "rich", "pydantic", "yaml", "google.protobuf") if f" {name}\n" in result.stderr]
+    assert heavy == []
+    for name in ("up", "down", "node", "status", "topic", "produce", "consume", "leader", "member", "verify", "dump", "bench"):
+        assert f" {name} " in result.stdout
+        assert "Example" in dledger(name, "--help").stdout or name in ("topic", "leader", "member", "bench")
+
+
+def test_status_of_a_cluster_that_is_down_keeps_its_rows_and_is_quick(tmp_path: Path) -> None:
+    config = write(tmp_path, GOOD.format(*free_ports(3)))
+    start = time.monotonic()
+    result = dledger("status", "--config", config)
+    assert time.monotonic() - start < 6
+    assert result.returncode == 1
+    assert result.stdout.count("unreachable: ") == 3
+    assert result.stdout.splitlines()[-1] == "1 group, 0 of 3 nodes up, no quorum in g0 (writes are stopped until another node returns)"
+    nodes = json.loads(dledger("status", "--config", config, "--json").stdout)["groups"][0]["nodes"]
+    assert [(node["id"], node["reachable"], node["term"]) for node in nodes] == [
+        ("n0", False, None),
+        ("n1", False, None),
+        ("n2", False, None),
+    ]
+
+
+def test_status_does_not_wait_for_a_node_that_never_answers(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        config = write(tmp_path, GOOD.format(silent.getsockname()[1], *free_ports(2)))
+        start = time.monotonic()
+        result = dledger("status", "--config", config)
+        assert result.returncode == 1
+        assert time.monotonic() - start < 6
+        assert "no answer within 2 s" in result.stdout or "deadline" in result.stdout.lower()
+
+
+def test_a_taken_port_is_named_with_who_holds_it(make_cluster: object, tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        config = write(tmp_path, GOOD.format(port, *free_ports(2)))
+        result = dledger("up", "--config", config, "--data", str(tmp_path / "d"))
+        assert result.returncode == 1
+        assert f"dledger: 127.0.0.1:{port} (n0) is taken by pid {os.getpid()} (" in result.stderr
+        direct = dledger("node", "--config", config, "--id", "n0", "--data", str(tmp_path / "d"))
+        assert direct.returncode == 1
+        assert f"127.0.0.1:{port}" in direct.stderr.splitlines()[-1]
+
+
+def test_down_without_anything_running(tmp_path: Path) -> None:
+    result = dledger("down", "--data", str(tmp_path))
+    assert result.returncode == 0
+    assert "nothing to stop" in result.stderr
+    Cluster(tmp_path / "c")
+    result = dledger("down", "--data", str(tmp_path / "c"))
+    assert (result.returncode, result.stderr) == (0, "no node is running\n")

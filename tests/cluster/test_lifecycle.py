@@ -1,0 +1,114 @@
+"""Starting, stopping and refusing to start: up, down, second up, data folders and ports that are taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from harness import Cluster, dledger, send_garbage
+
+from broker.data_folder import holder_pid
+
+
+@pytest.fixture
+def idle(make_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
+    """A cluster that ``dledger up`` is to start; whatever it started ends with the test."""
+    made = make_cluster()
+    yield made
+    for node_id in made.local.node_ids():
+        pid = holder_pid(str(made.data / node_id))
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def pids(cluster: Cluster) -> dict[str, int]:
+    return {node["id"]: node["pid"] for node in cluster.status_json()["groups"][0]["nodes"]}
+
+
+def test_up_twice_and_down_twice(idle: Cluster) -> None:
+    data = str(idle.data)
+    output = idle.cli_ok("up", "--data", data)
+    assert "leader" in output
+    assert output.splitlines()[-1] == "1 group, 3 of 3 nodes up, quorum ok (writes go on when one more node fails)"
+    first = pids(idle)
+    assert idle.cli("up", "--data", data).returncode == 0
+    assert pids(idle) == first
+
+    os.kill(first["n1"], signal.SIGKILL)
+    assert idle.local.wait_stopped("n1", 5)
+    again = idle.cli("up", "--data", data)
+    assert again.returncode == 0, again.stderr
+    second = pids(idle)
+    assert second["n1"] != first["n1"]
+    assert (second["n0"], second["n2"]) == (first["n0"], first["n2"])
+
+    assert idle.cli("down", "--data", data).returncode == 0
+    assert idle.local.running() == {}
+    assert idle.cli("status").returncode == 1
+    assert idle.cli("down", "--data", data).returncode == 0
+
+
+def test_what_was_stored_is_there_after_down_and_up(idle: Cluster) -> None:
+    data = str(idle.data)
+    idle.cli_ok("up", "--data", data)
+    idle.cli_ok("topic", "create", "kept", "--queues", "1")
+    bodies = [b"message %d" % n for n in range(500)]
+    assert idle.produce("kept", bodies)["acknowledged"] == 500
+    idle.cli_ok("down", "--data", data)
+    idle.cli_ok("up", "--data", data)
+    assert idle.consume("kept", 500) == bodies
+    idle.cli_ok("down", "--data", data)
+
+
+def test_a_second_start_on_the_same_folder_is_refused(cluster: Cluster) -> None:
+    pid = cluster.processes["n0"].pid
+    result = dledger("node", "--config", str(cluster.local.file), "--id", "n0", "--data", str(cluster.data))
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == f"dledger: data folder {cluster.data / 'n0'} is in use by pid {pid}"
+    assert cluster.processes["n0"].poll() is None
+
+
+def test_another_nodes_folder_is_refused(cluster: Cluster) -> None:
+    cluster.stop()
+    shutil.rmtree(cluster.data / "n1")
+    shutil.copytree(cluster.data / "n0", cluster.data / "n1")
+    result = dledger("node", "--config", str(cluster.local.file), "--id", "n1", "--data", str(cluster.data))
+    assert result.returncode == 1
+    assert "belongs to node n0 of group g0, cluster private, not to node n1" in result.stderr.splitlines()[-1]
+
+
+def test_sigterm_hands_over_and_ends_with_0(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    assert cluster.terminate(leader) == 0
+    assert cluster.leader(5) != leader
+    cluster.cli_ok("topic", "create", "after", "--queues", "1")
+    cluster.start(leader)
+    assert '"event": "stopping"' in cluster.log_text(leader)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(1 << 16), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 999]
+)
+def test_garbage_on_every_port_changes_nothing(cluster: Cluster, garbage: bytes) -> None:
+    before = pids(cluster)
+    for node_id in cluster.local.node_ids():
+        for address in cluster.config.node(node_id).addresses:
+            for _ in range(3):
+                send_garbage(address, garbage)
+    cluster.cli_ok("topic", "create", "still-works", "--queues", "1")
+    assert pids(cluster) == before
+
+
+def test_the_name_server_addresses_serve_as_bootstrap(cluster: Cluster) -> None:
+    from dledger_client import Admin, Message, Producer
+
+    for address in cluster.config.name_servers:
+        with Admin(bootstrap=address) as admin:
+            admin.create_topic("by-name", queues=1, if_not_exists=True)
+        with Producer(bootstrap=address, group="t") as producer:
+            producer.send(Message("by-name", b"x"))
