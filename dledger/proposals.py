@@ -49,14 +49,16 @@ class _Round:
 class Proposals:
     """The waiting payloads and entries of one node."""
 
-    def __init__(self, *, join_bytes: int, entry_bytes: int, limit_bytes: int, max_rounds: int) -> None:
+    def __init__(self, *, join_bytes: int, entry_bytes: int, payload_bytes: int, limit_bytes: int, max_rounds: int) -> None:
         self._join_bytes = join_bytes  # this much is worth an entry of its own although others are in flight
-        self._entry_bytes = entry_bytes  # the most one entry's body may take
+        self._entry_bytes = entry_bytes  # payloads are joined up to this size
+        self._payload_bytes = payload_bytes  # the most one payload may take
         self._limit_bytes = limit_bytes
         self._max_rounds = max_rounds
         self._pending: deque[Waiting] = deque()
         self._pending_bytes = 0
         self._rounds: deque[_Round] = deque()
+        self._cut: list[_Round] = []  # were cut from this node's log; another replica may still hold them
 
     @property
     def pending_bytes(self) -> int:
@@ -65,13 +67,13 @@ class Proposals:
     @property
     def waiting(self) -> int:
         """Futures not answered yet."""
-        return len(self._pending) + sum(len(a_round.futures) for a_round in self._rounds)
+        return len(self._pending) + sum(len(a_round.futures) for a_round in (*self._rounds, *self._cut))
 
     def add(self, payload: Payload, future: asyncio.Future[EntryId]) -> None:
         """Queue a payload.  Raises when it can never fit an entry, or when too much is waiting already."""
         size = payload.size_bytes
-        if size > self._entry_bytes:
-            raise MessageTooLargeError(f"{size} bytes do not fit one log entry (at most {self._entry_bytes})", limit_bytes=self._entry_bytes)
+        if size > self._payload_bytes:
+            raise MessageTooLargeError(f"{size} bytes do not fit one log entry", limit_bytes=self._payload_bytes)
         if self._pending_bytes + size > self._limit_bytes and self._pending:
             raise BusyError(f"{self._pending_bytes} bytes wait to be written already; nothing was stored")
         self._pending.append(Waiting(payload, future))
@@ -93,7 +95,7 @@ class Proposals:
         count = total = 0
         for item in pending:
             size = item.payload.size_bytes
-            if total + size > self._entry_bytes:
+            if count and total + size > self._entry_bytes:
                 break
             total += size
             count += 1
@@ -108,17 +110,27 @@ class Proposals:
         self._rounds.append(_Round(entry, [item.future for item in taken]))
         return taken
 
+    def add_round(self, entry: EntryId, future: asyncio.Future[EntryId]) -> None:
+        """Wait for an entry that is no joined payloads (a configuration)."""
+        require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
+        self._rounds.append(_Round(entry, [future]))
+
+    def cut(self, from_index: int) -> None:
+        """The log lost everything from ``from_index``: those rounds wait for what is committed in their place."""
+        rounds = self._rounds
+        while rounds and rounds[-1].entry.index >= from_index:
+            self._cut.append(rounds.pop())
+
     def applied(self, index: int, term_at: Callable[[int], int]) -> None:
         """Everything up to ``index`` is committed and applied; ``term_at`` tells the term of the entry that was committed there."""
         rounds = self._rounds
         while rounds and rounds[0].entry.index <= index:
-            done = rounds.popleft()
-            if term_at(done.entry.index) == done.entry.term:
-                for future in done.futures:
-                    if not future.done():
-                        future.set_result(done.entry)
-            else:
-                _fail(done.futures, lambda: NotLeaderError("not stored: another leader's entry took its place"))
+            _settle(rounds.popleft(), term_at)
+        if self._cut:
+            settled = [a_round for a_round in self._cut if a_round.entry.index <= index]
+            self._cut = [a_round for a_round in self._cut if a_round.entry.index > index]
+            for a_round in settled:
+                _settle(a_round, term_at)
 
     def fail_pending(self, make: Callable[[], DledgerError]) -> None:
         """Answer what is not in the log."""
@@ -126,10 +138,21 @@ class Proposals:
         _fail([item.future for item in pending], make)
 
     def fail_rounds(self, reason: str, upto_term: int | None = None) -> None:
-        """Answer what is in the log but not known to be committed: only entries of terms up to ``upto_term`` when given."""
-        rounds = self._rounds
-        while rounds and (upto_term is None or rounds[0].entry.term <= upto_term):
-            _fail(rounds.popleft().futures, lambda: OutcomeUnknownError(reason))
+        """Answer what was in the log but is not known to be committed: only entries of terms up to ``upto_term`` when given."""
+        late = [a_round for a_round in (*self._rounds, *self._cut) if upto_term is None or a_round.entry.term <= upto_term]
+        self._rounds = deque(a_round for a_round in self._rounds if upto_term is not None and a_round.entry.term > upto_term)
+        self._cut = [a_round for a_round in self._cut if upto_term is not None and a_round.entry.term > upto_term]
+        for a_round in late:
+            _fail(a_round.futures, lambda: OutcomeUnknownError(reason))
+
+
+def _settle(done: _Round, term_at: Callable[[int], int]) -> None:
+    if term_at(done.entry.index) != done.entry.term:
+        _fail(done.futures, lambda: NotLeaderError("not stored: another leader's entry took its place"))
+        return
+    for future in done.futures:
+        if not future.done():
+            future.set_result(done.entry)
 
 
 def _fail(futures: Sequence[asyncio.Future[EntryId]], make: Callable[[], DledgerError]) -> None:

@@ -1,0 +1,45 @@
+"""The body of a configuration entry: voters, learners, and the addresses by which replicas reach one another.
+
+Owns that format: JSON, since such entries are rare and a human reads them in a dump.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dledger.core.types import Membership, NodeId
+from dledger.env import Buffer
+from dledger_wire.errors import CorruptEntryError
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A membership and where its members are."""
+
+    membership: Membership
+    addresses: Mapping[NodeId, str]
+
+    def encode(self) -> bytes:
+        members = (*self.membership.voters, *self.membership.learners)
+        value = {
+            "voters": list(self.membership.voters),
+            "learners": list(self.membership.learners),
+            "addresses": {node: self.addresses[node] for node in members},
+        }
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @staticmethod
+    def decode(body: Buffer) -> Configuration:
+        """CorruptEntryError when the body is not a configuration."""
+        try:
+            value = json.loads(bytes(body))
+            voters, learners, addresses = value["voters"], value["learners"], value["addresses"]
+            texts = [*voters, *learners, *addresses, *addresses.values()]
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError("expected texts")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptEntryError(f"configuration entry: {error}") from None
+        membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
+        return Configuration(membership, {NodeId(node): address for node, address in addresses.items()})

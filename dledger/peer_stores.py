@@ -1,0 +1,68 @@
+"""Which data folder each peer came with: a known voter that returns with another one has forgotten what it promised.
+
+Owns ``peers.json``.  The first store id seen of a peer is kept; another one is refused until the member is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+from dledger.core.types import NodeId
+from dledger.env import Disk
+from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+
+PATH = "peers.json"
+
+_logger = logging.getLogger(__name__)
+
+
+class PeerStores:
+    """Store ids by peer."""
+
+    def __init__(self, disk: Disk, own_id: NodeId) -> None:
+        self._disk = disk
+        self._own_id = own_id
+        self._stores: dict[NodeId, str] = {}
+        self._saving = asyncio.Lock()
+
+    async def load(self) -> None:
+        if not await self._disk.exists(PATH):
+            return
+        file = await self._disk.open(PATH)
+        data = await file.pread(0, await file.size())
+        await file.close()
+        try:
+            stores = json.loads(data)["stores"]
+            self._stores = {NodeId(node): str(store) for node, store in stores.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            path = self._disk.local_path(PATH)
+            raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
+
+    async def check(self, peer: NodeId, store_id: str) -> None:
+        """InvalidArgumentError when ``peer`` came with another folder before."""
+        if not store_id:
+            raise InvalidArgumentError(f"store: {peer} gave no store id")
+        known = self._stores.get(peer)
+        if known is None:
+            self._stores[peer] = store_id
+            await self._save()
+        elif known != store_id:
+            raise InvalidArgumentError(
+                f"store: {peer} comes with data folder {store_id}, but {self._own_id} knows it with {known}; "
+                "a voter whose folder was lost must be replaced as a member"
+            )
+
+    async def forget(self, peer: NodeId) -> None:
+        """The member was replaced: its next store id counts."""
+        if self._stores.pop(peer, None) is not None:
+            await self._save()
+
+    async def _save(self) -> None:
+        async with self._saving:
+            data = json.dumps({"stores": dict(sorted(self._stores.items()))}, indent=1).encode() + b"\n"
+            try:
+                await self._disk.write_atomic(PATH, data)
+            except OSError as error:
+                _logger.warning("%s: cannot write %s: %s", self._own_id, PATH, error)  # known in memory; written with the next one
