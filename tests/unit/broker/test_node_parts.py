@@ -1,0 +1,99 @@
+"""Folder identity, folder lock, health messages, units of the bench: the small parts a node and its commands are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.cli.bench_report import Figures, percentiles
+from broker.data_folder import DataFolderLock, holder_pid
+from broker.identity import open_identity
+from broker.services.health import HealthService, parse_service_name
+from dledger.env import Environment
+from dledger.real_env import real_environment
+from dledger_wire.errors import DataDirectoryError, DledgerError, InvalidArgumentError
+from dledger_wire.grpc_network import GrpcNetwork
+
+
+def environment(folder: Path) -> Environment:
+    return real_environment(str(folder), GrpcNetwork())
+
+
+def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = await open_identity(environment(tmp_path), "c", "g0", "n0")
+        assert len(first.store_id) == 32
+        assert await open_identity(environment(tmp_path), "c", "g0", "n0") == first
+        for other in (("d", "g0", "n0"), ("c", "g1", "n0"), ("c", "g0", "n1")):
+            with pytest.raises(DataDirectoryError, match="belongs to node n0 of group g0, cluster c, not to node"):
+                await open_identity(environment(tmp_path), *other)
+        fields = json.loads((tmp_path / "identity.json").read_text())
+        (tmp_path / "identity.json").write_text(json.dumps(fields | {"format_version": 9}))
+        with pytest.raises(DataDirectoryError, match="has format version 9, this program reads 1"):
+            await open_identity(environment(tmp_path), "c", "g0", "n0")
+        (tmp_path / "identity.json").write_text("{")
+        with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged"):
+            await open_identity(environment(tmp_path), "c", "g0", "n0")
+
+    asyncio.run(main())
+
+
+def test_a_folder_with_a_log_but_no_identity_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(DataDirectoryError, match=r"has commitlog/ but no identity\.json"):
+        asyncio.run(open_identity(environment(tmp_path), "c", "g0", "n0"))
+
+
+def test_the_lock_is_held_by_one_process_and_names_it(tmp_path: Path) -> None:
+    folder = str(tmp_path / "n0")
+    assert holder_pid(folder) is None
+    lock = DataFolderLock(folder)
+    lock.acquire()
+    assert holder_pid(folder) == os.getpid()
+    attempt = "import sys; from broker.data_folder import DataFolderLock; DataFolderLock(sys.argv[1]).acquire()"
+    done = subprocess.run([sys.executable, "-c", attempt, folder], capture_output=True, text=True, check=False)
+    assert f"DataDirectoryError: data folder {folder} is in use by pid {os.getpid()}" in done.stderr
+    lock.release()
+    assert holder_pid(folder) is None
+    DataFolderLock(folder).acquire()
+
+
+def test_a_data_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
+        DataFolderLock(str(tmp_path / "file" / "n0")).acquire()
+
+
+def test_health_messages() -> None:
+    health = HealthService({"": True, "dledger.master.g0": False}.get)
+
+    class Nobody:
+        peer = ""
+        metadata: dict[str, str] = {}  # noqa: RUF012
+
+    def check(request: bytes) -> bytes:
+        return asyncio.run(health.check(request, Nobody()))
+
+    name = b"dledger.master.g0"
+    assert check(b"") == b"\x08\x01"
+    assert check(bytes((10, len(name))) + name) == b"\x08\x02"
+    with pytest.raises(DledgerError, match="no service 'x'"):
+        check(b"\x0a\x01x")
+    for wrong in (b"\x0a", b"\x0a\x05x", b"\x12\x01x", b"\x0a\x01\xff"):
+        with pytest.raises(InvalidArgumentError):
+            parse_service_name(wrong)
+
+
+def test_percentiles_and_the_result_line() -> None:
+    assert percentiles([]) == {}
+    assert percentiles([float(n) for n in range(1000)]) == {50.0: 500.0, 95.0: 950.0, 99.0: 990.0, 99.9: 999.0}
+    figures = Figures(acknowledged=1_236_004, failed=0, bytes=30 << 20, took_s=30.0, latencies_ms=[1.0, 2.0, 3.0])
+    assert figures.line("sent").startswith("sent 1 236 004  failed 0  41 200 msgs/s  1.0 MiB/s  latency ms p50 2.00")
+    assert figures.as_json()["messages_per_s"] == pytest.approx(41200.1, abs=0.1)
+    assert Figures().as_json()["p50_ms"] is None
