@@ -37,8 +37,8 @@ class Configuration:
             value = json.loads(bytes(body))
             voters, learners, addresses = value["voters"], value["learners"], value["addresses"]
             texts = [*voters, *learners, *addresses, *addresses.values()]
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("expected texts")
+            if not isinstance(voters, list) or not isinstance(learners, list) or not all(isinstance(text, str) for text in texts):
+                raise TypeError("expected lists of texts")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptEntryError(f"configuration entry: {error}") from None
         membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
