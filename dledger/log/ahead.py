@@ -1,0 +1,117 @@
+"""Preparing what the log will be written into: blocks filled with zeros ahead of the write position, the next segment's files.
+
+A sync of blocks never written before costs five times one of blocks that were (limits.md; 1 MiB: 3.6 against 0.6 ms here).  So zeros
+go ahead of the log, in the background, in small steps that give way to flushes, within a bounded window.  Owns the rule that nobody
+extends or shrinks a segment's file while a step fills it: whoever does holds ``extending``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.env import Disk
+from dledger.log.config import LogConfig
+from dledger.log.recovery import remove_segment
+from dledger.log.segment import FilePool, InUse, log_path, units_path
+
+# Pauses between two steps: idle, and while the log is being written.
+IDLE_PAUSE_S = 0.002
+BUSY_PAUSE_S = 0.010
+
+
+@dataclass(slots=True)
+class Filled:
+    """A segment being prepared: its file is ``ready_pos - start_pos`` bytes and should grow up to ``end_pos``."""
+
+    start_pos: int
+    ready_pos: int
+    end_pos: int
+
+
+class Preparer:
+    """Fills ahead of ``write_pos`` of the active segment and then the next one."""
+
+    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, active: Filled, write_pos: int) -> None:
+        self._disk = disk
+        self._files = files
+        self._config = config
+        self.active = active
+        self.write_pos = write_pos
+        self.next: Filled | None = None
+        self.extending = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._flushes = 0
+        self._wake.set()
+
+    def wrote(self, pos: int) -> None:
+        """The log now ends at ``pos``."""
+        self.write_pos = pos
+        self._flushes += 1
+        self._wake.set()
+
+    async def run(self, on_full: Callable[[OSError], bool]) -> None:
+        """Fill for as long as the log is open.  ``on_full`` says whether an error is a full disk (then wait for the next write)."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                flushes = self._flushes
+                while await self._step():
+                    busy = self._flushes != flushes
+                    flushes = self._flushes
+                    await asyncio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+            except OSError as error:
+                if not on_full(error):
+                    raise
+
+    async def _step(self) -> bool:
+        """Fill one step; False when there is nothing to do."""
+        async with self.extending:
+            active = self.active
+            window_end = self.write_pos + self._config.fill_window_bytes
+            if active.ready_pos < min(active.end_pos, window_end):
+                await self._fill(active, min(active.end_pos, window_end))
+                return True
+            if window_end <= active.end_pos:
+                return False
+            if self.next is None:
+                await self._make_next()
+                return True
+            upto = min(self.next.end_pos, self.next.start_pos + window_end - active.end_pos)
+            if self.next.ready_pos >= upto:
+                return False
+            await self._fill(self.next, upto)
+            return True
+
+    async def _fill(self, segment: Filled, upto: int) -> None:
+        upto = min(upto, segment.ready_pos + self._config.fill_step_bytes)
+        async with InUse(self._files, log_path(segment.start_pos)) as file:
+            await file.allocate(upto - segment.start_pos, fill=True)
+        segment.ready_pos = upto
+
+    async def _make_next(self) -> None:
+        start_pos = self.active.end_pos
+        await create_segment(self._files, self._config, start_pos)
+        self.next = Filled(start_pos, start_pos, start_pos + self._config.segment_bytes)
+
+    async def roll(self, start_pos: int) -> None:
+        """Make the segment at ``start_pos`` the active one: the one prepared, or a new one.  The caller holds ``extending``."""
+        prepared, self.next = self.next, None
+        if prepared is not None and prepared.start_pos == start_pos:
+            self.active = prepared
+            return
+        if prepared is not None:
+            await remove_segment(self._disk, self._files, prepared.start_pos)
+        await create_segment(self._files, self._config, start_pos)
+        self.active = Filled(start_pos, start_pos, start_pos + self._config.segment_bytes)
+
+
+async def create_segment(files: FilePool, config: LogConfig, start_pos: int) -> None:
+    """Make a segment's two files, empty; units first, since a log file without units proves nothing about a torn tail."""
+    async with InUse(files, units_path(start_pos), create=True) as file:
+        await file.truncate(0)
+        await file.allocate(config.units_step_bytes, fill=True)
+    async with InUse(files, log_path(start_pos), create=True) as file:
+        await file.truncate(0)

@@ -1,0 +1,85 @@
+"""The newest raw entries, kept in memory for replication, apply and tail reads.
+
+Owns the bound: entries beyond it go, oldest first, but never one that is not in its file yet (nothing else has its bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.env import Buffer
+from dledger.log.entry import RawEntry
+from dledger_wire.check import require
+
+
+class EntryCache:
+    """Consecutive entries ending with the log's last."""
+
+    def __init__(self, limit_bytes: int, next_index: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._entries: dict[int, RawEntry] = {}
+        self._first = next_index
+        self.size_bytes = 0
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry held (the next one to come when none is)."""
+        return self._first
+
+    @property
+    def first_pos(self) -> int | None:
+        entry = self._entries.get(self._first)
+        return entry.pos if entry is not None else None
+
+    def get(self, index: int) -> RawEntry | None:
+        return self._entries.get(index)
+
+    def add(self, entry: RawEntry) -> None:
+        require(entry.index == self._first + len(self._entries), "entry %d cached after %d", entry.index, self._first + len(self._entries))
+        self._entries[entry.index] = entry
+        self.size_bytes += entry.size_bytes
+
+    def cut(self, from_index: int) -> None:
+        for index in range(self._first + len(self._entries) - 1, max(from_index, self._first) - 1, -1):
+            self.size_bytes -= self._entries.pop(index).size_bytes
+        self._first = min(self._first, from_index)
+
+    def evict(self, upto_index: int) -> None:
+        """Bring the size under the limit; entries up to ``upto_index`` may go."""
+        while self.size_bytes > self._limit_bytes and self._first <= upto_index and self._first in self._entries:
+            self.size_bytes -= self._entries.pop(self._first).size_bytes
+            self._first += 1
+
+    def trim(self, first_index: int) -> None:
+        """Forget entries before ``first_index``."""
+        while self._first < first_index and self._first in self._entries:
+            self.size_bytes -= self._entries.pop(self._first).size_bytes
+            self._first += 1
+
+    def run(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:
+        """Entries from ``first_index`` on, at least one and as many as fit ``max_bytes``."""
+        entries: list[RawEntry] = []
+        for index in range(first_index, upto_index + 1):
+            entry = self._entries[index]
+            max_bytes -= entry.size_bytes
+            if entries and max_bytes < 0:
+                break
+            entries.append(entry)
+        return entries
+
+
+def slices(buffers: Sequence[Buffer], at: int, size: int) -> list[Buffer]:
+    """The pieces of ``buffers`` (one after the other) that make up ``size`` bytes from ``at``; nothing is copied."""
+    pieces: list[Buffer] = []
+    for buffer in buffers:
+        length = len(buffer)
+        if at < length:
+            piece = buffer if at == 0 and size >= length else memoryview(buffer)[at : at + size]
+            pieces.append(piece)
+            size -= len(piece)
+            if size == 0:
+                break
+            at = 0
+        else:
+            at -= length
+    return pieces

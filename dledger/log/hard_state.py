@@ -1,0 +1,133 @@
+"""The hard state on disk: (term, vote), what this node promised, never to be taken back.
+
+One file with two slots written in turn; a generation counter says which is newer, so a torn write leaves the previous promise whole.
+Each slot holds its record twice, in blocks of their own: damage to a single block never brings an older promise back to life.
+
+    0      slot 0, copy 0      8192   slot 1, copy 0
+    4096   slot 0, copy 1      12288  slot 1, copy 1
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dledger.core.types import HardState, NodeId
+from dledger.env import Disk, File
+from dledger_wire.check import require
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import StorageDamagedError
+
+HARD_STATE_PATH: Final = "hardstate"
+MAGIC: Final = 0x44_4C_48_53  # "DLHS"
+FORMAT_VERSION: Final = 1
+COPY_BYTES: Final = 4096
+SLOT_BYTES: Final = 2 * COPY_BYTES
+FILE_BYTES: Final = 2 * SLOT_BYTES
+MAX_VOTE_BYTES: Final = 255
+
+_RECORD: Final = struct.Struct(
+    ">"
+    "I"  # 0  magic
+    "H"  # 4  format version
+    "H"  # 6  vote length, 0xFFFF for no vote
+    "q"  # 8  generation
+    "q"  # 16 term
+)
+_CRC: Final = struct.Struct(">I")  # after the vote: crc32c over everything before it
+_NO_VOTE: Final = 0xFFFF
+if _RECORD.size != 24 or _RECORD.size + MAX_VOTE_BYTES + _CRC.size > COPY_BYTES:
+    raise ImportError("the hard state's record does not fit its block")
+
+
+class Record(NamedTuple):
+    generation: int
+    state: HardState
+
+
+@dataclass(slots=True)
+class SlotCopy:
+    """One of the four blocks as found: ``record`` is None when it holds none, ``blank`` when it was never written."""
+
+    pos: int
+    record: Record | None
+    blank: bool
+
+
+def encode_record(record: Record) -> bytes:
+    vote = b"" if record.state.vote is None else record.state.vote.encode()
+    require(len(vote) <= MAX_VOTE_BYTES, "node id of %d bytes", len(vote))
+    length = _NO_VOTE if record.state.vote is None else len(vote)
+    data = _RECORD.pack(MAGIC, FORMAT_VERSION, length, record.generation, record.state.term) + vote
+    return data + _CRC.pack(crc32c(data))
+
+
+def decode_record(data: bytes) -> Record | None:
+    """The record at the start of a block, or None when it is not whole."""
+    if len(data) < _RECORD.size + _CRC.size:
+        return None
+    magic, version, length, generation, term = _RECORD.unpack_from(data)
+    vote_size = 0 if length == _NO_VOTE else length
+    end = _RECORD.size + vote_size
+    if magic != MAGIC or version != FORMAT_VERSION or vote_size > MAX_VOTE_BYTES or len(data) < end + _CRC.size:
+        return None
+    if _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
+        return None
+    vote = None if length == _NO_VOTE else NodeId(data[_RECORD.size : end].decode())
+    return Record(generation, HardState(term, vote))
+
+
+async def read_copies(file: File) -> list[SlotCopy]:
+    """The four blocks as they stand."""
+    copies = []
+    for pos in range(0, FILE_BYTES, COPY_BYTES):
+        data = await file.pread(pos, COPY_BYTES)
+        copies.append(SlotCopy(pos, decode_record(data), blank=not any(data)))
+    return copies
+
+
+class HardStateFile:
+    """The open file and the newest promise in it."""
+
+    def __init__(self, file: File, generation: int, state: HardState) -> None:
+        self._file = file
+        self._generation = generation
+        self.state = state
+
+    @classmethod
+    async def open(cls, disk: Disk, *, log_is_empty: bool) -> HardStateFile:
+        """Open or create.  StorageDamagedError when the promises of a used folder cannot be read: the node must not vote."""
+        if not await disk.exists(HARD_STATE_PATH):
+            if not log_is_empty:
+                raise _lost(disk, "is missing, but the log holds entries")
+            # Made whole with a first record in it, so a file without a readable record is never a crash, always damage.
+            await disk.write_atomic(HARD_STATE_PATH, bytes(SLOT_BYTES) + _slot(Record(1, HardState())))
+        file = await disk.open(HARD_STATE_PATH)
+        records = [copy.record for copy in await read_copies(file) if copy.record is not None]
+        if not records:
+            await file.close()
+            raise _lost(disk, "holds no readable record")
+        newest = max(records, key=lambda record: record.generation)
+        return cls(file, newest.generation, newest.state)
+
+    async def save(self, state: HardState) -> None:
+        """Write and sync; only then is it the state."""
+        record = Record(self._generation + 1, state)
+        await self._file.pwrite(record.generation % 2 * SLOT_BYTES, [_slot(record)], sync=True)
+        self._generation = record.generation
+        self.state = state
+
+    async def close(self) -> None:
+        await self._file.close()
+
+
+def _slot(record: Record) -> bytes:
+    data = encode_record(record)
+    return (data + bytes(COPY_BYTES - len(data))) * 2
+
+
+def _lost(disk: Disk, what: str) -> StorageDamagedError:
+    path = disk.local_path(HARD_STATE_PATH)
+    text = f"{path} {what}: this node no longer knows its term and vote and must not vote; remove it from the group and add it again"
+    return StorageDamagedError(text, file=path, pos=0)

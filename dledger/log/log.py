@@ -1,0 +1,402 @@
+"""The replicated log of one node: what is in it, in memory and on disk.
+
+Owns the in-memory view (last entry, places, terms, cache, segments) and the one flush stream.  ``append``, ``cut`` and
+``save_hard_state`` change the view at once and only queue the writing; ``flush`` writes what is queued and says what is durable.
+Entries lie exactly at the ``pos`` in their headers, so the files of all replicas are the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dledger.core.types import EntryId, EntryKind, HardState, NodeId
+from dledger.env import Buffer, Disk, SyncFailedError
+from dledger.log.cache import EntryCache
+from dledger.log.config import LogConfig
+from dledger.log.entry import RawEntry, chain_crc_of, encode_entry
+from dledger.log.hard_state import HARD_STATE_PATH, HardStateFile
+from dledger.log.index_units import EntryPlace
+from dledger.log.queue import Cut, WriteQueue
+from dledger.log.reader import LogReader
+from dledger.log.recovery import Recovered, recover, remove_segment
+from dledger.log.report import RecoveryReport
+from dledger.log.segment import FilePool, Segment, SegmentMap
+from dledger.log.start import LogStart, save_log_start
+from dledger.log.writer import Writer
+from dledger.service import TaskOwner
+from dledger_wire.check import InvariantBrokenError, require
+from dledger_wire.errors import CorruptEntryError, MessageTooLargeError, StorageDamagedError, StorageFailedError, StorageFullError
+from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What is durable after a flush (written only, after ``flush(sync=False)``)."""
+
+    last: EntryId
+    hard_state: HardState
+
+
+class Log:
+    """Open with ``Log.open``.  All methods are called from the event loop's thread."""
+
+    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, found: Recovered, writer: Writer) -> None:
+        self._disk = disk
+        self._files = files
+        self._config = config
+        self._writer = writer
+        self._start = found.start
+        self._segments = SegmentMap(found.segments)
+        self._places = found.places
+        self._terms = found.terms
+        self._last = found.last
+        self._end_pos = found.end_pos
+        self._chain_crc = found.chain_crc
+        self._durable_index = found.last.index
+        self._queue = WriteQueue()
+        self._cache = EntryCache(config.cache_bytes, found.last.index + 1)
+        self._reader = LogReader(disk, files, config, self._segments, self._places)
+        self._flushing = asyncio.Lock()
+        self._trimming = asyncio.Lock()
+        # While a flush is in flight: the last entry it may have put on the disk, and the lowest entry cut meanwhile.
+        self._reached_index = found.last.index
+        self._cut_floor = 0
+        self._cuts = 0
+        self._failure: StorageFailedError | StorageDamagedError | None = None
+        self._tasks = TaskOwner("log", self._on_crash)
+        self._units_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, disk: Disk, config: LogConfig | None = None) -> tuple[Log, RecoveryReport]:
+        """Find the log and what this node promised.  StorageDamagedError when the promise is lost or older than the log.
+
+        With damage in the report the log may be read, but takes no writes: the node must neither vote nor lead on it.
+        """
+        config = config if config is not None else LogConfig()
+        files = FilePool(disk, config.open_files_limit)
+        found = await recover(disk, files, config)
+        hard_state = await HardStateFile.open(disk, log_is_empty=found.last.index == 0 and not found.report.damaged)
+        if hard_state.state.term < found.last.term:
+            path = disk.local_path(HARD_STATE_PATH)
+            text = (
+                f"{path} says term {hard_state.state.term}, but the log has entries of term {found.last.term}: an older disk was put back"
+            )
+            raise StorageDamagedError(text, file=path, pos=0)
+        writer = Writer(disk, files, config, hard_state, found.segments)
+        log = cls(disk, files, config, found, writer)
+        if found.report.damaged:
+            first = found.report.damaged[0]
+            log._failure = StorageDamagedError(str(first), file=first.file, pos=first.pos, index=first.index)
+        else:
+            await writer.open(found.last.index, found.end_pos)
+            if config.fill_window_bytes:
+                log._tasks.spawn(writer.preparer.run(_is_full), "prepare")
+        return log, found.report
+
+    async def close(self) -> None:
+        """End the background work and close the files.  What is queued and not flushed is not written."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._units_timer is not None:
+            self._units_timer.cancel()
+        await self._tasks.stop()
+        async with self._flushing:
+            if self._failure is None:
+                await self._writer.close()
+            await self._files.close()
+
+    # -- what is in it
+
+    @property
+    def first_index(self) -> int:
+        return self._start.first_index
+
+    @property
+    def first_pos(self) -> int:
+        return self._start.first_pos
+
+    @property
+    def before(self) -> EntryId:
+        """The entry just below the first one (trimmed away; index 0 in a log never trimmed)."""
+        return self._start.before
+
+    @property
+    def last(self) -> EntryId:
+        return self._last
+
+    @property
+    def end_pos(self) -> int:
+        return self._end_pos
+
+    @property
+    def durable(self) -> EntryId:
+        return EntryId(self._durable_index, self._term_at(self._durable_index))
+
+    @property
+    def saved(self) -> HardState:
+        """The hard state on disk."""
+        return self._writer.hard_state
+
+    @property
+    def chain_crc(self) -> int:
+        """The last entry's chain CRC: what the next entry continues."""
+        return self._chain_crc
+
+    @property
+    def failure(self) -> StorageFailedError | StorageDamagedError | None:
+        """Why this log takes no more writes, None while it does."""
+        return self._failure
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments.all()
+
+    def terms(self) -> list[tuple[int, int]]:
+        """(term, its first index), oldest first; the first pair starts at or before ``first_index``."""
+        return list(self._terms)
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an entry, also of the one just below the first; None outside the log."""
+        if not self.first_index - 1 <= index <= self._last.index:
+            return None
+        return self._term_at(index)
+
+    def _term_at(self, index: int) -> int:
+        if index < self.first_index:
+            return self._start.before_term
+        at = bisect_right(self._terms, index, key=lambda run: run[1]) - 1
+        return self._terms[at][0]
+
+    def locate(self, index: int) -> EntryPlace | None:
+        """Where an entry lies; None when it is not in the log or older than the places in memory (then ``await find(index)``)."""
+        return self._places.get(index) if self.first_index <= index <= self._last.index else None
+
+    async def find(self, index: int) -> EntryPlace:
+        """Where an entry lies, from the index units when it is an old one."""
+        require(self.first_index <= index <= self._last.index, "entry %d of a log from %d to %d", index, self.first_index, self._last.index)
+        return await self._reader.find(index)
+
+    # -- adding and cutting
+
+    def place(self, size_bytes: int) -> int:
+        """Where the next entry would start if it takes ``size_bytes``, header included.  MessageTooLargeError beyond a segment."""
+        if size_bytes > self._config.max_entry_bytes:
+            limit = self._config.max_entry_bytes
+            raise MessageTooLargeError(
+                f"an entry of {size_bytes} bytes does not fit a segment (at most {limit})", size=size_bytes, limit=limit
+            )
+        segment_end = self._segments.last.start_pos + self._config.segment_bytes
+        if self._end_pos + size_bytes + FILLER_SIZE <= segment_end:
+            return self._end_pos
+        return max(segment_end, self._end_pos + FILLER_SIZE)
+
+    def encode(self, term: int, kind: EntryKind, body: Sequence[Buffer]) -> RawEntry:
+        """The entry that would come next with this body; not yet appended."""
+        pos = self.place(ENTRY_HEADER_SIZE + sum(len(buffer) for buffer in body))
+        return encode_entry(self._last.index + 1, term, kind, pos, self._chain_crc, body)
+
+    def append(self, entry: RawEntry) -> None:
+        """Add the next entry; readable at once, written by the next flush.  CorruptEntryError when it does not follow the last one."""
+        self._check_usable()
+        self._check_follows(entry)
+        if entry.pos != self._end_pos:
+            self._segments.add(Segment(entry.pos, entry.index))
+        self._places.add(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
+        if not self._terms or self._terms[-1][0] != entry.term:
+            self._terms.append((entry.term, entry.index))
+        self._cache.add(entry)
+        self._queue.add(entry)
+        self._last = entry.id
+        self._end_pos = entry.end_pos
+        self._chain_crc = entry.chain_crc
+
+    def _check_follows(self, entry: RawEntry) -> None:
+        require(entry.index == self._last.index + 1, "entry %d appended after %d", entry.index, self._last.index)
+        require(entry.term >= self._last.term, "entry %d of term %d after term %d", entry.index, entry.term, self._last.term)
+        gap = entry.pos - self._end_pos
+        # The filler of an empty segment would be a file that holds nothing else; no leader makes that.
+        if gap != 0 and (gap < FILLER_SIZE or self._end_pos == self._segments.last.start_pos):
+            raise CorruptEntryError(f"entry {entry.index} at {entry.pos}, but the log ends at {self._end_pos}", index=entry.index)
+        if chain_crc_of(self._chain_crc, entry.header_bytes()) != entry.chain_crc:
+            raise CorruptEntryError(
+                f"entry {entry.index}: its chain checksum does not continue entry {self._last.index}", index=entry.index
+            )
+
+    def cut(self, from_index: int) -> None:
+        """Remove ``from_index`` and everything after it, from the view now and from the disk with the next flush."""
+        self._check_usable()
+        require(self.first_index <= from_index <= self._last.index, "cut at %d of a log to %d", from_index, self._last.index)
+        before = self._places.get(from_index - 1)
+        require(before is not None or from_index == self.first_index, "cut at %d, deeper than the places in memory", from_index)
+        chain_crc = self._start.before_chain_crc if from_index == self.first_index else self._places.chain_crc(from_index - 1)
+        require(chain_crc is not None, "cut at %d, deeper than the chain checksums in memory", from_index)
+        self._chain_crc = chain_crc or 0
+        self._end_pos = before.end_pos if before is not None else self._start.first_pos
+        self._last = EntryId(from_index - 1, self._term_at(from_index - 1))
+        self._segments.cut(from_index)
+        self._places.cut(from_index)
+        self._cache.cut(from_index)
+        while self._terms and self._terms[-1][1] >= from_index:
+            self._terms.pop()
+        self._queue.cut(Cut(from_index, self._end_pos), reached_index=self._reached_index)
+        self._durable_index = min(self._durable_index, from_index - 1)
+        self._cut_floor = min(self._cut_floor, from_index)
+        self._cuts += 1
+
+    def save_hard_state(self, term: int, vote: NodeId | None) -> None:
+        """Queue the promise; durable once a flush returned it."""
+        self._check_usable()
+        self._queue.save(HardState(term, vote))
+
+    # -- writing
+
+    async def flush(self, *, sync: bool = True) -> Flushed:
+        """Write everything queued so far; with ``sync`` it is durable when this returns.
+
+        StorageFullError: the disk is full; everything stays queued, try again.  StorageFailedError: a write or sync failed for good;
+        this log takes nothing more.  Calls wait for each other.
+        """
+        async with self._flushing:
+            self._check_usable()
+            batch = self._queue.take()
+            if batch.entries:
+                self._reached_index = batch.entries[-1].index
+            self._cut_floor = self._last.index + 1
+            try:
+                await self._writer.write(batch, sync=sync)
+            except OSError as error:
+                if not _is_full(error):
+                    self._fail(error)
+                    raise self._refusal() from error
+                self._queue.give_back(batch)
+                raise StorageFullError(f"the disk is full: {error}") from error
+            except BaseException as error:
+                # How far the write came is not known (a cancelled flush, a bug).
+                self._fail(error)
+                raise
+            finally:
+                self._reached_index = self._writer.written_index
+                self._cache.evict(min(self._writer.written_index, self._cut_floor - 1))
+            self._schedule_units_sync()
+            return self._flushed(sync)
+
+    def _flushed(self, sync: bool) -> Flushed:
+        # What was cut while the write was in flight is not durable, whatever was written: its indexes mean other entries now.
+        self._durable_index = min(self._writer.synced_index, self._cut_floor - 1)
+        index = self._durable_index if sync else min(self._writer.written_index, self._cut_floor - 1)
+        return Flushed(EntryId(index, self._term_at(index)), self._writer.hard_state)
+
+    def _schedule_units_sync(self) -> None:
+        if self._units_timer is None and self._writer.has_unsynced_units and not self._closed:
+            delay_s = self._config.units_sync_delay_ms / 1000
+            self._units_timer = asyncio.get_running_loop().call_later(delay_s, self._start_units_sync)
+
+    def _start_units_sync(self) -> None:
+        self._units_timer = None
+        if not self._closed and self._failure is None:
+            self._tasks.spawn(self._sync_units(), "units-sync")
+
+    async def _sync_units(self) -> None:
+        try:
+            await self._writer.sync_units()
+        except FileNotFoundError:
+            return  # the segment was cut away meanwhile
+        self._schedule_units_sync()
+
+    def _on_crash(self, error: BaseException) -> None:
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = StorageFailedError(f"writing the log failed: {error or type(error).__name__}")
+
+    def _refusal(self) -> StorageFailedError | StorageDamagedError:
+        failure = self._failure
+        if failure is None:
+            raise InvariantBrokenError("a refusal without a failure")
+        return type(failure)(failure.message, **failure.details)
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._refusal()
+        require(not self._closed, "the log is used after it was closed")
+
+    # -- reading
+
+    async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:
+        """Entries from ``first_index`` to at most ``upto_index``: as many as fit ``max_bytes``, at least one, checked.
+
+        Empty when ``first_index`` is not in the log (any more).  The newest come from memory; older ones from one large read of one
+        file, off the loop.  StorageDamagedError names file, position and index of an entry that is not whole.
+        """
+        while True:
+            upto = min(upto_index, self._last.index)
+            if not self.first_index <= first_index <= upto:
+                return []
+            if first_index >= self._cache.first_index:
+                return self._cache.run(first_index, max_bytes, upto)
+            cuts = self._cuts
+            upto = min(upto, self._cache.first_index - 1)
+            try:
+                entries = await self._reader.read(first_index, max_bytes, upto)
+            except (FileNotFoundError, StorageDamagedError):
+                if cuts == self._cuts and first_index >= self.first_index:
+                    raise
+                continue  # cut or trimmed while it was read
+            if cuts == self._cuts:
+                return entries
+
+    async def read_bytes(self, pos: int, size: int) -> bytes:
+        """Any range of bytes within an entry or consecutive entries of one file, unchecked (a message frame has its own checksum)."""
+        end = pos + size
+        require(self.first_pos <= pos and size >= 0 and end <= self._end_pos, "bytes %d to %d of a log to %d", pos, end, self._end_pos)
+        pieces: list[Buffer] = []
+        while pos < end:
+            cached = self._reader.cached(self._cache, pos, end)
+            if not cached:
+                first_cached = self._cache.first_pos
+                upto = end if first_cached is None or first_cached <= pos else min(end, first_cached)
+                cached = [await self._reader.read_bytes(pos, upto - pos)]
+            pieces += cached
+            pos += sum(len(piece) for piece in cached)
+        if len(pieces) == 1 and isinstance(pieces[0], bytes):
+            return pieces[0]
+        return b"".join(pieces)
+
+    # -- trimming the head
+
+    async def trim(self, first_index: int) -> int:
+        """Delete whole sealed segments so that the log starts at or before ``first_index``; returns the new first index.
+
+        The caller sees to it that everything below is committed, applied and nobody's any more.
+        """
+        async with self._trimming:
+            self._check_usable()
+            segment = self._segments.of_index(max(self.first_index, min(first_index, self._durable_index)))
+            if segment.start_pos == self._segments.first.start_pos:
+                return self.first_index
+            before = (await self._reader.read(segment.first_index - 1, 0, segment.first_index - 1))[0]
+            start = LogStart(segment.first_index, segment.start_pos, before.term, before.chain_crc)
+            await save_log_start(self._disk, start)
+            self._start = start
+            dropped = self._segments.trim(start.first_pos)
+            self._writer.segments.trim(start.first_pos)
+            self._places.trim(start.first_index)
+            self._cache.trim(start.first_index)
+            at = bisect_right(self._terms, start.first_index, key=lambda run: run[1]) - 1
+            self._terms[: at + 1] = [(self._terms[at][0], start.first_index)]
+            for old in dropped:
+                await remove_segment(self._disk, self._files, old.start_pos)
+            return start.first_index
+
+
+def _is_full(error: OSError) -> bool:
+    return error.errno in _FULL and not isinstance(error, SyncFailedError)

@@ -1,0 +1,81 @@
+"""What waits to be written: entries, one cut, one hard state.
+
+Owns the merging.  Order on disk is hard state, cut, entries: a promise may always be durable early, an entry never before the promise
+of its term (a log whose last term is above the promised one is taken for a rolled-back disk, see ``log.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger.core.types import HardState
+from dledger.log.entry import RawEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Remove ``from_index`` and everything after it: the log then ends at ``end_pos``."""
+
+    from_index: int
+    end_pos: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one flush writes.  The writer takes out what is done, so the rest can be given back."""
+
+    hard_state: HardState | None = None
+    cut: Cut | None = None
+    entries: list[RawEntry] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries) or self.cut is not None or self.hard_state is not None
+
+
+class WriteQueue:
+    """Filled by ``Log`` between two flushes; the entries are always consecutive and follow the cut."""
+
+    def __init__(self) -> None:
+        self._next = Batch()
+
+    def __bool__(self) -> bool:
+        return bool(self._next)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self._next.entries)
+
+    def add(self, entry: RawEntry) -> None:
+        self._next.entries.append(entry)
+
+    def save(self, state: HardState) -> None:
+        self._next.hard_state = state
+
+    def cut(self, cut: Cut, *, reached_index: int) -> None:
+        """Forget queued entries from the cut on; ``reached_index`` is the last entry that may be on the disk already."""
+        batch = self._next
+        keep = len(batch.entries)
+        while keep and batch.entries[keep - 1].index >= cut.from_index:
+            keep -= 1
+        del batch.entries[keep:]
+        if cut.from_index <= reached_index:
+            batch.cut = _lower(batch.cut, cut)
+
+    def take(self) -> Batch:
+        batch, self._next = self._next, Batch()
+        return batch
+
+    def give_back(self, batch: Batch) -> None:
+        """Put what a failed flush did not do before what has come since."""
+        later = self._next
+        kept = [entry for entry in batch.entries if later.cut is None or entry.index < later.cut.from_index]
+        later.entries[:0] = kept
+        later.cut = _lower(batch.cut, later.cut)
+        if later.hard_state is None:
+            later.hard_state = batch.hard_state
+
+
+def _lower(one: Cut | None, other: Cut | None) -> Cut | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.from_index <= other.from_index else other

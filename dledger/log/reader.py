@@ -1,0 +1,116 @@
+"""Reading what is no longer in memory: one large read of one file, then checked entry by entry.
+
+Owns the way from an index to the bytes: place in memory, else index unit, else (units are derived) nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dledger.env import Buffer, Disk
+from dledger.log.cache import EntryCache, slices
+from dledger.log.config import LogConfig
+from dledger.log.entry import RawEntry, parse_entry
+from dledger.log.index_units import EntryPlace, PlaceTable, Units, decode_units, place_of_unit
+from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
+from dledger_wire.check import require
+from dledger_wire.errors import CorruptEntryError, StorageDamagedError
+from dledger_wire.layout import INDEX_UNIT_SIZE
+
+UNITS_PIECE = 4096
+
+
+class LogReader:
+    """Reads a log's files; segments and places are the log's own, as they are at each call."""
+
+    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, segments: SegmentMap, places: PlaceTable) -> None:
+        self._disk = disk
+        self._files = files
+        self._config = config
+        self._segments = segments
+        self._places = places
+
+    async def find(self, index: int) -> EntryPlace:
+        """The place of an entry in the log."""
+        place = self._places.get(index)
+        if place is not None:
+            return place
+        return place_of_unit((await self._units(self._segments.of_index(index), index, 1))[0])
+
+    async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:
+        """Entries of one segment from ``first_index`` on, at least one; every one of them is in its file."""
+        segment = self._segments.of_index(first_index)
+        after = self._segments.after(segment)
+        if after is not None:
+            upto_index = min(upto_index, after.first_index - 1)
+        start, end = await self._span(segment, first_index, max_bytes, upto_index)
+        async with InUse(self._files, log_path(segment.start_pos)) as file:
+            data = await file.pread(start - segment.start_pos, end - start)
+        return self._check(segment, first_index, start, memoryview(data))
+
+    async def read_bytes(self, pos: int, size: int) -> bytes:
+        """A range of bytes of one file, as it stands."""
+        segment = self._segments.of_pos(pos)
+        async with InUse(self._files, log_path(segment.start_pos)) as file:
+            data = await file.pread(pos - segment.start_pos, size)
+        if len(data) < size:
+            raise self._damaged(segment, pos + len(data), 0, f"the file ends {size - len(data)} bytes short")
+        return data
+
+    def cached(self, cache: EntryCache, pos: int, end: int) -> list[Buffer]:
+        """The bytes from ``pos`` towards ``end`` as far as they lie in cached consecutive entries; empty when none do."""
+        index = self._places.index_at(pos)
+        pieces: list[Buffer] = []
+        while index is not None and pos < end and (entry := cache.get(index)) is not None and entry.pos <= pos:
+            size = min(end, entry.end_pos) - pos
+            pieces += slices(entry.buffers, pos - entry.pos, size)
+            pos += size
+            index += 1
+        return pieces
+
+    async def _span(self, segment: Segment, first_index: int, max_bytes: int, upto_index: int) -> tuple[int, int]:
+        """From where to where to read."""
+        first = self._places.get(first_index)
+        if first is not None:
+            last = self._places.get(self._places.fitting(first_index, upto_index, max_bytes))
+            require(last is not None, "entry %d has a place, one after it has none", first_index)
+            return first.pos, last.end_pos if last is not None else first.end_pos
+        units = await self._units(segment, first_index, min(upto_index - first_index + 1, UNITS_PIECE))
+        start = int(units["pos"][0])
+        ends = units["pos"].astype(np.int64) + units["size"]
+        fitting = int(np.searchsorted(ends, start + max_bytes, side="right"))
+        return start, int(ends[max(fitting, 1) - 1])
+
+    async def _units(self, segment: Segment, first_index: int, count: int) -> Units:
+        at = (first_index - segment.first_index) * INDEX_UNIT_SIZE
+        async with InUse(self._files, units_path(segment.start_pos)) as file:
+            units = decode_units(await file.pread(at, count * INDEX_UNIT_SIZE))
+        right = units["index"].astype(np.int64) == first_index + np.arange(len(units))
+        if not len(units) or not right[0]:
+            path = self._disk.local_path(units_path(segment.start_pos))
+            text = f"{path}: byte {at}: no index unit of entry {first_index}; a restart of the node writes the units anew"
+            raise StorageDamagedError(text, file=path, pos=at, index=first_index)
+        return units if right.all() else units[: int(np.argmin(right))]
+
+    def _check(self, segment: Segment, first_index: int, pos: int, data: memoryview) -> list[RawEntry]:
+        """The entries in ``data``, up to the first that is not whole; StorageDamagedError when that is the first one."""
+        entries: list[RawEntry] = []
+        at = 0
+        while at < len(data) or not entries:
+            index = first_index + len(entries)
+            try:
+                entry = parse_entry(data, at)
+                if (entry.index, entry.pos) != (index, pos + at):
+                    raise CorruptEntryError(f"entry {entry.index} of position {entry.pos} stands there")
+            except CorruptEntryError as error:
+                if entries:
+                    break
+                raise self._damaged(segment, pos + at, index, error.message) from error
+            entries.append(entry)
+            at += entry.size_bytes
+        return entries
+
+    def _damaged(self, segment: Segment, pos: int, index: int, text: str) -> StorageDamagedError:
+        path = self._disk.local_path(log_path(segment.start_pos))
+        at = pos - segment.start_pos
+        return StorageDamagedError(f"{path}: byte {at}: entry {index}: {text}", file=path, pos=at, index=index)

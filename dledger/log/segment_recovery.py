@@ -1,0 +1,243 @@
+"""The verdicts of a start on one segment (raft.md 5.4).
+
+| what stands after the last good entry | index units | verdict |
+|---|---|---|
+| filler, in a segment with a successor | none beyond | the segment is whole |
+| anything else, in a segment with a successor | any | damage |
+| not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
+| bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable; cut, kept in quarantine |
+| bad bytes, in the last segment | file missing | damage: nothing tells a torn tail from a lost entry |
+| zeros or filler, in the last segment | none beyond | the log ends here |
+
+Damage is reported, never cut, and the units of a damaged segment are left as they are: they are the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dledger.core.types import EntryKind
+from dledger.env import Disk, File
+from dledger.log.config import LogConfig
+from dledger.log.entry import Header
+from dledger.log.index_units import (
+    EntryPlace,
+    PlaceTable,
+    Units,
+    decode_units,
+    encode_units,
+    place_of_unit,
+    proven_count,
+    sound_prefix,
+    term_runs,
+)
+from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
+from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end
+from dledger.log.segment import QUARANTINE_FOLDER, FilePool, InUse, log_path, units_path
+from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, MAX_SEGMENT_BYTES, segment_name
+
+MAX_FINDINGS = 1000
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the walk over the segments stands: what the next entry must follow.  ``chain_crc`` None: unknown, behind damage."""
+
+    index: int
+    term: int
+    pos: int
+    chain_crc: int | None
+
+
+@dataclass(slots=True)
+class UnitsFound:
+    """The units of one segment as they stand.  ``proven`` units prove a synced entry, the first ``sound`` agree with each other."""
+
+    exists: bool
+    data: bytes
+    units: Units
+    proven: int
+    sound: int
+
+
+async def load_units(disk: Disk, files: FilePool, start_pos: int, first_index: int | None, next_start: int | None) -> UnitsFound:
+    """Read a segment's units; ``first_index`` None takes the first unit's word for it."""
+    path = units_path(start_pos)
+    if not await disk.exists(path):
+        return UnitsFound(False, b"", decode_units(b""), 0, 0)
+    async with InUse(files, path) as file:
+        data = await file.pread(0, await file.size())
+    units = decode_units(data)
+    if first_index is None:
+        first_index = int(units["index"][0]) if len(units) else 1
+    limit = start_pos + MAX_SEGMENT_BYTES if next_start is None else next_start
+    proven = proven_count(units, first_index, start_pos, limit)
+    return UnitsFound(True, data, units, proven, sound_prefix(units[:proven], first_index, start_pos, limit))
+
+
+@dataclass(slots=True)
+class SegmentRecovery:
+    """Recovers the segment at ``start_pos``; moves ``position`` behind its last entry and adds to places, terms and report."""
+
+    disk: Disk
+    files: FilePool
+    config: LogConfig
+    report: RecoveryReport
+    places: PlaceTable
+    terms: list[tuple[int, int]]
+    position: Position
+    start_pos: int
+    next_start: int | None
+
+    async def run(self, verify_from: int) -> bool:
+        """False when the log cannot be followed beyond this segment."""
+        first_index = self.position.index
+        units = await load_units(self.disk, self.files, self.start_pos, first_index, self.next_start)
+        async with InUse(self.files, log_path(self.start_pos)) as file:
+            trusted = await self._trusted_count(file, units, verify_from)
+            if trusted:
+                await self._take_units(file, units.units[:trusted])
+            walk = self._walk_from(file, self.position.pos if trusted else self.start_pos)
+            found: list[EntryPlace] = []
+            while True:
+                stop = await self._walk(walk, found)
+                damage = await self._damage(file, units, walk.index - first_index, stop)
+                if damage is None:
+                    break
+                if not self._step_over(walk, units, walk.index - first_index, damage):
+                    return False
+            if self.report.damaged:
+                return True
+            await self._tidy_end(file, stop)
+            await self._rewrite_units(file, units, trusted, found)
+        return True
+
+    def _walk_from(self, file: File, pos: int) -> SegmentWalk:
+        at = self.position
+        return SegmentWalk(
+            file, self.start_pos, self.next_start, self.config.piece_bytes, pos=pos, index=at.index, term=at.term, chain_crc=at.chain_crc
+        )
+
+    # -- the part before ``verify_from``: by the units alone
+
+    async def _trusted_count(self, file: File, units: UnitsFound, verify_from: int) -> int:
+        if not units.sound:
+            return 0
+        count = int(np.searchsorted(units.units["pos"][: units.sound].astype(np.int64), verify_from))
+        if count and await self._chain_crc_at(file, place_of_unit(units.units[count - 1])) is None:
+            return 0
+        return count
+
+    async def _chain_crc_at(self, file: File, place: EntryPlace) -> int | None:
+        """The chain CRC in the header at ``place``, None when another header stands there."""
+        data = await file.pread(place.pos - self.start_pos, ENTRY_HEADER_SIZE)
+        if len(data) < ENTRY_HEADER_SIZE:
+            return None
+        header = Header.unpack(data)
+        same = (header.index, header.term, header.pos, header.size) == (place.index, place.term, place.pos, place.size)
+        return header.chain_crc if same else None
+
+    async def _take_units(self, file: File, units: Units) -> None:
+        last = place_of_unit(units[-1])
+        chain_crc = await self._chain_crc_at(file, last)
+        self.places.add_units(units, chain_crc)
+        for term, first_index in term_runs(units):
+            self._note_term(term, first_index)
+        self._move_behind(last, chain_crc)
+
+    # -- the rest: byte by byte
+
+    async def _walk(self, walk: SegmentWalk, found: list[EntryPlace]) -> Stop:
+        while isinstance(step := await walk.next(), Found):
+            found.append(step.place)
+            self.places.add(step.place, step.chain_crc)
+            self._note_term(step.place.term, step.place.index)
+            self._move_behind(step.place, step.chain_crc)
+            self.report.entries_checked += 1
+        return step
+
+    def _move_behind(self, place: EntryPlace, chain_crc: int | None) -> None:
+        at = self.position
+        at.index, at.term, at.pos, at.chain_crc = place.index + 1, place.term, place.end_pos, chain_crc
+
+    def _note_term(self, term: int, first_index: int) -> None:
+        if not self.terms or self.terms[-1][0] != term:
+            self.terms.append((term, first_index))
+
+    async def _damage(self, file: File, units: UnitsFound, good: int, stop: Stop) -> Finding | None:
+        """The damage that a stop after ``good`` entries means, or None."""
+        if good < units.proven:
+            kind = DamageKind.BAD_ENTRY if stop.kind is StopKind.BAD else DamageKind.MISSING_ENTRY
+            return self._finding(stop, kind, f"{stop.reason}; an index unit proves that a whole entry stood here")
+        if self.next_start is not None:
+            if stop.kind is StopKind.FILLER:
+                return None
+            return self._finding(stop, DamageKind.BAD_FILLER, f"{stop.reason}; entries follow in {segment_name(self.next_start)}")
+        if units.exists or await written_end(file, self.start_pos, stop.pos, self.config.piece_bytes) == stop.pos:
+            return None
+        return self._finding(stop, DamageKind.BAD_ENTRY, f"{stop.reason}; without index units nothing tells a torn tail from damage")
+
+    def _finding(self, stop: Stop, kind: DamageKind, text: str) -> Finding:
+        return Finding(self.disk.local_path(log_path(self.start_pos)), stop.pos - self.start_pos, self.position.index, kind, text)
+
+    def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
+        """Report damage and go on behind it by the word of its index unit; False when that is not to be had."""
+        self.report.damaged.append(damage)
+        if good >= units.sound or len(self.report.damaged) >= MAX_FINDINGS:
+            return False
+        unit = units.units[good]
+        place = EntryPlace(int(unit["index"]), int(unit["term"]), int(unit["pos"]), int(unit["size"]), EntryKind(int(unit["magic"])))
+        self.places.add(place, None)
+        self._note_term(place.term, place.index)
+        self._move_behind(place, None)
+        walk.step_to(place.end_pos, place.index + 1, place.term, None)
+        return True
+
+    # -- leaving it tidy
+
+    async def _tidy_end(self, file: File, stop: Stop) -> None:
+        """Make durable what will be reported durable; cut what is torn and a filler that nothing stands behind."""
+        if self.next_start is not None:
+            return
+        # What a killed process left in the page cache is not on the disk yet, but counts as stored from here on.
+        await file.fdatasync()
+        end = await written_end(file, self.start_pos, stop.pos, self.config.piece_bytes)
+        if end == stop.pos:
+            return
+        if stop.kind is not StopKind.FILLER:
+            data = await file.pread(stop.pos - self.start_pos, end - stop.pos)
+            self.report.torn = TornTail(stop.pos, len(data), stop.reason, await self._quarantine(stop.pos, data))
+        await file.truncate(stop.pos - self.start_pos)
+        await file.fdatasync()
+
+    async def _quarantine(self, pos: int, data: bytes) -> str:
+        """Keep cut bytes; the same bytes of an earlier start that crashed are kept once."""
+        number = 0
+        while True:
+            path = f"{QUARANTINE_FOLDER}/{segment_name(self.start_pos)}-{pos}-{number}"
+            if not await self.disk.exists(path):
+                await self.disk.write_atomic(path, data)
+                return path
+            async with InUse(self.files, path) as file:
+                if await file.pread(0, len(data) + 1) == data:
+                    return path
+            number += 1
+
+    async def _rewrite_units(self, file: File, units: UnitsFound, trusted: int, found: list[EntryPlace]) -> None:
+        """Make the units those of the entries found, and nothing after them."""
+        wanted = encode_units(found)
+        at = trusted * INDEX_UNIT_SIZE
+        present = units.data[at:]
+        if units.exists and present[: len(wanted)] == wanted and not any(present[len(wanted) :]):
+            return
+        if self.next_start is not None:
+            await file.fdatasync()
+        beyond = bytes(max(0, len(present) - len(wanted)))
+        async with InUse(self.files, units_path(self.start_pos), create=True) as units_file:
+            step = self.config.units_step_bytes
+            await units_file.allocate(-(-max(at + len(wanted) + len(beyond), 1) // step) * step, fill=True)
+            await units_file.pwrite(at, [wanted, beyond], sync=True)
+        step = INDEX_UNIT_SIZE
+        self.report.units_rewritten += sum(present[n : n + step] != wanted[n : n + step] for n in range(0, len(wanted), step))

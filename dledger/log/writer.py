@@ -1,0 +1,240 @@
+"""The one write stream of a log: hard state, cuts, entries, index units, in this order and synced as recovery needs it.
+
+Owns what is on disk: the segments there, how far the last one is written and synced.  The rules recovery rests on:
+* before a new segment gets a byte, the one before it is sealed: filler written, exact size, synced, its units written and synced;
+* units are written after the sync of their entries; before entries are cut, their units are made void and that is synced;
+* segments are cut last first.
+"""
+
+from __future__ import annotations
+
+from dledger.core.types import HardState
+from dledger.env import Buffer, Disk
+from dledger.log.ahead import Filled, Preparer, create_segment
+from dledger.log.config import LogConfig
+from dledger.log.entry import RawEntry
+from dledger.log.hard_state import HardStateFile
+from dledger.log.index_units import EntryPlace, encode_units
+from dledger.log.queue import Batch, Cut
+from dledger.log.recovery import remove_segment
+from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
+from dledger_wire.check import require
+from dledger_wire.layout import FILLER, FILLER_SIZE, INDEX_UNIT_SIZE, MAGIC_FILLER
+
+MAX_WRITE_BUFFERS = 1 << 16
+
+
+class Writer:
+    """Writes batches.  One call at a time; an error leaves in the batch what was not done."""
+
+    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, hard_state: HardStateFile, segments: list[Segment]) -> None:
+        self._disk = disk
+        self._files = files
+        self._config = config
+        self._hard_state = hard_state
+        self.segments = SegmentMap([Segment(segment.start_pos, segment.first_index) for segment in segments])
+        self.written_index = 0
+        self.synced_index = 0
+        self.end_pos = 0
+        self._units_size = 0
+        self._units_writes = 0
+        self._units_writes_synced = 0
+        self._places: list[EntryPlace] = []  # written to the active segment, without a unit yet
+        self._tail_dirty = False
+        self.preparer: Preparer
+
+    @property
+    def hard_state(self) -> HardState:
+        return self._hard_state.state
+
+    @property
+    def has_unsynced_units(self) -> bool:
+        return self._units_writes_synced < self._units_writes
+
+    async def open(self, last_index: int, end_pos: int) -> None:
+        """Take over the log as recovered; make the first segment of a new one."""
+        self.written_index = self.synced_index = last_index
+        self.end_pos = end_pos
+        active = self.segments.last
+        if not (await self._disk.exists(log_path(active.start_pos)) and await self._disk.exists(units_path(active.start_pos))):
+            await create_segment(self._files, self._config, active.start_pos)
+        await self._measure(active)
+
+    async def _measure(self, active: Segment) -> None:
+        async with InUse(self._files, log_path(active.start_pos)) as file:
+            size = await file.size()
+        async with InUse(self._files, units_path(active.start_pos)) as file:
+            self._units_size = await file.size()
+        filled = Filled(active.start_pos, active.start_pos + size, active.start_pos + self._config.segment_bytes)
+        self.preparer = Preparer(self._disk, self._files, self._config, filled, self.end_pos)
+
+    async def close(self) -> None:
+        await self.sync_units()
+        await self._hard_state.close()
+
+    async def write(self, batch: Batch, *, sync: bool) -> None:
+        """Write everything in ``batch`` and, when asked, make it and all before it durable."""
+        if batch.hard_state is not None:
+            await self._hard_state.save(batch.hard_state)
+            batch.hard_state = None
+        if batch.cut is not None:
+            await self._cut(batch.cut)
+            batch.cut = None
+        elif self._tail_dirty:
+            await self._truncate(self.end_pos)
+        await self._write_entries(batch, sync)
+        if sync:
+            await self._sync()
+
+    # -- entries
+
+    async def _write_entries(self, batch: Batch, sync: bool) -> None:
+        """Write run after run: as many entries as follow each other within one segment."""
+        while batch.entries:
+            entries = batch.entries
+            end = self.end_pos
+            count = 0
+            buffers: list[Buffer] = []
+            while count < len(entries) and entries[count].pos == end and len(buffers) < MAX_WRITE_BUFFERS:
+                buffers += entries[count].buffers
+                end = entries[count].end_pos
+                count += 1
+            if count:
+                await self._write_run(entries[:count], buffers, end, sync=sync and count == len(entries))
+                del entries[:count]
+            else:
+                await self._roll(entries[0])
+
+    async def _write_run(self, run: list[RawEntry], buffers: list[Buffer], end: int, *, sync: bool) -> None:
+        require(run[0].index == self.written_index + 1, "entry %d written after %d", run[0].index, self.written_index)
+        start = self.segments.last.start_pos
+        self._tail_dirty = True  # until the write came back whole
+        async with InUse(self._files, log_path(start)) as file:
+            if end <= self.preparer.active.ready_pos:
+                await file.pwrite(self.end_pos - start, buffers, sync=sync)
+            else:
+                async with self.preparer.extending:
+                    await file.pwrite(self.end_pos - start, buffers, sync=sync)
+                    self.preparer.active.ready_pos = max(self.preparer.active.ready_pos, end)
+        self._tail_dirty = False
+        self.end_pos = end
+        self.written_index = run[-1].index
+        self._places += [EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind) for entry in run]
+        if sync:
+            self.synced_index = self.written_index
+        self.preparer.wrote(end)
+
+    async def _roll(self, entry: RawEntry) -> None:
+        """Seal the active segment and go on in the one that starts with ``entry``."""
+        active = self.segments.last
+        filler_size = entry.pos - self.end_pos
+        require(filler_size >= FILLER_SIZE, "entry %d at %d leaves %d bytes after %d", entry.index, entry.pos, filler_size, self.end_pos)
+        async with self.preparer.extending:
+            self._tail_dirty = True
+            async with InUse(self._files, log_path(active.start_pos)) as file:
+                if self.preparer.active.ready_pos != entry.pos:
+                    await file.truncate(entry.pos - active.start_pos)
+                    self.preparer.active.ready_pos = entry.pos
+                await file.pwrite(self.end_pos - active.start_pos, [FILLER.pack(MAGIC_FILLER, filler_size)], sync=True)
+            self.synced_index = self.written_index
+            await self._write_units()
+            await self.sync_units()
+            await self.preparer.roll(entry.pos)
+            self._tail_dirty = False
+            self.segments.add(Segment(entry.pos, entry.index))
+            self.end_pos = entry.pos
+            async with InUse(self._files, units_path(entry.pos)) as file:
+                self._units_size = await file.size()
+
+    # -- durability
+
+    async def _sync(self) -> None:
+        if self.synced_index < self.written_index:
+            async with InUse(self._files, log_path(self.segments.last.start_pos)) as file:
+                await file.fdatasync()
+            self.synced_index = self.written_index
+        await self._write_units()
+
+    async def _write_units(self) -> None:
+        """Write the units of what is synced."""
+        places = self._places
+        if not places:
+            return
+        active = self.segments.last
+        require(places[-1].index <= self.synced_index, "unit of entry %d before its sync", places[-1].index)
+        at = (places[0].index - active.first_index) * INDEX_UNIT_SIZE
+        data = encode_units(places)
+        strict = self._config.units_sync_delay_ms == 0
+        async with InUse(self._files, units_path(active.start_pos)) as file:
+            if at + len(data) > self._units_size:
+                step = self._config.units_step_bytes
+                size = -(-(at + len(data)) // step) * step
+                await file.allocate(size, fill=True)
+                self._units_size = size
+            await file.pwrite(at, [data], sync=strict)
+        self._places = []
+        self._units_writes += 1
+        if strict:
+            self._units_writes_synced = self._units_writes
+
+    async def sync_units(self) -> None:
+        """Make the units written so far durable.  May run beside a flush."""
+        writes = self._units_writes
+        if self._units_writes_synced == writes:
+            return
+        path = units_path(self.segments.last.start_pos)
+        async with InUse(self._files, path) as file:
+            await file.fdatasync()
+        self._units_writes_synced = max(self._units_writes_synced, writes)
+
+    # -- cutting
+
+    async def _cut(self, cut: Cut) -> None:
+        """Remove entries from the disk, last first; each step leaves a log that recovery reads as a shorter or the same one."""
+        if cut.from_index > self.written_index:
+            await self._truncate_dirty()
+            return
+        async with self.preparer.extending:
+            dropped = self.segments.cut(cut.from_index)
+            for segment in dropped:
+                await remove_segment(self._disk, self._files, segment.start_pos)
+            self._places = [place for place in self._places if place.index < cut.from_index and not dropped]
+            await self._void_units(cut.from_index)
+            self.written_index = cut.from_index - 1
+            self.synced_index = min(self.synced_index, self.written_index)
+            self.end_pos = cut.end_pos
+            if dropped:
+                await self._reopen_active()
+        await self._truncate(cut.end_pos)
+
+    async def _void_units(self, from_index: int) -> None:
+        active = self.segments.last
+        at = max(0, from_index - active.first_index) * INDEX_UNIT_SIZE
+        async with InUse(self._files, units_path(active.start_pos)) as file:
+            size = await file.size()
+            if at < size:
+                await file.pwrite(at, [bytes(size - at)], sync=True)
+
+    async def _reopen_active(self) -> None:
+        """The segment before the dropped ones is the active one again."""
+        active = self.segments.last
+        async with InUse(self._files, log_path(active.start_pos)) as file:
+            ready_pos = active.start_pos + await file.size()
+        async with InUse(self._files, units_path(active.start_pos)) as file:
+            self._units_size = await file.size()
+        self.preparer.active = Filled(active.start_pos, ready_pos, active.start_pos + self._config.segment_bytes)
+
+    async def _truncate_dirty(self) -> None:
+        if self._tail_dirty:
+            await self._truncate(self.end_pos)
+
+    async def _truncate(self, end_pos: int) -> None:
+        """Cut the active file at ``end_pos`` and make that durable before anything is written there again."""
+        start = self.segments.last.start_pos
+        async with self.preparer.extending, InUse(self._files, log_path(start)) as file:
+            self._tail_dirty = True
+            await file.truncate(end_pos - start)
+            await file.fdatasync()
+            self.preparer.active.ready_pos = end_pos
+            self._tail_dirty = False
+        self.preparer.wrote(end_pos)

@@ -1,0 +1,13 @@
+"""The environment of a node on this machine: its clocks, the system's randomness, real files, and the network it is given."""
+
+from __future__ import annotations
+
+from dledger.env import Environment
+from dledger.real_disk import RealDisk
+from dledger_wire.clock import SystemClock, system_random
+from dledger_wire.rpc import Network
+
+
+def real_environment(data_dir: str, network: Network) -> Environment:
+    """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
+    return Environment(clock=SystemClock(), random=system_random(), disk=RealDisk(data_dir), network=network)
