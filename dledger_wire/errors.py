@@ -124,7 +124,7 @@ class MessageTooLargeError(DledgerError):
 
 
 class CorruptBatchError(DledgerError):
-    """A batch record's arrays, sizes, checksums or fields disagree; ``first_bad`` is the index of the first bad message (-1: the header)."""
+    """A batch record's arrays, sizes, checksums or fields disagree; ``first_bad`` is its first bad message (-1: the header)."""
 
     code = "CORRUPT_BATCH"
 

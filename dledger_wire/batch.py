@@ -1,0 +1,302 @@
+"""Records inside a log entry: message batches and group-state commands.
+
+Owns the record layout.  An entry's body is a sequence of records.  A batch record carries messages of one queue: a fixed header, the topic,
+arrays that spare everybody a walk over the frames, and the frames themselves in RocketMQ's layout.
+
+    header 80 | topic, padded to 8 | sizes u32[n] | tag hashes i32[n] | unique key hashes i32[n] | key owners u32[k] | key hashes i32[k] |
+    frames, padded to 8
+
+The client fills everything but the stamps.  ``crc`` covers arrays and frames as the client sent them: it is checked once, by the leader,
+and zeroed when the batch is stamped, since from then on the entry's body CRC covers every byte.  A command record has the same first 16
+bytes and a JSON body.  All integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.checksum import Buffer, crc32c
+from dledger_wire.errors import CorruptBatchError, MessageTooLargeError
+from dledger_wire.frame import MIN_FRAME_SIZE, Records, check_frames, frame_positions, host_kinds, stamp_frames, uniform_stride
+
+MAGIC = 0x444C4252  # "DLBR"
+VERSION = 1
+KIND_MESSAGES = 1
+KIND_COMMAND = 2
+FLAG_SEQUENCED = 1  # producer id, epoch and first sequence mean something
+MAX_MESSAGES = 1 << 20
+
+HEADER = struct.Struct(
+    ">"
+    "I"  # 0  magic
+    "I"  # 4  record size, padding included
+    "B"  # 8  version
+    "B"  # 9  kind
+    "H"  # 10 flags
+    "I"  # 12 count of messages (command: size of the JSON)
+    "I"  # 16 queue id
+    "I"  # 20 count of further keys
+    "Q"  # 24 first queue offset (stamped)
+    "Q"  # 32 producer id
+    "I"  # 40 producer epoch
+    "I"  # 44 size of the frames
+    "Q"  # 48 first sequence
+    "I"  # 56 crc of arrays and frames (zero once stamped)
+    "H"  # 60 topic length
+    "H"  # 62 reserved, 0
+    "Q"  # 64 store time in ms (stamped)
+    "Q"  # 72 reserved, 0
+)
+HEADER_SIZE = 80
+COMMAND_HEADER = struct.Struct(">IIBBHI")
+COMMAND_HEADER_SIZE = 16
+_FIRST_OFFSET_AT, _CRC_AT, _STORE_TIME_AT = 24, 56, 64
+if HEADER.size != HEADER_SIZE or COMMAND_HEADER.size != COMMAND_HEADER_SIZE:
+    raise AssertionError("record headers must take 80 and 16 bytes")
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence64:
+    """Who made a batch and where it stands in his stream for this queue: what makes a retry recognisable."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+
+
+def _padded(size: int) -> int:
+    return (size + 7) & ~7
+
+
+def encode_batch(
+    topic: str,
+    queue_id: int,
+    frames: bytes,
+    sizes: npt.NDArray[np.uint32],
+    tag_hashes: Int32s,
+    unique_hashes: Int32s,
+    *,
+    key_owners: npt.NDArray[np.uint32] | None = None,
+    key_hashes: Int32s | None = None,
+    sequence: Sequence64 | None = None,
+) -> bytes:
+    """One batch record as a client sends it; arrays of equal length, one element a message (keys: one element a key)."""
+    packed_topic = topic.encode()
+    owners = key_owners if key_owners is not None else np.empty(0, np.uint32)
+    hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
+    columns: list[npt.NDArray[Any]] = [sizes, tag_hashes, unique_hashes, owners, hashes]
+    arrays = b"".join(column.astype(">u4" if column.dtype.kind == "u" else ">i4").tobytes() for column in columns)
+    body_size = HEADER_SIZE + _padded(len(packed_topic)) + len(arrays) + len(frames)
+    made_by = sequence or Sequence64(0, 0, 0)
+    header = HEADER.pack(
+        MAGIC,
+        _padded(body_size),
+        VERSION,
+        KIND_MESSAGES,
+        FLAG_SEQUENCED if sequence else 0,
+        len(sizes),
+        queue_id,
+        len(owners),
+        0,
+        made_by.producer_id,
+        made_by.epoch,
+        len(frames),
+        made_by.first_sequence,
+        crc32c(arrays, frames),
+        len(packed_topic),
+        0,
+        0,
+        0,
+    )
+    topic_padding = bytes(_padded(len(packed_topic)) - len(packed_topic))
+    return b"".join([header, packed_topic, topic_padding, arrays, frames, bytes(_padded(body_size) - body_size)])
+
+
+def encode_command(kind: str, arguments: dict[str, Any]) -> bytes:
+    """A group-state command as a record; ``arguments`` is plain JSON data."""
+    body = json.dumps({"kind": kind, **arguments}, sort_keys=True, separators=(",", ":")).encode()
+    size = _padded(COMMAND_HEADER_SIZE + len(body))
+    header = COMMAND_HEADER.pack(MAGIC, size, VERSION, KIND_COMMAND, 0, len(body))
+    return header + body + bytes(size - COMMAND_HEADER_SIZE - len(body))
+
+
+class CommandView:
+    """A command record: ``kind`` and the other arguments."""
+
+    __slots__ = ("arguments", "kind", "pos", "size")
+
+    def __init__(self, data: memoryview, pos: int) -> None:
+        self.pos, self.size = pos, len(data)
+        length = int.from_bytes(data[12:16], "big")
+        try:
+            loaded = json.loads(bytes(data[COMMAND_HEADER_SIZE : COMMAND_HEADER_SIZE + length]))
+            self.kind: str = loaded.pop("kind")
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CorruptBatchError(f"command record at {pos}: not a command ({error})") from None
+        self.arguments: dict[str, Any] = loaded
+
+
+class BatchView:
+    """A batch record, parsed without copying: header fields, arrays and frames are views of the record's bytes.
+
+    ``pos`` is the record's place in the body it was found in, ``frames_at`` that of the frames inside the record.
+    """
+
+    __slots__ = (
+        "count",
+        "crc",
+        "data",
+        "first_queue_offset",
+        "flags",
+        "frames_at",
+        "frames_size",
+        "key_count",
+        "pos",
+        "queue_id",
+        "sequence",
+        "size",
+        "store_timestamp",
+        "topic",
+    )
+
+    def __init__(self, data: memoryview, pos: int = 0) -> None:
+        """``data`` is exactly one record.  Raises CorruptBatchError when header and size disagree."""
+        if len(data) < HEADER_SIZE:
+            raise CorruptBatchError(f"batch record at {pos}: {len(data)} bytes, expected at least {HEADER_SIZE}", first_bad=-1)
+        fields = HEADER.unpack_from(data)
+        _, self.size, _, _, self.flags, self.count, self.queue_id, self.key_count = fields[:8]
+        self.first_queue_offset, producer_id, epoch, self.frames_size, first_sequence, self.crc, topic_length = fields[8:15]
+        self.store_timestamp = fields[16]
+        self.sequence = Sequence64(producer_id, epoch, first_sequence) if self.flags & FLAG_SEQUENCED else None
+        self.data, self.pos = data, pos
+        self.frames_at = HEADER_SIZE + _padded(topic_length) + 12 * self.count + 8 * self.key_count
+        if not 0 < self.count <= MAX_MESSAGES or _padded(self.frames_at + self.frames_size) != self.size or self.size != len(data):
+            raise CorruptBatchError(f"batch record at {pos}: counts and sizes of its header disagree", first_bad=-1)
+        try:
+            self.topic = bytes(data[HEADER_SIZE : HEADER_SIZE + topic_length]).decode()
+        except UnicodeDecodeError:
+            raise CorruptBatchError(f"batch record at {pos}: topic is not UTF-8", first_bad=-1) from None
+
+    def _array(self, skip: int, count: int, dtype: str) -> npt.NDArray[Any]:
+        arrays_at = self.frames_at - 12 * self.count - 8 * self.key_count
+        return np.frombuffer(self.data, dtype, count, arrays_at + 4 * skip)
+
+    @property
+    def sizes(self) -> npt.NDArray[Any]:
+        """Frame sizes, >u4[count]."""
+        return self._array(0, self.count, ">u4")
+
+    @property
+    def tag_hashes(self) -> npt.NDArray[Any]:
+        """Java hash of each message's tag, 0 without one, >i4[count]."""
+        return self._array(self.count, self.count, ">i4")
+
+    @property
+    def unique_hashes(self) -> npt.NDArray[Any]:
+        """Index hash of TOPIC#UNIQ_KEY of each message, >i4[count]."""
+        return self._array(2 * self.count, self.count, ">i4")
+
+    @property
+    def key_owners(self) -> npt.NDArray[Any]:
+        """Message number of each further key, >u4[key_count]."""
+        return self._array(3 * self.count, self.key_count, ">u4")
+
+    @property
+    def key_hashes(self) -> npt.NDArray[Any]:
+        """Index hash of TOPIC#KEY of each further key, >i4[key_count]."""
+        return self._array(3 * self.count + self.key_count, self.key_count, ">i4")
+
+    @property
+    def frames(self) -> memoryview:
+        return self.data[self.frames_at : self.frames_at + self.frames_size]
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Start of each frame from the start of the record."""
+        starts = frame_positions(self.sizes)
+        starts += self.frames_at
+        return starts
+
+
+def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:
+    """The records of an entry's body or of a produce payload, in order.  Raises CorruptBatchError at the first byte that is none."""
+    view, pos = memoryview(body), 0
+    while pos < len(view):
+        if len(view) - pos < COMMAND_HEADER_SIZE:
+            raise CorruptBatchError(f"record at {pos}: {len(view) - pos} bytes left, expected a record", first_bad=-1)
+        magic, size, version, kind, _, count = COMMAND_HEADER.unpack_from(view, pos)
+        if magic != MAGIC or version != VERSION or kind not in (KIND_MESSAGES, KIND_COMMAND):
+            raise CorruptBatchError(f"record at {pos}: magic {magic:#010x}, version {version}, kind {kind} is no record's", first_bad=-1)
+        least = COMMAND_HEADER_SIZE + count if kind == KIND_COMMAND else HEADER_SIZE
+        if size % 8 or not least <= size <= len(view) - pos:
+            raise CorruptBatchError(f"record at {pos}: size {size} does not fit the {len(view) - pos} bytes there", first_bad=-1)
+        data = view[pos : pos + size]
+        yield BatchView(data, pos) if kind == KIND_MESSAGES else CommandView(data, pos)
+        pos += size
+
+
+def check_batch(batch: BatchView, max_message_size: int) -> Records:
+    """Check a batch that came from a client, whole: CRC, arrays, every frame.  The frame heads, for further use.
+
+    Raises MessageTooLargeError or CorruptBatchError, both naming the first bad message.
+    """
+    sizes = batch.sizes
+    too_large = sizes > max_message_size + MIN_FRAME_SIZE + 127 + 32767
+    if too_large.any():
+        first = int(too_large.argmax())
+        raise MessageTooLargeError(f"message {first}: body over {max_message_size} bytes (maxMessageSize)", first_bad=first)
+    arrays_at = batch.frames_at - 12 * batch.count - 8 * batch.key_count
+    if crc32c(batch.data[arrays_at : batch.frames_at + batch.frames_size]) != batch.crc:
+        # The frames' own checks can say which message it is; when they find none, an array or the header is what was damaged.
+        _check_frames_of(batch, max_message_size)
+        raise CorruptBatchError("batch CRC differs: arrays or frames were damaged on the way", first_bad=-1)
+    if batch.key_count and int(batch.key_owners.max()) >= batch.count:
+        raise CorruptBatchError("a key names a message that is not in the batch", first_bad=-1)
+    return _check_frames_of(batch, max_message_size)
+
+
+def _check_frames_of(batch: BatchView, max_message_size: int) -> Records:
+    data = np.frombuffer(batch.frames, np.uint8)
+    heads = check_frames(data, batch.sizes, batch.queue_id, batch.topic.encode(), max_message_size + 1)
+    too_large = heads["body_length"] > max_message_size
+    if too_large.any():
+        first = int(too_large.argmax())
+        raise MessageTooLargeError(f"message {first}: body over {max_message_size} bytes (maxMessageSize)", first_bad=first)
+    return heads
+
+
+def stamp_batch(
+    out: bytearray, at: int, batch: BatchView, *, log_pos: int, first_queue_offset: int, store_timestamp: int, store_host: bytes
+) -> None:
+    """Copy ``batch`` to ``out[at:]`` and stamp it there: header and every frame.  ``log_pos`` is the log position of ``out[at]``."""
+    out[at : at + batch.size] = batch.data
+    struct.pack_into(">Q", out, at + _FIRST_OFFSET_AT, first_queue_offset)
+    struct.pack_into(">I", out, at + _CRC_AT, 0)
+    struct.pack_into(">Q", out, at + _STORE_TIME_AT, store_timestamp)
+    frames = np.frombuffer(out, np.uint8, batch.frames_size, at + batch.frames_at)
+    sizes = batch.sizes
+    positions = frame_positions(sizes)
+    stamp_frames(
+        frames,
+        positions,
+        first_queue_offset=first_queue_offset,
+        physical_base=log_pos + batch.frames_at,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        born_v6=host_kinds(frames, positions)[0],
+        stride=uniform_stride(sizes),
+    )
+
+
+def total_size(records: Sequence[BatchView]) -> int:
+    """Bytes the records take together."""
+    return sum(record.size for record in records)

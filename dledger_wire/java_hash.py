@@ -1,0 +1,60 @@
+"""Java's String.hashCode, one string at a time and for whole columns of equal-width strings.
+
+Owns the hash that RocketMQ uses for tags (queue units) and keys (index entries): s[0] * 31^(n-1) + ... + s[n-1] over UTF-16 code units, in
+32-bit signed arithmetic.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+_MASK = 0xFFFFFFFF
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode as a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass") if not text.isascii() else None
+    value = 0
+    if units is None:
+        for byte in text.encode("ascii"):
+            value = value * 31 + byte & _MASK
+    else:
+        for at in range(0, len(units), 2):
+            value = value * 31 + (units[at] << 8 | units[at + 1]) & _MASK
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+@lru_cache(maxsize=4096)
+def cached_java_hash(text: str) -> int:
+    """``java_hash`` for the few strings that come again and again: tags, topics."""
+    return java_hash(text)
+
+
+@lru_cache(maxsize=64)
+def _powers(width: int) -> npt.NDArray[np.uint32]:
+    return np.array([pow(31, width - 1 - place, 1 << 32) for place in range(width)], dtype=np.uint32)
+
+
+def hash_columns(characters: npt.NDArray[np.uint8], prefix: str = "") -> npt.NDArray[np.int32]:
+    """Hashes of ``prefix + row`` for an (n, width) matrix of ASCII bytes."""
+    width = characters.shape[1]
+    with np.errstate(over="ignore"):
+        hashes = characters.astype(np.uint32) @ _powers(width)
+        seed = np.uint32(java_hash(prefix) * pow(31, width, 1 << 32) & _MASK)
+        return (hashes + seed).astype(np.uint32).view(np.int32)
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The index hash of a key: abs(hashCode of TOPIC#KEY), 0 where that overflows."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def fold_key_hashes(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """abs() of each hash, 0 for Integer.MIN_VALUE."""
+    folded = np.abs(hashes.astype(np.int64))
+    folded[folded > 0x7FFFFFFF] = 0
+    return folded.astype(np.int32)

@@ -1,0 +1,67 @@
+"""Names of topics and groups: which are allowed, which are the system's own, and how retry and dead-letter topics are called."""
+
+from __future__ import annotations
+
+import re
+
+from dledger_wire.errors import InvalidNameError
+
+MAX_TOPIC_CHARS = 127
+MAX_GROUP_CHARS = 120
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+AUTO_CREATE_TOPIC = "TBW102"
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        "OFFSET_MOVED_EVENT",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+    }
+)
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_topic(name: str) -> str:
+    """``name`` if it may be a topic.  Raises InvalidNameError that says what is wrong with it."""
+    return _check("topic", name, MAX_TOPIC_CHARS)
+
+
+def check_group(name: str) -> str:
+    """``name`` if it may be a producer or consumer group.  Raises InvalidNameError."""
+    return _check("group", name, MAX_GROUP_CHARS)
+
+
+def _check(kind: str, name: str, limit: int) -> str:
+    if not name:
+        raise InvalidNameError(f"{kind} name is empty; expected 1 to {limit} characters of A-Z a-z 0-9 _ - % |")
+    if len(name) > limit:
+        raise InvalidNameError(f"{kind} name {name[:40]!r}... has {len(name)} characters; expected at most {limit}")
+    if not _ALLOWED.fullmatch(name):
+        bad = next(character for character in name if not _ALLOWED.fullmatch(character))
+        raise InvalidNameError(f"{kind} name {name!r}: character {bad!r}; expected only A-Z a-z 0-9 _ - % |")
+    return name
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether users may neither create nor delete the topic."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group

@@ -1,0 +1,51 @@
+"""Small vocabularies of messages: send statuses, permission bits, system flags."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, IntFlag
+
+
+class SendStatus(Enum):
+    """What a producer is told; docs/semantics.md says what each promises."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+class Perm(IntFlag):
+    """Permission bits of a topic: 2 write, 4 read."""
+
+    NONE = 0
+    WRITE = 2
+    READ = 4
+    READ_WRITE = 6
+
+
+class SysFlag(IntFlag):
+    """Bits of a frame's SYSFLAG field."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    TRANSACTION_PREPARED = 0x4
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    COMPRESSION_LZ4 = 0x100
+    COMPRESSION_ZSTD = 0x200
+    COMPRESSION_ZLIB = 0x300
+
+
+TRANSACTION_MASK = 0xC
+COMPRESSION_MASK = 0x700
+
+
+class Compression(IntEnum):
+    """Compression types as they stand in bits 8 to 10 of SYSFLAG; 0 beside the compressed bit means zlib (older clients)."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
