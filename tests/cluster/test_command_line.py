@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import ROOT, Cluster, dledger
 
 from broker.cli.private_cluster import free_ports
+from tests.cluster.harness import ROOT, Cluster, dledger
 
 GOOD = """\
 cluster: t

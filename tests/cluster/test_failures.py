@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import Cluster
 
 from dledger_client import Message, Producer
 from dledger_wire.errors import DledgerError
+from tests.cluster.harness import Cluster
 
 
 def make_topic(cluster: Cluster, name: str = "t", queues: int = 1) -> None:

@@ -9,9 +9,9 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness import Cluster, dledger, send_garbage
 
 from broker.data_folder import holder_pid
+from tests.cluster.harness import Cluster, dledger, send_garbage
 
 
 @pytest.fixture
