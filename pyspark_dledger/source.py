@@ -1,0 +1,28 @@
+"""``DefaultSource``: what Spark instantiates for ``format("dledger")``.
+
+Owns the wiring only: options to schema, and to the reader that plans and reads.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from pyspark_dledger.options import parse_read_options, wanted_columns
+from pyspark_dledger.schema import columns_of, ddl
+
+
+class DefaultSource(DataSource):
+    """The ``dledger`` source: batch reads of committed messages, from followers by default."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dledger"
+
+    def schema(self) -> str:
+        return ddl(wanted_columns(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_dledger.reader import BatchReader
+
+        return BatchReader(parse_read_options(self.options, columns_of(schema)))

@@ -1,0 +1,85 @@
+"""Frames decoded into Arrow: every column against the plain frame decoder."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from dledger_wire.clock import SystemClock
+from dledger_wire.compress import compress, flags_of
+from dledger_wire.errors import CorruptFrameError
+from dledger_wire.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
+from dledger_wire.message_id import UniqueIds
+from dledger_wire.status import Compression
+from pyspark_dledger.arrow import Chunk, record_batch
+from pyspark_dledger.schema import COLUMNS
+
+
+def chunk_of(frames: list[bytes]) -> Chunk:
+    sizes = np.array([len(frame) for frame in frames], ">u4")
+    return Chunk("orders", "g0", 3, "n1", np.arange(10, 10 + len(frames)), sizes, b"".join(frames))
+
+
+def frame(body: bytes, properties: dict[str, str], **fields: int) -> bytes:
+    base = Frame(queue_id=3, queue_offset=10, physical_offset=77, body=body, topic="orders", properties=properties)
+    base.born_timestamp, base.store_timestamp, base.store_host = 1_700_000_000_123, 1_700_000_000_456, "127.0.0.1:10911"
+    for name, value in fields.items():
+        setattr(base, name, value)
+    return encode_frame(base)
+
+
+def test_every_column_of_mixed_frames_equals_the_plain_decoder() -> None:
+    frames = [
+        frame(b"one\r\n", {"UNIQ_KEY": "A" * 32, "TAGS": "paid", "KEYS": "k1 k2"}),
+        frame(b"", {}),
+        frame("größer".encode(), {"TAGS": "created", "x": "y\u20ac", "XTAGS": "no"}),
+    ]
+    rows = record_batch(chunk_of(frames), tuple(COLUMNS)).to_pylist()
+    for number, (row, raw) in enumerate(zip(rows, frames, strict=True)):
+        plain = decode_frame(raw)
+        assert row["body"] == plain.body
+        assert dict(row["properties"]) == plain.properties
+        assert row["tags"] == plain.properties.get("TAGS")
+        assert row["keys"] == plain.properties.get("KEYS")
+        assert row["queue_offset"] == 10 + number
+        assert row["born_timestamp"] == datetime.fromtimestamp(plain.born_timestamp / 1000, UTC)
+        assert row["store_timestamp"] == datetime.fromtimestamp(plain.store_timestamp / 1000, UTC)
+        assert (row["topic"], row["queue_id"], row["group"], row["replica"]) == ("orders", 3, "g0", "n1")
+    assert rows[0]["msg_id"] == "A" * 32
+    assert rows[1]["msg_id"] == "7F00000100002A9F000000000000004D"
+
+
+@pytest.mark.parametrize("sizes", [[100] * 50, [0, 1, 7, 300, 5]])
+def test_frames_of_our_own_producer(sizes: list[int]) -> None:
+    generator = random.Random(5)
+    bodies = [generator.randbytes(size) for size in sizes]
+    ids = UniqueIds(SystemClock(), generator).take(len(bodies))
+    frames, frame_sizes = encode_frames("orders", 3, bodies, ids, b"TAGS\x01a\x02", born_timestamp=5, born_host=pack_host("127.0.0.1:1"))
+    chunk = Chunk("orders", "g0", 3, "n1", np.arange(len(bodies)), frame_sizes, frames)
+    rows = record_batch(chunk, ("msg_id", "body", "tags", "properties")).to_pylist()
+    assert [row["body"] for row in rows] == bodies
+    assert [row["msg_id"] for row in rows] == [bytes(row).decode() for row in ids]
+    assert {row["tags"] for row in rows} == {"a"}
+    assert dict(rows[0]["properties"]) == {"UNIQ_KEY": rows[0]["msg_id"], "TAGS": "a"}
+
+
+@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD, Compression.ZLIB])
+def test_compressed_bodies_are_opened(kind: Compression) -> None:
+    text = b"again and again " * 500
+    frames = [frame(compress(text, kind), {}, sys_flag=flags_of(kind)), frame(b"plain", {})]
+    assert record_batch(chunk_of(frames), ("body",)).to_pylist() == [{"body": text}, {"body": b"plain"}]
+
+
+def test_only_wanted_tags_pass_exactly() -> None:
+    frames = [frame(b"1", {"TAGS": "a"}), frame(b"2", {"TAGS": "b"}), frame(b"3", {})]
+    assert record_batch(chunk_of(frames), ("body",), frozenset({"a"})).to_pylist() == [{"body": b"1"}]
+
+
+def test_a_body_length_that_leaves_its_frame_is_refused() -> None:
+    raw = bytearray(frame(b"abc", {}))
+    raw[84:88] = (5000).to_bytes(4, "big")
+    with pytest.raises(CorruptFrameError, match="body length"):
+        record_batch(chunk_of([bytes(raw)]), ("body",))
