@@ -13,9 +13,8 @@ import numpy as np
 Buffer = bytes | bytearray | memoryview
 
 
-def crc32c(*buffers: Buffer) -> int:
-    """CRC-32C of the buffers one after the other."""
-    value = 0
+def crc32c(*buffers: Buffer, value: int = 0) -> int:
+    """CRC-32C of the buffers one after the other; ``value`` is that of what came before them."""
     for buffer in buffers:
         # google_crc32c takes bytes and arrays only; an array over the buffer's memory costs no copy.
         data = buffer if type(buffer) is bytes else np.frombuffer(buffer, np.uint8)

@@ -1,0 +1,68 @@
+"""Byte layouts of the files derived from the log: queue unit, index file, checkpoint.  RocketMQ's, all integers big-endian.
+
+Owns the numpy and struct formats and the sizes they must have (docs/formats.md has the tables); nothing else spells one of them out.
+
+    consumequeue/TOPIC/QUEUE/20 digits   QUEUE_UNIT[300 000]
+    index/yyyyMMddHHmmssSSS              INDEX_HEADER | slots u32[5 000 000] | INDEX_ENTRY[20 000 000]
+    checkpoint                           CHECKPOINT, zeros up to 4096 bytes
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+QUEUE_UNIT_DTYPE: Final = np.dtype(
+    [
+        ("pos", ">i8"),  # 0  physical offset of the frame
+        ("size", ">i4"),  # 8  size of the frame
+        ("tag_hash", ">i8"),  # 12 Java hash of TAGS, sign-extended; due time in ms in the schedule topic
+    ]
+)
+QUEUE_UNIT_SIZE: Final = 20
+QUEUE_UNITS_PER_FILE: Final = 300_000
+QUEUE_FILLER_SIZE: Final = 0x7FFFFFFF  # size field of the units before a queue's first valid one; position and tag hash 0
+
+INDEX_HEADER: Final = struct.Struct(
+    ">"
+    "q"  # 0  begin timestamp: store time of the first entry, ms
+    "q"  # 8  end timestamp
+    "q"  # 16 begin physical offset
+    "q"  # 24 end physical offset
+    "i"  # 32 used slots
+    "i"  # 36 entry count, starts at 1: entry 0 is never used
+)
+INDEX_HEADER_SIZE: Final = 40
+INDEX_SLOT_DTYPE: Final = np.dtype(">i4")  # number of the newest entry of the slot's chain
+INDEX_SLOTS: Final = 5_000_000
+INDEX_ENTRY_DTYPE: Final = np.dtype(
+    [
+        ("key_hash", ">i4"),  # 0  abs(Java hash of TOPIC#KEY)
+        ("pos", ">i8"),  # 4  physical offset of the frame
+        ("seconds", ">i4"),  # 12 since the file's begin timestamp
+        ("previous", ">i4"),  # 16 number of the slot's next older entry, 0: none
+    ]
+)
+INDEX_ENTRY_SIZE: Final = 20
+INDEX_ENTRIES: Final = 20_000_000
+
+CHECKPOINT: Final = struct.Struct(
+    ">"
+    "q"  # 0  store time flushed in the log, ms
+    "q"  # 8  store time flushed in the queues
+    "q"  # 16 store time flushed in the index
+    "q"  # 24 master flushed offset
+    "q"  # 32 confirmed offset
+)
+CHECKPOINT_FILE_SIZE: Final = 4096
+
+for _size, _expected in (
+    (QUEUE_UNIT_DTYPE.itemsize, QUEUE_UNIT_SIZE),
+    (INDEX_HEADER.size, INDEX_HEADER_SIZE),
+    (INDEX_ENTRY_DTYPE.itemsize, INDEX_ENTRY_SIZE),
+    (CHECKPOINT.size, 40),
+):
+    if _size != _expected:
+        raise ImportError(f"a layout of the store takes {_size} bytes, expected {_expected}")
