@@ -17,9 +17,9 @@ class DamageKind(Enum):
     MISSING_UNITS = "missing index units"
     TORN_TAIL = "torn tail"
     HARD_STATE = "bad hard state"
+    HARD_STATE_COPY = "bad copy of the hard state"
     LOG_START = "bad log start"
     FOREIGN_FILE = "foreign file"
-    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,13 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        """Whether log data are lost or doubtful here; index units are derived and a torn tail was never acknowledged."""
-        return self.kind not in (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.TORN_TAIL, DamageKind.FOREIGN_FILE)
+        """Whether bytes are not what was written; a torn tail was never acknowledged and a foreign file is none of ours."""
+        return self.kind not in (DamageKind.TORN_TAIL, DamageKind.FOREIGN_FILE)
+
+    @property
+    def is_repaired_by_start(self) -> bool:
+        """Whether the next start of the node puts it right by itself: index units are derived, the hard state has more copies."""
+        return self.kind in (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.TORN_TAIL, DamageKind.HARD_STATE_COPY)
 
 
 @dataclass(frozen=True, slots=True)

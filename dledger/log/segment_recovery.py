@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dledger.core.types import EntryKind
 from dledger.env import Disk, File
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header
@@ -75,6 +74,25 @@ async def load_units(disk: Disk, files: FilePool, start_pos: int, first_index: i
     limit = start_pos + MAX_SEGMENT_BYTES if next_start is None else next_start
     proven = proven_count(units, first_index, start_pos, limit)
     return UnitsFound(True, data, units, proven, sound_prefix(units[:proven], first_index, start_pos, limit))
+
+
+def verdict(stop: Stop, good: int, units: UnitsFound, next_start: int | None, content_behind: bool) -> tuple[DamageKind, str] | None:
+    """What it means that a walk ended after ``good`` entries of a segment; None: as it should be.
+
+    ``content_behind``: whether anything but zeros stands at or behind the stop, asked for in the last segment only.
+    """
+    if good < units.proven:
+        kind = DamageKind.BAD_ENTRY if stop.kind is StopKind.BAD else DamageKind.MISSING_ENTRY
+        return kind, f"{stop.reason}; an index unit proves that a whole entry stood here"
+    if next_start is not None:
+        if stop.kind is StopKind.FILLER:
+            return None
+        return DamageKind.BAD_FILLER, f"{stop.reason}; entries follow in {segment_name(next_start)}"
+    if not content_behind or stop.kind is StopKind.FILLER:
+        return None
+    if not units.exists:
+        return DamageKind.BAD_ENTRY, f"{stop.reason}; without index units nothing tells a torn tail from damage"
+    return DamageKind.TORN_TAIL, f"a write that was never acknowledged ({stop.reason}); the next start cuts it"
 
 
 @dataclass(slots=True)
@@ -168,27 +186,19 @@ class SegmentRecovery:
 
     async def _damage(self, file: File, units: UnitsFound, good: int, stop: Stop) -> Finding | None:
         """The damage that a stop after ``good`` entries means, or None."""
-        if good < units.proven:
-            kind = DamageKind.BAD_ENTRY if stop.kind is StopKind.BAD else DamageKind.MISSING_ENTRY
-            return self._finding(stop, kind, f"{stop.reason}; an index unit proves that a whole entry stood here")
-        if self.next_start is not None:
-            if stop.kind is StopKind.FILLER:
-                return None
-            return self._finding(stop, DamageKind.BAD_FILLER, f"{stop.reason}; entries follow in {segment_name(self.next_start)}")
-        if units.exists or await written_end(file, self.start_pos, stop.pos, self.config.piece_bytes) == stop.pos:
+        behind = self.next_start is None and await written_end(file, self.start_pos, stop.pos, self.config.piece_bytes) > stop.pos
+        found = verdict(stop, good, units, self.next_start, behind)
+        if found is None or found[0] is DamageKind.TORN_TAIL:
             return None
-        return self._finding(stop, DamageKind.BAD_ENTRY, f"{stop.reason}; without index units nothing tells a torn tail from damage")
-
-    def _finding(self, stop: Stop, kind: DamageKind, text: str) -> Finding:
-        return Finding(self.disk.local_path(log_path(self.start_pos)), stop.pos - self.start_pos, self.position.index, kind, text)
+        path = self.disk.local_path(log_path(self.start_pos))
+        return Finding(path, stop.pos - self.start_pos, self.position.index, found[0], found[1])
 
     def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
         """Report damage and go on behind it by the word of its index unit; False when that is not to be had."""
         self.report.damaged.append(damage)
         if good >= units.sound or len(self.report.damaged) >= MAX_FINDINGS:
             return False
-        unit = units.units[good]
-        place = EntryPlace(int(unit["index"]), int(unit["term"]), int(unit["pos"]), int(unit["size"]), EntryKind(int(unit["magic"])))
+        place = place_of_unit(units.units[good])
         self.places.add(place, None)
         self._note_term(place.term, place.index)
         self._move_behind(place, None)

@@ -1,0 +1,39 @@
+"""Worlds in which the disk contract runs: each gives a fresh disk and something that runs a coroutine to its end.
+
+The simulator adds its own world to ``WORLDS``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from dledger.env import Disk
+from dledger.real_disk import RealDisk
+
+
+class DiskWorld(Protocol):
+    name: str
+
+    def run(self, scenario: Callable[[Disk], Awaitable[None]], folder: Path) -> None:
+        """Run the scenario on a fresh disk and this world's event loop; raises what it raises.  ``folder`` is an empty real folder."""
+        ...
+
+
+class RealDiskWorld:
+    name = "real"
+
+    def run(self, scenario: Callable[[Disk], Awaitable[None]], folder: Path) -> None:
+        async def bounded() -> None:
+            disk = RealDisk(str(folder / "data"))
+            try:
+                await asyncio.wait_for(scenario(disk), 20)
+            finally:
+                disk.close()
+
+        asyncio.run(bounded())
+
+
+WORLDS: list[Callable[[], DiskWorld]] = [RealDiskWorld]

@@ -1,0 +1,197 @@
+"""What every implementation of ``dledger.env.Disk`` and ``File`` must do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dledger.env import Disk
+
+from .disk_worlds import WORLDS, DiskWorld
+
+Run = Callable[[Callable[[Disk], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=WORLDS, ids=lambda make: make().name)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    world: DiskWorld = request.param()
+    return lambda scenario: world.run(scenario, tmp_path)
+
+
+def test_what_was_written_is_read(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a/b/c", create=True)
+        await file.pwrite(0, [b"one", bytearray(b"two"), memoryview(b"three")])
+        await file.pwrite(3, [b"TWO"], sync=True)
+        assert await file.pread(0, 100) == b"oneTWOthree"
+        assert await file.pread(4, 3) == b"WOt"
+        assert await file.size() == 11
+        await file.close()
+        again = await disk.open("a/b/c")
+        assert await again.pread(0, 11) == b"oneTWOthree"
+        await again.close()
+
+    run(scenario)
+
+
+def test_reading_is_shorter_only_at_the_end(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        assert await file.pread(0, 10) == b""
+        await file.pwrite(0, [b"0123456789"])
+        assert await file.pread(8, 10) == b"89"
+        assert await file.pread(10, 10) == b""
+        assert await file.pread(99, 10) == b""
+        assert await file.pread(0, 0) == b""
+        await file.close()
+
+    run(scenario)
+
+
+def test_writing_behind_the_end_leaves_zeros_between(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        await file.pwrite(5, [b"x"])
+        assert await file.pread(0, 10) == b"\0\0\0\0\0x"
+        await file.close()
+
+    run(scenario)
+
+
+def test_many_buffers_and_empty_ones_are_one_write(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        pieces = [b"", b"ab", b""] * 3000
+        await file.pwrite(0, pieces, sync=True)
+        assert await file.pread(0, 10_000) == b"ab" * 3000
+        await file.pwrite(2, [])
+        assert await file.size() == 6000
+        await file.close()
+
+    run(scenario)
+
+
+def test_writes_keep_the_order_they_were_submitted_in(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        await asyncio.gather(*(file.pwrite(0, [bytes([number])], sync=number % 7 == 0) for number in range(100)))
+        assert await file.pread(0, 1) == bytes([99])
+        await file.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_allocating_grows_with_zeros_and_touches_nothing(run: Run, fill: bool) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        await file.pwrite(0, [b"abc"])
+        await file.allocate(3_000_000, fill=fill)
+        assert await file.size() == 3_000_000
+        assert await file.pread(0, 5) == b"abc\0\0"
+        assert not any(await file.pread(3, 3_000_000))
+        await file.allocate(10, fill=fill)
+        assert await file.size() == 3_000_000
+        await file.close()
+
+    run(scenario)
+
+
+def test_truncating_shrinks_and_grows_with_zeros(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        await file.pwrite(0, [b"abcdef"])
+        await file.truncate(2)
+        await file.truncate(4)
+        await file.fdatasync()
+        assert await file.pread(0, 10) == b"ab\0\0"
+        await file.close()
+
+    run(scenario)
+
+
+def test_opening_what_is_not_there(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        with pytest.raises(FileNotFoundError):
+            await disk.open("a/f")
+        assert not await disk.exists("a/f")
+        file = await disk.open("a/f", create=True)
+        await file.pwrite(0, [b"kept"])
+        await file.close()
+        assert await disk.exists("a/f")
+        file = await disk.open("a/f", create=True)
+        assert await file.pread(0, 10) == b"kept"
+        await file.close()
+        await file.close()
+
+    run(scenario)
+
+
+def test_names_are_listed_sorted_and_folders_marked(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        assert await disk.list("x") == []
+        for path in ("x/c", "x/a", "x/b/d"):
+            await (await disk.open(path, create=True)).close()
+        assert await disk.list("x") == ["a", "b/", "c"]
+        assert await disk.list("") == ["x/"]
+
+    run(scenario)
+
+
+def test_replacing_a_file_whole(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.write_atomic("c/f.json", b"first, longer")
+        await disk.write_atomic("c/f.json", b"second")
+        file = await disk.open("c/f.json")
+        assert await file.pread(0, 100) == b"second"
+        await file.close()
+        assert await disk.list("c") == ["f.json"]
+
+    run(scenario)
+
+
+def test_renaming_and_removing(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.write_atomic("a/old", b"text")
+        await disk.write_atomic("b/new", b"overwritten")
+        await disk.rename("a/old", "b/new")
+        assert not await disk.exists("a/old")
+        file = await disk.open("b/new")
+        assert await file.pread(0, 10) == b"text"
+        await disk.remove("b/new")
+        assert await disk.list("b") == []
+        assert await file.pread(0, 10) == b"text", "an open file outlives its name"
+        await file.close()
+        with pytest.raises(FileNotFoundError):
+            await disk.remove("b/new")
+
+    run(scenario)
+
+
+def test_space_and_names_for_humans(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        assert 0 < await disk.free_bytes() <= await disk.total_bytes()
+        assert disk.local_path("commitlog/7").endswith("commitlog/7")
+
+    run(scenario)
+
+
+def test_a_read_whose_caller_gave_up_does_not_disturb_the_close(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        await file.pwrite(0, [bytes(1 << 20)])
+        reads = [asyncio.ensure_future(file.pread(0, 1 << 20)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for read in reads:
+            read.cancel()
+        await file.close()
+        await asyncio.gather(*reads, return_exceptions=True)
+        other = await disk.open("g", create=True)
+        await other.pwrite(0, [b"mine"])
+        assert await other.pread(0, 10) == b"mine"
+        await other.close()
+
+    run(scenario)
