@@ -1,0 +1,84 @@
+"""Hands committed entries to the state machine, in order, and tells who waits for that.
+
+Owns the applied index.  Entries are read in batches of bounded size, so a long catch-up after a restart keeps memory flat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dledger.core.effects import RoleChanged
+from dledger.log.entry import RawEntry
+from dledger.log.log import Log
+from dledger_wire.check import require
+
+BATCH_BYTES = 8 << 20
+
+
+class StateMachine(Protocol):
+    """What is replicated: it gets every committed entry (no-op and configuration entries too), in order, each once per start."""
+
+    @property
+    def applied_index(self) -> int:
+        """What a restart need not apply again."""
+        ...
+
+    async def apply(self, entries: Sequence[RawEntry]) -> None: ...
+    def role_changed(self, event: RoleChanged) -> None: ...
+
+
+class Applier:
+    """Runs behind the commit index."""
+
+    def __init__(self, log: Log, machine: StateMachine, on_applied: Callable[[Sequence[RawEntry]], None]) -> None:
+        self.applied = machine.applied_index
+        self._log = log
+        self._machine = machine
+        self._on_applied = on_applied
+        self._commit = self.applied
+        self._wake = asyncio.Event()
+        self._waiters: list[tuple[int, int, asyncio.Future[int]]] = []
+        self._numbers = 0
+
+    def commit_to(self, index: int) -> None:
+        if index > self._commit:
+            self._commit = index
+            self._wake.set()
+
+    def wait_for(self, index: int) -> asyncio.Future[int]:
+        """Resolves with ``index`` once it is applied."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if index <= self.applied:
+            future.set_result(index)
+        else:
+            self._numbers += 1
+            heapq.heappush(self._waiters, (index, self._numbers, future))
+        return future
+
+    def fail_waiters(self, make: Callable[[], Exception]) -> None:
+        waiters, self._waiters = self._waiters, []
+        for _index, _number, future in waiters:
+            if not future.done():
+                future.set_exception(make())
+
+    async def run(self) -> None:
+        while True:
+            while self.applied < self._commit:
+                entries = await self._log.read(self.applied + 1, BATCH_BYTES, self._commit)
+                require(entries and entries[0].index == self.applied + 1, "entry %d to apply is not in the log", self.applied + 1)
+                await self._machine.apply(entries)
+                self.applied = entries[-1].index
+                self._on_applied(entries)
+                self._wake_waiters()
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _wake_waiters(self) -> None:
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= self.applied:
+            index, _number, future = heapq.heappop(waiters)
+            if not future.done():
+                future.set_result(index)

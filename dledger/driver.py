@@ -1,0 +1,285 @@
+"""Turns the core's effects into I/O: the ordering rule lives here and only here.
+
+*SaveHardState, Append and CutTail reach the disk in the order returned, as one stream of writes; a Send with ``after_sync`` leaves when
+every write returned before it is on stable storage; everything else goes at once; a failed sync ends the node.*
+
+Owns the one write stream, the messages held for it, the core's timer, and the bytes behind append requests.  While one flush is in
+flight further writes queue in the log; the next flush takes them all (group commit).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dledger import codec
+from dledger.core.effects import Append, CommitTo, CutTail, Effect, SaveHardState, Send
+from dledger.core.events import Applied, Event, HardStateStored, PeerLost, Received, StorageFailed, StorageRecovered, Stored, Tick
+from dledger.core.messages import AppendRequest, AppendResponse, Message
+from dledger.core.raft import Raft
+from dledger.core.types import EntryKind, EntryMeta, NodeId
+from dledger.env import Buffer, Clock
+from dledger.log.entry import RawEntry, encode_entry
+from dledger.log.log import Log
+from dledger_wire.check import require
+from dledger_wire.errors import StorageFailedError, StorageFullError
+
+FULL_DISK_RETRY_S = 0.5
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHooks:
+    """What the driver hands to the node."""
+
+    # The body of an entry this node makes itself, at its place: (kind and configuration, body position, index, term).
+    make_body: Callable[[EntryMeta, int, int, int], Sequence[Buffer]]
+    entries_added: Callable[[Sequence[RawEntry]], None]  # a follower's new entries, before the effects that follow
+    send: Callable[[NodeId, Message], None]
+    committed: Callable[[int], None]
+    cut: Callable[[int], None]
+    told: Callable[[Effect], None]  # every effect that asks for no I/O
+    failed: Callable[[BaseException], None]
+
+
+class Driver:
+    """Runs one core on one log."""
+
+    def __init__(self, core: Raft, log: Log, clock: Clock, hooks: DriverHooks, *, sync_flush: bool, flush_interval_s: float) -> None:
+        self._core = core
+        self._log = log
+        self._clock = clock
+        self._hooks = hooks
+        self._sync_flush = sync_flush
+        self._flush_interval_s = flush_interval_s
+        self._loop = asyncio.get_running_loop()
+        self._stepping = False
+        self._stopped = False
+        self._event: Event = Tick()
+        self._incoming: Sequence[RawEntry] = ()
+        # The write stream: numbers of the last write queued and of the last one on stable storage.
+        self._written = 0
+        self._durable = 0
+        self._hard_state_queued = False
+        self._held: deque[tuple[int, Send]] = deque()
+        self._wake = asyncio.Event()
+        self._full = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._encoded: tuple[tuple[int, int, int, int], bytes] | None = None
+
+    @property
+    def disk_full(self) -> bool:
+        return self._full
+
+    def stop(self) -> None:
+        """No step after this one."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def step(self, event: Event, incoming: Sequence[RawEntry] = ()) -> list[Effect]:
+        """Feed the core and carry out what it asks for.  An error in here is a bug: the node is stopped, then it is raised."""
+        if self._stopped:
+            return []
+        require(not self._stepping, "a step inside a step: %s in %s", event, self._event)
+        self._stepping, self._event, self._incoming = True, event, incoming
+        try:
+            effects = self._core.step(event, self._clock.monotonic_ms())
+            for effect in effects:
+                self._execute(effect)
+        except Exception as error:
+            self.stop()
+            _logger.exception("the core failed at %s", type(event).__name__)
+            self._hooks.failed(error)
+            raise
+        finally:
+            self._stepping, self._incoming = False, ()
+        self._arm_timer()
+        return effects
+
+    def received(self, source: NodeId, data: bytes) -> None:
+        """A message from a peer.  InvalidArgumentError when it is not one."""
+        message, entries = codec.decode(data)
+        self.step(Received(source, message), entries)
+
+    def applied(self, index: int) -> None:
+        self.step(Applied(index))
+
+    def peer_lost(self, peer: NodeId) -> None:
+        self.step(PeerLost(peer))
+
+    # Effects
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                if effect.after_sync and self._durable < self._written:
+                    self._held.append((self._written, effect))
+                else:
+                    self._hooks.send(effect.to, effect.message)
+            case Append():
+                self._append(effect)
+                self._wrote()
+            case CommitTo(index=index):
+                self._hooks.committed(index)
+            case SaveHardState(term=term, vote=vote):
+                self._log.save_hard_state(term, vote)
+                self._hard_state_queued = True
+                self._wrote()
+            case CutTail(from_index=from_index):
+                self._log.cut(from_index)
+                self._hooks.cut(from_index)
+                self._wrote()
+            case _:
+                self._hooks.told(effect)
+
+    def _append(self, effect: Append) -> None:
+        event = self._event
+        if isinstance(event, Received) and isinstance(event.message, AppendRequest):
+            new = self._incoming[len(self._incoming) - len(effect.entries) :]
+            require(new and new[0].index == effect.first_index, "entries from %d asked for, message had others", effect.first_index)
+            for entry in new:
+                self._log.append(entry)
+            self._hooks.entries_added(new)
+            return
+        require(len(effect.entries) == 1, "a node's own append of %d entries", len(effect.entries))
+        self._append_own(effect.first_index, effect.entries[0])
+
+    def _append_own(self, index: int, meta: EntryMeta) -> None:
+        log = self._log
+        pos = log.place(meta.size_bytes)
+        body = () if meta.kind is EntryKind.NO_OP else self._hooks.make_body(meta, pos, index, meta.term)
+        entry = encode_entry(index, meta.term, meta.kind, pos, log.chain_crc, body)
+        require(entry.size_bytes == meta.size_bytes, "entry %d has %d bytes, announced %d", index, entry.size_bytes, meta.size_bytes)
+        log.append(entry)
+
+    # The write stream
+
+    def _wrote(self) -> None:
+        self._written += 1
+        self._wake.set()
+
+    async def run_writes(self) -> None:
+        """Flush whatever is queued, one flush at a time."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._durable < self._written:
+                await self._flush_once()
+
+    async def run_background_sync(self) -> None:
+        """Under ASYNC_FLUSH: what was written becomes durable an interval later."""
+        while True:
+            await asyncio.sleep(self._flush_interval_s)
+            try:
+                await self._log.flush(sync=True)
+            except StorageFullError:
+                continue  # the write stream tells the core
+            except StorageFailedError as error:
+                self._storage_failed(error)
+                return
+
+    async def _flush_once(self) -> None:
+        upto, hard_state = self._written, self._hard_state_queued
+        self._hard_state_queued = False
+        try:
+            done = await self._log.flush(sync=self._sync_flush or hard_state)
+        except StorageFullError as error:
+            self._hard_state_queued |= hard_state
+            await self._wait_for_space(error)
+            return
+        except StorageFailedError as error:
+            self._storage_failed(error)
+            await self._loop.create_future()  # nothing is written any more; the node is being stopped
+            return
+        if self._full:
+            self._full = False
+            _logger.warning("the disk takes writes again")
+            self.step(StorageRecovered())
+        self._durable = upto
+        self._release_held()
+        if hard_state:
+            self.step(HardStateStored(done.hard_state.term, done.hard_state.vote))
+        self.step(Stored(done.last))
+
+    async def _wait_for_space(self, error: StorageFullError) -> None:
+        if not self._full:
+            self._full = True
+            _logger.error("the disk is full: %s", error)
+            self.step(StorageFailed(fatal=False))
+        await asyncio.sleep(FULL_DISK_RETRY_S)
+
+    def _storage_failed(self, error: StorageFailedError) -> None:
+        _logger.critical("storage failed, this node stops: %s", error)
+        self.step(StorageFailed(fatal=True))
+        self.stop()
+        self._hooks.failed(error)
+
+    def _release_held(self) -> None:
+        held, durable = self._held, self._durable
+        while held and held[0][0] <= durable:
+            _number, send = held.popleft()
+            # What an older term acknowledged may have been cut meanwhile: to that leader the answer is as good as lost.
+            if isinstance(send.message, AppendResponse) and send.message.term < self._core.term:
+                continue
+            self._hooks.send(send.to, send.message)
+
+    # Timer
+
+    def _arm_timer(self) -> None:
+        """One timer; a deadline that moved away leaves it as it is (it fires early, finds nothing due, and is set anew)."""
+        if self._stopped:
+            return
+        wakeup_ms = self._core.next_wakeup_ms()
+        if wakeup_ms is None or (self._timer is not None and self._timer_at_ms <= wakeup_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = wakeup_ms
+        delay_ms = max(wakeup_ms - self._clock.monotonic_ms(), 0)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.step(Tick())
+
+    def start(self) -> None:
+        self._arm_timer()
+
+    # Bytes of messages
+
+    async def encode(self, message: Message) -> bytes | None:
+        """The message as it travels; None when its entries are no longer those of the log."""
+        if not isinstance(message, AppendRequest) or not message.entries:
+            return codec.encode(message)
+        key = (message.term, message.prev.index, len(message.entries), message.commit)
+        cached = self._encoded
+        if cached is not None and cached[0] == key:
+            return cached[1]  # the same entries for the other follower
+        entries = await self._entries_of(message)
+        if entries is None:
+            return None
+        data = codec.encode(message, entries)
+        self._encoded = (key, data)
+        return data
+
+    async def _entries_of(self, message: AppendRequest) -> list[RawEntry] | None:
+        first, metas = message.prev.index + 1, message.entries
+        upto = message.prev.index + len(metas)
+        if self._log.first_index > first or self._log.last.index < upto:
+            return None
+        entries = await self._log.read(first, sum(meta.size_bytes for meta in metas), upto)
+        while len(entries) < len(metas):
+            more = await self._log.read(first + len(entries), sum(meta.size_bytes for meta in metas[len(entries) :]), upto)
+            if not more:
+                return None
+            entries = [*entries, *more]
+        if any(entry.term != meta.term for entry, meta in zip(entries, metas, strict=True)):
+            return None
+        return entries

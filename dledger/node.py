@@ -1,0 +1,525 @@
+"""A replica of one group: the face of the replicated log.
+
+Owns the wiring of log, core, driver, links and applier, and every future a caller waits on: proposals, read barriers, transfers and
+membership changes.  When anything in here fails, the node stops taking part, every waiting future gets a typed error, and ``failed``
+tells the owner.  Knows bytes and indexes only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from dledger.applier import Applier, StateMachine
+from dledger.configuration import Configuration
+from dledger.configuration_file import ConfigurationFile
+from dledger.core.effects import (
+    Effect,
+    FetchCopy,
+    MembershipChanged,
+    ReadFailed,
+    ReadReady,
+    Refused,
+    RefusedReason,
+    RoleChanged,
+    TransferEnded,
+)
+from dledger.core.events import Campaign, ChangeRequested, Propose, ReadRequested, TransferRequested
+from dledger.core.messages import Message
+from dledger.core.raft import Raft
+from dledger.core.saved import Saved
+from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
+from dledger.driver import Driver, DriverHooks
+from dledger.env import Buffer, Environment
+from dledger.link import LinkHooks, NodeIdentity, RaftLinks
+from dledger.log.entry import RawEntry
+from dledger.log.log import Log
+from dledger.peer_stores import PeerStores
+from dledger.proposals import Payload, Proposals
+from dledger.service import TaskOwner
+from dledger.settings import PeerStatus, RaftSettings, RaftStatus
+from dledger_wire.check import InvariantBrokenError, require
+from dledger_wire.errors import (
+    BusyError,
+    DataDirectoryError,
+    DeadlineExceededError,
+    DledgerError,
+    InvalidArgumentError,
+    NotLeaderError,
+    NotReadyError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+)
+from dledger_wire.layout import ENTRY_HEADER_SIZE
+from dledger_wire.rpc import Server
+
+__all__ = ["NodeIdentity", "Payload", "RaftNode", "RaftSettings", "RaftStatus", "StateMachine"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RaftNode:
+    """One replica.  ``register`` before the server starts, then ``start``; ``failed`` resolves when the node stopped by itself."""
+
+    log: Log
+    failed: asyncio.Future[BaseException]
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        settings: RaftSettings,
+        env: Environment,
+        state_machine: StateMachine,
+        *,
+        log_opened: Callable[[Log], Awaitable[None]] | None = None,
+    ) -> None:
+        self.identity = identity
+        # Awaited with the open log before anything is applied: what is derived from the log recovers there.
+        self._log_opened = log_opened
+        self.role = Role.FOLLOWER
+        self.term = 0
+        self.leader: NodeId | None = None
+        self.is_confirmed_leader = False
+        self.membership = settings.membership
+        self.commit_index = 0
+        self._settings = settings
+        self._env = env
+        self._machine = state_machine
+        self._tasks = TaskOwner(identity.node_id, self._fail)
+        self._stores = PeerStores(env.disk, identity.node_id)
+        self._configurations = ConfigurationFile(env.disk)
+        hooks = LinkHooks(encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._stores.check)
+        self._links = RaftLinks(identity, env.network, self._tasks, hooks)
+        self._addresses: dict[NodeId, str] = dict(settings.peers)
+        self._proposals = Proposals(
+            join_bytes=settings.join_bytes,
+            entry_bytes=min(settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
+            payload_bytes=min(settings.max_payload_bytes, settings.log.max_entry_bytes - ENTRY_HEADER_SIZE),
+            limit_bytes=settings.max_pending_bytes,
+            max_rounds=settings.max_rounds,
+        )
+        self._offer_scheduled = False
+        self._offered = 0  # payloads the entry being proposed takes
+        self._offered_configuration: Configuration | None = None
+        self._transferring = False
+        self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
+        self._reads: dict[int, asyncio.Future[int]] = {}
+        self._read_token = 0
+        self._running = False
+
+    # Life
+
+    def register(self, server: Server) -> None:
+        """Serve the peers' links."""
+        self._links.register(server)
+
+    async def start(self) -> None:
+        """Open the log and take part.  Raises what is wrong with the folder."""
+        self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
+        self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
+        await self._stores.load()
+        if self._log_opened is not None:
+            await self._log_opened(self.log)
+        self._applier = Applier(self.log, self._machine, self._applied)
+        core = await self._make_core()
+        hooks = DriverHooks(
+            make_body=self._make_body,
+            entries_added=self._entries_added,
+            send=self._links.send,
+            committed=self._committed,
+            cut=self._proposals.cut,
+            told=self._told,
+            failed=self._fail,
+        )
+        self._core = core
+        self._driver = Driver(
+            core,
+            self.log,
+            self._env.clock,
+            hooks,
+            sync_flush=self._settings.sync_flush,
+            flush_interval_s=self._settings.flush_interval_ms / 1000,
+        )
+        self._running = True
+        self._tasks.spawn(self._driver.run_writes(), "writes")
+        self._tasks.spawn(self._applier.run(), "apply")
+        if not self._settings.sync_flush:
+            self._tasks.spawn(self._driver.run_background_sync(), "background-sync")
+        self._links.start()
+        self._connect_members()
+        self._driver.start()
+
+    async def _make_core(self) -> Raft:
+        log, applied = self.log, self._machine.applied_index
+        if applied > log.last.index:
+            raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
+        configurations = await self._configurations.find_all(log)
+        for _index, configuration in configurations:
+            self._addresses.update(configuration.addresses)
+        saved = Saved(
+            hard_state=log.saved,
+            terms=log.terms(),
+            before=log.before,
+            last=log.last,
+            commit=max(applied, log.before.index),
+            configs=[(index, configuration.membership) for index, configuration in configurations],
+        )
+        settings, env = self._settings, self._env
+        now_ms = env.clock.monotonic_ms()
+        core = Raft(settings.core, self.identity.node_id, settings.membership, saved, env.random, _LogView(log), now_ms=now_ms)
+        self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
+        return core
+
+    async def stop(self, *, hand_over: bool) -> None:
+        """Stop in order; with ``hand_over`` a leader first gives its leadership to a caught-up voter.  Idempotent."""
+        if not hasattr(self, "_driver"):
+            return
+        if hand_over and self._running and self.role is Role.LEADER and len(self.membership.voters) > 1:
+            try:
+                await self.transfer(None, timeout_s=self._settings.core.election_timeout_ms / 1000)
+            except DledgerError as error:
+                _logger.warning("%s: leadership not handed over: %s", self.identity.node_id, error.message)
+        self._end("the node is stopping")
+        await self._tasks.stop()
+        await self._configurations.save()
+        await self.log.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """Something this node cannot go on without broke: leave the group, answer everybody, tell the owner.  Called once or often."""
+        if self.failed.done():
+            return
+        self.failed.set_result(error)
+        self._end(f"the node failed: {error}")
+        self._tasks.spawn(self._tasks.stop(), "end")
+
+    def _end(self, reason: str) -> None:
+        if not self._running:
+            return
+        self._running = False
+        self._driver.stop()
+        self._links.stop()
+        self._proposals.fail_pending(lambda: NotLeaderError(f"not stored: {reason}"))
+        self._proposals.fail_rounds(reason)
+        self._fail_reads(reason)
+        self._applier.fail_waiters(lambda: NotReadyError(reason))
+        self._finish_transfer(self.identity.node_id, done=False)
+        was_leader, self.role, self.leader, self.is_confirmed_leader = self.role is Role.LEADER, Role.FOLLOWER, None, False
+        if was_leader:
+            self._machine.role_changed(RoleChanged(Role.FOLLOWER, self.term, None))
+
+    # Proposals
+
+    def propose(self, payload: Payload) -> asyncio.Future[EntryId]:
+        """Replicate ``payload``.  The future resolves once it is committed and applied here.
+
+        NotLeaderError, BusyError, ReadOnlyError, MessageTooLargeError: certainly not stored.  OutcomeUnknownError: it may be.
+        """
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        try:
+            if self.role is not Role.LEADER:
+                raise self._not_leader()
+            self._proposals.add(payload, future)
+        except DledgerError as error:
+            future.set_exception(error)
+            return future
+        self._schedule_offer()
+        return future
+
+    def _schedule_offer(self) -> None:
+        if not self._offer_scheduled and self._proposals.due(in_flight=self.log.last.index > self.commit_index):
+            self._offer_scheduled = True
+            # At the next iteration, so that everything which arrives in this one joins.
+            self._loop.call_soon(self._offer)
+
+    def _offer(self) -> None:
+        self._offer_scheduled = False
+        while self._running and not self._transferring and self._proposals.due(in_flight=self.log.last.index > self.commit_index):
+            if not self._offer_one():
+                return
+
+    def _offer_one(self) -> bool:
+        """Make one entry of what waits; false when nothing did or the core refused."""
+        self._offered, size_bytes = self._proposals.peek()
+        if not self._offered:
+            return False
+        effects = self._driver.step(Propose(ENTRY_HEADER_SIZE + size_bytes))
+        refused = next((effect for effect in effects if isinstance(effect, Refused)), None)
+        if refused is not None:
+            self._proposal_refused(refused)
+        return refused is None
+
+    def _proposal_refused(self, refused: Refused) -> None:
+        if refused.reason in (RefusedReason.TRANSFERRING, RefusedReason.BUSY, RefusedReason.NOT_READY):
+            return  # they wait: for the end of the transfer, for a commit
+        if refused.reason is RefusedReason.STORAGE:
+            self._proposals.fail_pending(lambda: ReadOnlyError("the leader's disk takes no writes; nothing was stored"))
+        else:
+            self._proposals.fail_pending(self._not_leader)
+
+    def _make_body(self, meta: EntryMeta, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        """The body of the entry being proposed; its payloads learn their places now, in log order."""
+        if meta.kind is EntryKind.CONFIG:
+            configuration = self._offered_configuration
+            if configuration is None:
+                raise InvariantBrokenError(f"a configuration entry nobody asked for at {index}")
+            return (configuration.encode(),)
+        at = pos + ENTRY_HEADER_SIZE
+        buffers: list[Buffer] = []
+        for waiting in self._proposals.take(self._offered, EntryId(index, term)):
+            payload = waiting.payload
+            buffers.extend(payload.seal(at, index, term))
+            at += payload.size_bytes
+        return buffers
+
+    # Reads
+
+    async def read_barrier(self, timeout_s: float) -> int:
+        """A linearizable read: everything committed before this call is applied here when it returns (that index).
+
+        NotReadyError when leadership could not be confirmed, DeadlineExceededError when the time is over.
+        """
+        if not self._running:
+            raise NotReadyError(f"{self.identity.node_id} is not running")
+        self._read_token += 1
+        token = self._read_token
+        confirmed = self._reads[token] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._driver.step(ReadRequested(token))
+                return await self._applier.wait_for(await confirmed)
+        except TimeoutError:
+            raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
+        finally:
+            self._reads.pop(token, None)
+
+    async def wait_applied(self, index: int, timeout_s: float) -> int:
+        """Wait until this replica has applied ``index``; DeadlineExceededError when it has not in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._applier.wait_for(index)
+        except TimeoutError:
+            raise DeadlineExceededError(f"index {index} not applied within {timeout_s} s (at {self._applier.applied})") from None
+
+    # Leadership and membership
+
+    async def transfer(self, target: str | None, timeout_s: float) -> str:
+        """Hand leadership over, to the best caught-up voter when ``target`` is None; returns who took it."""
+        if self._transfer_ended is not None:
+            raise BusyError("a leadership transfer is under way")
+        if self.role is not Role.LEADER:
+            raise self._not_leader()
+        while self._offer_one():
+            pass  # what came before the transfer goes before it
+        ended = self._transfer_ended = self._loop.create_future()
+        try:
+            self._transferring = True
+            self._raise_refused(self._driver.step(TransferRequested(NodeId(target) if target is not None else None)))
+            async with asyncio.timeout(timeout_s):
+                taker, done = await ended
+        except TimeoutError:
+            raise DeadlineExceededError(f"leadership was not taken over within {timeout_s} s") from None
+        finally:
+            self._transfer_ended = None
+            self._transferring = False
+            self._schedule_offer()
+        if not done:
+            raise NotReadyError(f"the transfer to {taker} was given up; {self.leader or 'nobody'} leads")
+        return str(taker)
+
+    async def change_members(
+        self, voters: Sequence[str], learners: Sequence[str], addresses: Mapping[str, str], timeout_s: float
+    ) -> Membership:
+        """Replace the membership (one voter more or less, any learners); returns once the change is committed."""
+        membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
+        known = {**self._addresses, **{NodeId(node): address for node, address in addresses.items()}}
+        missing = [node for node in (*voters, *learners) if node not in known]
+        if missing:
+            raise InvalidArgumentError(f"no address known for {', '.join(missing)}")
+        if self.role is not Role.LEADER:
+            raise self._not_leader()
+        self._offered_configuration = Configuration(membership, known)
+        try:
+            size_bytes = ENTRY_HEADER_SIZE + len(self._offered_configuration.encode())
+            self._raise_refused(self._driver.step(ChangeRequested(membership, size_bytes)))
+        finally:
+            self._offered_configuration = None
+        self._addresses = known
+        self._connect_members()
+        index = self.log.last.index
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        self._proposals.add_round(self.log.last, future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            raise OutcomeUnknownError(f"the membership change at index {index} was not committed within {timeout_s} s") from None
+        return membership
+
+    def campaign(self) -> None:
+        """Start an election now (operators, tests)."""
+        self._driver.step(Campaign())
+
+    # What the driver and the links tell
+
+    async def _encode(self, message: Message) -> bytes | None:
+        return await self._driver.encode(message)
+
+    def _received(self, source: NodeId, data: bytes) -> None:
+        if self._running:
+            self._driver.received(source, data)
+
+    def _peer_lost(self, peer: NodeId) -> None:
+        if self._running:
+            _logger.info("%s: lost %s", self.identity.node_id, peer)
+            self._driver.peer_lost(peer)
+
+    def _committed(self, index: int) -> None:
+        self.commit_index = index
+        self._applier.commit_to(index)
+        self._schedule_offer()
+
+    def _applied(self, entries: Sequence[RawEntry]) -> None:
+        first = entries[0].index
+        self._proposals.applied(entries[-1].index, lambda index: entries[index - first].term if index >= first else 0)
+        self._driver.applied(entries[-1].index)
+        if self._configurations.applied(entries):
+            self._tasks.spawn(self._configurations.save(), "save-configuration")
+
+    def _entries_added(self, entries: Sequence[RawEntry]) -> None:
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIG:
+                self._addresses.update(Configuration.decode(entry.body_bytes()).addresses)
+
+    def _told(self, effect: Effect) -> None:
+        match effect:
+            case RoleChanged():
+                self._role_changed(effect)
+            case ReadReady(token=token, index=index):
+                read = self._reads.pop(token, None)
+                if read is not None and not read.done():
+                    read.set_result(index)
+            case ReadFailed(token=token):
+                read = self._reads.pop(token, None)
+                if read is not None and not read.done():
+                    read.set_exception(NotReadyError("no leader confirmed the read"))
+            case TransferEnded(target=target, done=done):
+                self._finish_transfer(target, done=done)
+            case MembershipChanged(membership=membership):
+                self.membership = membership
+                self._connect_members()
+            case FetchCopy(source=source, first_available=first_available):
+                _logger.error("%s: %s has deleted entries before %d that are missing here", self.identity.node_id, source, first_available)
+            case _:
+                require(isinstance(effect, Refused), "an effect the node does not know: %s", effect)
+
+    def _role_changed(self, event: RoleChanged) -> None:
+        was_leader, old_term = self.role is Role.LEADER, self.term
+        self.role, self.term, self.leader, self.is_confirmed_leader = event.role, event.term, event.leader, event.confirmed
+        text = f"{event.role.value} in term {event.term}, leader {event.leader or 'unknown'}{', confirmed' if event.confirmed else ''}"
+        _logger.info("%s: %s", self.identity.node_id, text)
+        if was_leader and (event.role is not Role.LEADER or event.term != old_term):
+            self._leadership_lost(old_term)
+        self._machine.role_changed(event)
+        if event.role is Role.LEADER:
+            self._schedule_offer()
+
+    def _leadership_lost(self, term: int) -> None:
+        self._transferring = False
+        self._proposals.fail_pending(self._not_leader)
+        self._fail_reads("leadership was lost")
+        # The new leader's commits usually tell within an election timeout what became of the entries in flight.
+        wait_s = self._settings.core.election_timeout_ms / 1000
+        self._loop.call_later(wait_s, self._proposals.fail_rounds, "leadership was lost with the write in flight", term)
+
+    # Helpers
+
+    def _not_leader(self) -> NotLeaderError:
+        leader = self.leader if self.leader != self.identity.node_id else None
+        address = self._addresses.get(leader, "") if leader is not None else ""
+        text = f"{self.identity.node_id} is not the leader of {self.identity.group}; nothing was stored"
+        return NotLeaderError(text, leader_id=leader or "", leader_address=address)
+
+    def _raise_refused(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Refused):
+                if effect.reason is RefusedReason.NOT_LEADER:
+                    raise self._not_leader()
+                raise _REFUSALS[effect.reason](f"refused: {effect.reason.value.replace('_', ' ')}")
+
+    def _fail_reads(self, reason: str) -> None:
+        reads, self._reads = self._reads, {}
+        for future in reads.values():
+            if not future.done():
+                future.set_exception(NotReadyError(reason))
+
+    def _finish_transfer(self, target: NodeId, *, done: bool) -> None:
+        self._transferring = False
+        if self._transfer_ended is not None and not self._transfer_ended.done():
+            self._transfer_ended.set_result((target, done))
+        if self._running:
+            self._schedule_offer()
+
+    def _connect_members(self) -> None:
+        members = (*self.membership.voters, *self.membership.learners)
+        self._links.set_peers({node: self._addresses[node] for node in members if node in self._addresses})
+
+    def status(self) -> RaftStatus:
+        matches = self._core.match_indexes() if self.role is Role.LEADER else {}
+        members = (*self.membership.voters, *self.membership.learners)
+        peers = tuple(
+            PeerStatus(
+                node_id=node,
+                address=self._addresses.get(node, ""),
+                connected=node == self.identity.node_id or self._links.connected(node),
+                voter=node in self.membership.voters,
+                match_index=matches.get(node, -1),
+            )
+            for node in members
+        )
+        return RaftStatus(
+            node_id=self.identity.node_id,
+            group=self.identity.group,
+            role=self.role,
+            term=self.term,
+            leader=self.leader,
+            confirmed=self.is_confirmed_leader,
+            first_index=self.log.first_index,
+            last=self.log.last,
+            durable=self.log.durable,
+            commit_index=self.commit_index,
+            applied_index=self._applier.applied,
+            pending_bytes=self._proposals.pending_bytes,
+            disk_full=self._driver.disk_full,
+            failed=str(self.failed.result()) if self.failed.done() and not self.failed.cancelled() else "",
+            peers=peers,
+        )
+
+
+class _LogView:
+    """What the core may ask of entries from before the start."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def metas(self, first_index: int, last_index: int) -> list[EntryMeta]:
+        metas = []
+        for index in range(first_index, last_index + 1):
+            place = self._log.locate(index)
+            if place is None:
+                break
+            metas.append(EntryMeta(place.term, place.size, place.kind))
+        return metas
+
+
+_REFUSALS: dict[RefusedReason, type[DledgerError]] = {
+    RefusedReason.TRANSFERRING: BusyError,
+    RefusedReason.BUSY: BusyError,
+    RefusedReason.STORAGE: ReadOnlyError,
+    RefusedReason.CHANGE_IN_PROGRESS: BusyError,
+    RefusedReason.NOT_READY: NotReadyError,
+    RefusedReason.UNKNOWN_TARGET: InvalidArgumentError,
+    RefusedReason.INVALID_CHANGE: InvalidArgumentError,
+    RefusedReason.NOT_CAUGHT_UP: NotReadyError,
+}

@@ -1,0 +1,64 @@
+"""Settings of one replica's Raft node, and the figures it shows.
+
+Owns values only.  ``CoreConfig`` and ``LogConfig`` have the settings of the core and of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dledger.core.config import CoreConfig
+from dledger.core.types import EntryId, Membership, NodeId, Role
+from dledger.log.config import LogConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftSettings:
+    """``peers`` has the address of every known replica of the group; ``membership`` counts until a configuration entry is in the log."""
+
+    peers: Mapping[NodeId, str]
+    membership: Membership
+    core: CoreConfig = field(default_factory=CoreConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    # SYNC_FLUSH: acknowledged means on stable storage.  Otherwise (ASYNC_FLUSH) in memory, synced every flush_interval_ms.
+    sync_flush: bool = True
+    flush_interval_ms: int = 500
+    # While a round is in flight, this much waiting is worth an entry of its own.
+    join_bytes: int = 1 << 20
+    max_rounds: int = 16
+    # Waiting and not yet in the log; beyond that BUSY.
+    max_pending_bytes: int = 32 << 20
+    max_payload_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """A member as this node sees it; ``match_index`` is known to the leader only (-1 elsewhere)."""
+
+    node_id: NodeId
+    address: str
+    connected: bool
+    voter: bool
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftStatus:
+    """One look at a node."""
+
+    node_id: NodeId
+    group: str
+    role: Role
+    term: int
+    leader: NodeId | None
+    confirmed: bool
+    first_index: int
+    last: EntryId
+    durable: EntryId
+    commit_index: int
+    applied_index: int
+    pending_bytes: int
+    disk_full: bool
+    failed: str
+    peers: tuple[PeerStatus, ...]
