@@ -24,7 +24,8 @@ class CoreConfig:
     def __post_init__(self) -> None:
         if self.heartbeat_interval_ms * 3 > self.election_timeout_ms:
             raise ValueError(
-                f"heartbeat_interval_ms {self.heartbeat_interval_ms}: expected at most a third of election_timeout_ms {self.election_timeout_ms}"
+                f"heartbeat_interval_ms {self.heartbeat_interval_ms}: "
+                f"expected at most a third of election_timeout_ms {self.election_timeout_ms}"
             )
         if self.max_append_bytes > self.max_inflight_bytes:
             raise ValueError("max_append_bytes: expected at most max_inflight_bytes")

@@ -124,7 +124,11 @@ class MembershipChanged:
 
 @dataclass(slots=True)
 class FetchCopy:
-    """This replica needs entries its leader ``source`` has deleted: fetch sealed segments up to ``upto``."""
+    """This replica needs entries its leader ``source`` has deleted: fetch sealed segments up to ``upto`` (what is committed there).
+
+    Comes again while the copy runs (the one that runs goes on) and after it failed (then it begins anew).  The copy has become pointless
+    once ``Raft.copy_wanted`` is None.
+    """
 
     source: NodeId
     first_available: int

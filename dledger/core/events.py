@@ -85,11 +85,17 @@ class PeerLost:
 
 @dataclass(slots=True)
 class CopyDone:
-    """A catch-up copy ended: the log now ends at ``last`` and starts at ``first_index``, everything durable and committed."""
+    """A catch-up copy ended: the log now ends at ``last`` and starts at ``first_index``, everything durable and committed.
+
+    To be stepped only while ``Raft.copy_wanted`` is set, right after the log was replaced and with no event in between.  ``before`` and
+    ``terms`` describe the copy as ``Saved`` does; without them the core serves nothing of it to others.
+    """
 
     first_index: int
     last: EntryId
     membership: Membership
+    before: EntryId | None = None
+    terms: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)

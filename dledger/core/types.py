@@ -70,3 +70,6 @@ class HardState:
 
     term: int = 0
     vote: NodeId | None = None
+
+
+NO_HARD_STATE = HardState()

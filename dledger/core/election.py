@@ -1,0 +1,271 @@
+"""Elections: timers, pre-vote, votes, and every change of role.
+
+Owns the role and the election deadline.  Rules beyond the paper, always on:
+
+*Pre-vote* (dissertation 9.6): a node asks whether it could win before it raises its term, so one that was cut off comes back quietly.
+*Stickiness* (4.2.3): who hears from a leader refuses votes and pre-votes and does not even adopt the term, unless the leader itself
+ordered the campaign.
+*Prompt pre-vote*: a broken stream from the leader ends the wait.  Each voter has its own slot of time by rank, so two seldom collide;
+a live leader is not touched, since everybody else still hears it and refuses.  Tried again until an election timeout has passed, because
+the others may notice a little later.
+*Yielding*: of two that ask at once, the one with the weaker claim (older log, then larger id) gives up its round.
+*Priority* biases the timeout only (positive: lower half and the earliest slot; negative: upper half); a fresher log always wins.  Giving
+leadership back to a preferred node is asked for from outside (``TransferRequested``), where other nodes' priorities are known.
+
+A vote request leaves after the candidate's own vote and log are on stable storage: were it to go earlier, answers to a candidacy that a
+crash wiped out could elect the same node, in the same term, with a shorter log.
+"""
+
+from __future__ import annotations
+
+from dledger.core.messages import TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.quorum import VoteTally
+from dledger.core.state import CoreState
+from dledger.core.types import NodeId, Role
+from dledger_wire.check import require
+
+
+class Elections:
+    """Role changes of one core."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+        self._tally: VoteTally | None = None
+        self._contact_ms = 0
+        self._leader_lost = False
+        self._prompt_until_ms = 0
+        self.deadline_ms = core.now_ms + self._draw_timeout_ms()
+
+    # Time
+
+    def _draw_timeout_ms(self) -> int:
+        base, priority = self._core.config.election_timeout_ms, self._core.config.priority
+        low = base if priority >= 0 else base + base // 2
+        high = 2 * base if priority <= 0 else base + base // 2
+        return self._core.random.randrange(low, high)
+
+    def reset_timer(self) -> None:
+        self.deadline_ms = self._core.now_ms + self._draw_timeout_ms()
+
+    def heard_from_leader(self) -> None:
+        """A message of the current leader arrived."""
+        self._contact_ms = self._core.now_ms
+        self._leader_lost = False
+        self._prompt_until_ms = 0
+        self.reset_timer()
+
+    @property
+    def has_live_leader(self) -> bool:
+        core = self._core
+        if core.role is Role.LEADER:
+            return True
+        return core.leader is not None and not self._leader_lost and core.now_ms - self._contact_ms < core.config.election_timeout_ms
+
+    def on_tick(self) -> None:
+        core = self._core
+        if core.role is Role.LEADER or core.now_ms < self.deadline_ms:
+            return
+        if self.may_campaign:
+            self.start_pre_vote()
+            return
+        if core.role not in (Role.FOLLOWER, Role.LEARNER) or core.leader is not None:
+            self.become_follower(core.term, None)
+        self.reset_timer()
+
+    @property
+    def may_campaign(self) -> bool:
+        core = self._core
+        return core.takes_entries and core.memberships.is_electable and core.following.copy_wanted is None
+
+    def on_campaign(self) -> None:
+        if self._core.role is not Role.LEADER and self.may_campaign:
+            self.start_pre_vote()
+
+    # A broken stream
+
+    def on_leader_lost(self, peer: NodeId) -> None:
+        """The stream from ``peer`` broke."""
+        core = self._core
+        if core.leader != peer or core.role is not Role.FOLLOWER or not self.may_campaign:
+            return
+        self._leader_lost = True
+        self._prompt_until_ms = core.now_ms + core.config.election_timeout_ms
+        slot_ms = max(core.config.heartbeat_interval_ms // 5, 2)
+        others = sorted(voter for voter in core.memberships.current.voters if voter != peer)
+        if core.config.priority > 0:
+            slot = 0
+        else:
+            slot = 1 + (others.index(core.node_id) if core.node_id in others else len(others))
+            slot += len(others) if core.config.priority < 0 else 0
+        delay_ms = slot * slot_ms + core.random.randrange(0, slot_ms // 2 + 1)
+        self.deadline_ms = min(self.deadline_ms, core.now_ms + delay_ms)
+
+    def _round_timeout_ms(self) -> int:
+        """How long to wait before the next pre-vote."""
+        core = self._core
+        if core.now_ms >= self._prompt_until_ms:
+            return self._draw_timeout_ms()
+        beat_ms = core.config.heartbeat_interval_ms
+        return beat_ms // 2 + core.random.randrange(0, beat_ms)
+
+    # Roles
+
+    def become_follower(self, term: int, leader: NodeId | None) -> None:
+        """Follow ``leader`` in ``term``; keeps a vote given in the same term."""
+        core = self._core
+        old_role, old_leader, newer = core.role, core.leader, term > core.term
+        if newer:
+            core.promise(term, None)
+        core.role = core.memberships.follower_role
+        core.leader = leader
+        core.confirmed = False
+        self._tally = None
+        if leader is not None:
+            self.heard_from_leader()
+        elif old_role is not core.role:
+            self.deadline_ms = core.now_ms + self._round_timeout_ms()
+        if leader is None:
+            self._leader_lost = False
+        core.tell_role()
+        if old_role is Role.LEADER:
+            core.replication.stop()
+            core.reads.leadership_lost()
+            core.transfers.leadership_lost()
+        elif newer or leader != old_leader:
+            core.reads.leader_changed()
+        if leader is not None:
+            core.transfers.leader_known(leader)
+
+    def start_pre_vote(self) -> None:
+        """Ask whether an election could be won."""
+        core = self._core
+        require(core.role is not Role.LEADER, "a leader asks for votes")
+        self._begin_round(Role.PRE_CANDIDATE)
+        self.deadline_ms = core.now_ms + self._round_timeout_ms()
+        tally = self._tally = VoteTally(core.memberships.current.voters)
+        tally.record(core.node_id, True)
+        for voter in core.memberships.other_voters:
+            core.send(voter, VoteRequest(term=core.term + 1, last=core.log.last, pre_vote=True))
+        self._close_round_if_decided()
+
+    def become_candidate(self, *, by_transfer: bool) -> None:
+        """Stand for election in the next term.  The own vote counts once it is on stable storage."""
+        core = self._core
+        require(core.role is not Role.LEADER, "a leader stands for election")
+        core.promise(core.term + 1, core.node_id)
+        self._begin_round(Role.CANDIDATE)
+        self.reset_timer()
+        self._tally = VoteTally(core.memberships.current.voters)
+        for voter in core.memberships.other_voters:
+            core.send(voter, VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer), after_sync=True)
+
+    def _begin_round(self, role: Role) -> None:
+        core = self._core
+        had_leader = core.leader is not None
+        core.role, core.leader, core.confirmed = role, None, False
+        self._leader_lost = False
+        core.tell_role()
+        if had_leader:
+            core.reads.leader_changed()
+
+    def become_leader(self) -> None:
+        core = self._core
+        require(core.role is Role.CANDIDATE and core.hard_state_durable, "%s becomes leader", core.role)
+        core.role, core.leader = Role.LEADER, core.node_id
+        self._tally = None
+        self._prompt_until_ms = 0
+        core.tell_role()
+        core.transfers.leader_known(core.node_id)
+        core.replication.start()
+
+    # Votes asked for
+
+    def on_vote_request(self, source: NodeId, message: VoteRequest) -> None:
+        core = self._core
+        if self.has_live_leader and not message.transfer:
+            self._answer(source, message, granted=False)
+            return
+        if message.term > core.term and not message.pre_vote:
+            self.become_follower(message.term, None)
+        if not self._may_grant(source, message):
+            self._answer(source, message, granted=False)
+            return
+        if message.pre_vote:
+            self._make_way(source, message)
+        else:
+            if core.role is Role.PRE_CANDIDATE:
+                self.become_follower(core.term, None)
+            core.promise(core.term, source)
+            self.reset_timer()
+        self._answer(source, message, granted=True)
+
+    def _may_grant(self, source: NodeId, message: VoteRequest) -> bool:
+        core = self._core
+        last = core.log.last
+        if (message.last.term, message.last.index) < (last.term, last.index):
+            return False
+        if message.pre_vote and message.term > core.term:
+            return True
+        if message.term != core.term:
+            return False
+        return core.vote == source or (core.vote is None and core.leader is None)
+
+    def _make_way(self, source: NodeId, message: VoteRequest) -> None:
+        """Let the one that asks first have its election in peace."""
+        core = self._core
+        last = core.log.last
+        if core.role is Role.PRE_CANDIDATE:
+            if (message.last.term, message.last.index) == (last.term, last.index) and source > core.node_id:
+                return
+            self.become_follower(core.term, None)
+        if core.role in (Role.FOLLOWER, Role.LEARNER):
+            beat_ms = core.config.heartbeat_interval_ms
+            self.deadline_ms = max(self.deadline_ms, core.now_ms + beat_ms + core.random.randrange(0, beat_ms))
+
+    def _answer(self, to: NodeId, message: VoteRequest, *, granted: bool) -> None:
+        term = message.term if granted else self._core.term
+        self._core.send(to, VoteResponse(term=term, granted=granted, pre_vote=message.pre_vote), after_sync=not message.pre_vote)
+
+    # Answers
+
+    def on_vote_response(self, source: NodeId, message: VoteResponse) -> None:
+        core, tally = self._core, self._tally
+        if tally is None:
+            return
+        if message.pre_vote:
+            counts = core.role is Role.PRE_CANDIDATE and (not message.granted or message.term == core.term + 1)
+        else:
+            counts = core.role is Role.CANDIDATE and message.term == core.term
+        if counts and tally.record(source, message.granted):
+            self._close_round_if_decided()
+
+    def on_hard_state_stored(self, term: int, vote: NodeId | None) -> None:
+        core = self._core
+        if (term, vote) != (core.term, core.vote):
+            return
+        core.hard_state_durable = True
+        tally = self._tally
+        if core.role is Role.CANDIDATE and tally is not None:
+            tally.record(core.node_id, True)
+            self._close_round_if_decided()
+
+    def _close_round_if_decided(self) -> None:
+        core, tally = self._core, self._tally
+        if tally is None:
+            return
+        if tally.won and core.role is Role.PRE_CANDIDATE:
+            self.become_candidate(by_transfer=False)
+        elif tally.won and core.hard_state_durable:
+            self.become_leader()
+        elif tally.lost:
+            self.become_follower(core.term, None)
+
+    # Leadership handed over
+
+    def on_timeout_now(self, source: NodeId, message: TimeoutNow) -> None:
+        """The leader orders this node to take over."""
+        core = self._core
+        if message.term != core.term or core.role is not Role.FOLLOWER or core.leader not in (None, source):
+            return
+        if self.may_campaign:
+            self.become_candidate(by_transfer=True)

@@ -1,0 +1,154 @@
+"""The follower's side: taking a leader's entries, its commit index, and a copy where the leader has no entries any more.
+
+Owns three rules.  *A follower cuts its log only at the first entry that really conflicts, never at or below its commit index.*  *What it
+commits is bounded by what the request at hand verified* (a longer tail of its own may be another leader's).  *What it acknowledges is
+the last entry the request verified, and the answer waits for stable storage*; it never names its own last entry instead.
+"""
+
+from __future__ import annotations
+
+from dledger.core.effects import Append, CutTail, FetchCopy
+from dledger.core.events import CopyDone, LogTrimmed
+from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
+from dledger.core.state import CoreState
+from dledger.core.types import ZERO_ENTRY, EntryId, NodeId, Role
+from dledger_wire.check import require
+
+
+class Following:
+    """Log and commit index under a leader."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+        # The copy asked for; None again when a leader's entries turn out to fit, which makes it pointless.
+        self.copy_wanted: FetchCopy | None = None
+
+    def _follow(self, source: NodeId) -> None:
+        """``source`` leads the current term."""
+        core = self._core
+        require(core.role is not Role.LEADER, "two leaders in term %d: %s and %s", core.term, core.node_id, source)
+        if core.leader == source and core.role in (Role.FOLLOWER, Role.LEARNER):
+            core.elections.heard_from_leader()
+            return
+        require(core.leader is None or core.leader == source, "two leaders in term %d: %s and %s", core.term, core.leader, source)
+        core.elections.become_follower(core.term, source)
+
+    # Entries
+
+    def on_append_request(self, source: NodeId, message: AppendRequest) -> None:
+        core, prev = self._core, message.prev
+        self._follow(source)
+        # What is committed here is the same everywhere, whether or not it is still in the log.
+        if prev.index > core.commit and not core.log.holds(prev):
+            self._reject(source, prev)
+            return
+        if message.entries and not self._take(message):
+            return
+        self.copy_wanted = None
+        verified = prev.index + len(message.entries)
+        self._learn_commit(min(message.commit, verified))
+        self._acknowledge(source, max(verified, core.commit))
+
+    def _take(self, message: AppendRequest) -> bool:
+        """Add what is new; False when the disk takes nothing (the leader will ask again)."""
+        core, entries, first = self._core, message.entries, message.prev.index + 1
+        log = core.log
+        require(entries[-1].term <= message.term, "entries of term %d from a leader of term %d", entries[-1].term, message.term)
+        at = 0
+        if log.last.index >= first:
+            at = max(core.commit + 1 - first, 0)
+            while at < len(entries) and log.term_at(first + at) == entries[at].term:
+                at += 1
+            if at >= len(entries):
+                return True
+        if not core.takes_entries:
+            return False
+        new, new_index = entries[at:], first + at
+        if new_index <= log.last.index:
+            self._cut(new_index)
+        log.append(new)
+        core.emit(Append(new_index, new))
+        core.memberships.appended(new_index, new)
+        return True
+
+    def _cut(self, from_index: int) -> None:
+        core = self._core
+        require(from_index > core.commit, "conflict at %d with a leader, committed up to %d", from_index, core.commit)
+        core.log.truncate(from_index, core.term)
+        core.emit(CutTail(from_index))
+        core.memberships.truncated(from_index)
+
+    def _learn_commit(self, index: int) -> None:
+        core = self._core
+        if index > core.commit:
+            core.commit_to(index)
+            core.memberships.commit_advanced()
+
+    def _acknowledge(self, to: NodeId, index: int) -> None:
+        core = self._core
+        match = EntryId(index, core.log.term_at(index) or 0)
+        core.send(to, AppendResponse(term=core.term, success=True, match=match), after_sync=True)
+
+    def _reject(self, to: NodeId, prev: EntryId) -> None:
+        core = self._core
+        hint = core.log.terms.last_at_or_below(prev.index, prev.term)
+        if hint is None or hint.index < core.commit:
+            hint = EntryId(core.commit, core.log.term_at(core.commit) or 0)
+        core.send(to, AppendResponse(term=core.term, success=False, match=hint, rejected=prev.index), after_sync=True)
+
+    def refuse_old_leader(self, to: NodeId, message: AppendRequest) -> None:
+        """An append of an older term: the answer carries the newer one, so that its sender steps down."""
+        core = self._core
+        refusal = AppendResponse(term=core.term, success=False, match=ZERO_ENTRY, rejected=message.prev.index)
+        core.send(to, refusal, after_sync=True)
+
+    # Heartbeats
+
+    def on_heartbeat(self, source: NodeId, message: Heartbeat) -> None:
+        core = self._core
+        self._follow(source)
+        # The leader names only what it knows this log to hold; under ASYNC_FLUSH a crash may have taken its end since.
+        self._learn_commit(min(message.commit, core.log.last.index))
+        core.send(source, HeartbeatResponse(term=core.term, round=message.round))
+
+    # Copies
+
+    def on_copy_offer(self, source: NodeId, message: CopyOffer) -> None:
+        core = self._core
+        self._follow(source)
+        if message.upto.index <= core.commit:
+            self._acknowledge(source, core.commit)
+        elif core.log.holds(message.upto):
+            self._acknowledge(source, message.upto.index)
+        elif core.takes_entries:
+            # Repeated while it runs: whoever fetches keeps going, or begins again if that failed.
+            self.copy_wanted = FetchCopy(source, message.first_available, message.upto)
+            core.emit(self.copy_wanted)
+
+    def on_copy_done(self, event: CopyDone) -> None:
+        """The log was replaced.  The driver steps this only while ``copy_wanted`` is set, and nothing between the swap and this."""
+        core = self._core
+        self.copy_wanted = None
+        if event.last.index <= core.commit:
+            return
+        require(core.role is not Role.LEADER, "a leader's log was replaced")
+        require(event.last.term <= core.term, "a copy up to %s in term %d", event.last, core.term)
+        before, terms = event.before, event.terms
+        if before is None:
+            before, terms = event.last, ()
+        core.log.replace(terms, before, event.last, core.term)
+        # Where the copy's configuration stands is not told; it is committed, so any index up to the end serves.
+        core.memberships.replaced(event.membership, event.last.index)
+        self._learn_commit(event.last.index)
+        if core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+            core.elections.become_follower(core.term, None)
+        if core.leader is not None:
+            self._acknowledge(core.leader, event.last.index)
+
+    def on_log_trimmed(self, event: LogTrimmed) -> None:
+        core = self._core
+        if event.before.index <= core.log.before.index:
+            return
+        require(event.first_index == event.before.index + 1, "log trimmed to %d behind %s", event.first_index, event.before)
+        require(event.before.index <= core.commit, "log trimmed up to %s, committed %d", event.before, core.commit)
+        core.log.trim(event.before)

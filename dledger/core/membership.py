@@ -1,0 +1,157 @@
+"""Who belongs to the group: configurations in the log, and changing them one at a time.
+
+Owns the rules of single-step change (dissertation 4.1, with the correction of 2015): *a configuration counts from the moment it is in
+the log, and no longer when it is cut; the next change waits until the one before is committed and the leader has committed an entry of
+its own term; voters change by one*.  Two majorities of neighbouring configurations share a voter, so nothing more is needed.
+
+A new voter comes from the learners and must have caught up.  A node that a configuration not yet committed has removed still stands
+for election (4.2.2): it may be the only one that holds this configuration.  A leader that removed itself leads, without counting itself,
+until that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.core.effects import MembershipChanged, Refused, RefusedReason
+from dledger.core.events import ChangeRequested
+from dledger.core.state import CoreState
+from dledger.core.types import EntryKind, EntryMeta, Membership, NodeId, Role
+from dledger_wire.check import require
+
+
+class Memberships:
+    """The configurations a core knows, oldest first: (index of the entry, membership)."""
+
+    def __init__(self, core: CoreState, first: Membership, configs: Sequence[tuple[int, Membership]]) -> None:
+        self._core = core
+        self._configs: list[tuple[int, Membership]] = [(0, first), *configs]
+        self.current = self._configs[-1][1]
+        self.other_voters: tuple[NodeId, ...] = ()
+        self._refresh()
+        self._forget_old()
+
+    @property
+    def index(self) -> int:
+        """The entry of the configuration in force; 0 when none is in the log."""
+        return self._configs[-1][0]
+
+    def _refresh(self) -> None:
+        self.current = self._configs[-1][1]
+        self.other_voters = tuple(voter for voter in self.current.voters if voter != self._core.node_id)
+
+    @property
+    def is_voter(self) -> bool:
+        return self._core.node_id in self.current.voters
+
+    @property
+    def is_electable(self) -> bool:
+        """A voter of the configuration in force, or of the one before while that one may still be undone."""
+        if self.is_voter:
+            return True
+        undecided = len(self._configs) > 1 and self.index > self._core.commit and bool(self.current.voters)
+        return undecided and self._core.node_id in self._configs[-2][1].voters
+
+    @property
+    def follower_role(self) -> Role:
+        return Role.FOLLOWER if self.is_electable else Role.LEARNER
+
+    @property
+    def change_in_flight(self) -> bool:
+        return self.index > self._core.commit
+
+    # What the log does
+
+    def appended(self, first_index: int, entries: Sequence[EntryMeta]) -> None:
+        """Entries were added; configurations among them count from now on."""
+        changed = False
+        for at, meta in enumerate(entries):
+            if meta.kind is EntryKind.CONFIG:
+                require(meta.config is not None, "entry %d: a configuration without content", first_index + at)
+                if meta.config is not None:
+                    self._configs.append((first_index + at, meta.config))
+                    changed = True
+        if changed:
+            self._changed()
+
+    def truncated(self, from_index: int) -> None:
+        """The log was cut; configurations in the lost part count no longer."""
+        if self.index < from_index:
+            return
+        while self.index >= from_index:
+            self._configs.pop()
+        self._changed()
+
+    def replaced(self, membership: Membership, index: int) -> None:
+        """The log was replaced by a copy; ``membership`` is the one at its end."""
+        before = self.current
+        self._configs = [(index, membership)]
+        self._refresh()
+        if membership != before:
+            self._changed()
+
+    def _changed(self) -> None:
+        core = self._core
+        self._refresh()
+        core.emit(MembershipChanged(self.current))
+        if core.role is Role.LEADER:
+            core.replication.members_changed()
+        self.role_may_change()
+
+    def role_may_change(self) -> None:
+        """Between follower and learner."""
+        core = self._core
+        if core.role in (Role.FOLLOWER, Role.LEARNER) and core.role is not self.follower_role:
+            core.role = self.follower_role
+            core.tell_role()
+
+    def commit_advanced(self) -> None:
+        """Old configurations may go; whoever is out now is out for good."""
+        if len(self._configs) > 1:
+            self._forget_old()
+            self.role_may_change()
+
+    def _forget_old(self) -> None:
+        while len(self._configs) > 1 and self._configs[1][0] <= self._core.commit:
+            del self._configs[0]
+
+    # Changing
+
+    def on_change_requested(self, event: ChangeRequested) -> None:
+        core = self._core
+        reason = self._why_not(event.membership)
+        if reason is not None:
+            core.emit(Refused(reason, core.leader))
+            return
+        core.replication.append_own(EntryMeta(core.term, event.size_bytes, EntryKind.CONFIG, event.membership))
+
+    def _why_not(self, wanted: Membership) -> RefusedReason | None:
+        core = self._core
+        if core.role is not Role.LEADER:
+            return RefusedReason.NOT_LEADER
+        if not core.takes_entries:
+            return RefusedReason.STORAGE
+        if core.transfers.pending:
+            return RefusedReason.TRANSFERRING
+        if not core.confirmed:
+            return RefusedReason.NOT_READY
+        if self.change_in_flight:
+            return RefusedReason.CHANGE_IN_PROGRESS
+        if not _is_single_step(self.current, wanted):
+            return RefusedReason.INVALID_CHANGE
+        added = [voter for voter in wanted.voters if voter not in self.current.voters]
+        if added and not core.replication.has_caught_up(added[0]):
+            return RefusedReason.NOT_CAUGHT_UP
+        return None
+
+
+def _is_single_step(current: Membership, wanted: Membership) -> bool:
+    """At most one voter more or less, at least one left, nobody named twice, and a change at all."""
+    members = (*wanted.voters, *wanted.learners)
+    if not wanted.voters or len(set(members)) != len(members):
+        return False
+    if sorted(wanted.voters) == sorted(current.voters) and sorted(wanted.learners) == sorted(current.learners):
+        return False
+    changed = [voter for voter in wanted.voters if voter not in current.voters]
+    changed += [voter for voter in current.voters if voter not in wanted.voters]
+    return len(changed) <= 1

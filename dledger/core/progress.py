@@ -1,0 +1,138 @@
+"""What a leader knows of one peer, and the window of what is under way to it.
+
+    PROBE      the peer's log is not known to match: one request at a time, the next after its answer or a heartbeat's
+    REPLICATE  it matches: requests go out without waiting, as far as the window allows
+    COPY       it needs entries that are out of reach here: it was offered a copy, nothing is sent
+
+Owns the arithmetic; sends nothing.  Invariants: 0 <= match < next; in-flight requests rise; both windows are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from dledger.core.types import NodeId
+from dledger_wire.check import require
+
+
+class ProgressState(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    COPY = "copy"
+
+
+class Progress:
+    """Replication to one peer."""
+
+    __slots__ = (
+        "beat_match",
+        "commit_told",
+        "contact_ms",
+        "inflight",
+        "inflight_bytes",
+        "match",
+        "next",
+        "node",
+        "notice_open",
+        "paused",
+        "probe_due",
+        "round",
+        "state",
+    )
+
+    def __init__(self, node: NodeId, next_index: int, now_ms: int) -> None:
+        self.node = node
+        self.state = ProgressState.PROBE
+        self.match = 0
+        self.next = next_index
+        self.paused = False  # PROBE: a request is out
+        self.inflight: deque[tuple[int, int]] = deque()  # REPLICATE: (last index, bytes) of each request
+        self.inflight_bytes = 0
+        self.contact_ms = now_ms
+        self.commit_told = 0
+        self.notice_open = False  # a heartbeat is out and not answered
+        self.beat_match = -1  # ``match`` at the last heartbeat
+        self.probe_due = False  # the answer to the last heartbeat shall let one request out
+        self.round = 0
+
+    def room(self, max_messages: int, max_bytes: int) -> int:
+        """How many bytes the window still takes."""
+        if len(self.inflight) >= max_messages:
+            return 0
+        return max_bytes - self.inflight_bytes
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """A request with entries up to ``last_index`` went out without waiting."""
+        require(self.state is ProgressState.REPLICATE and last_index >= self.next, "%s: sent up to %d", self.node, last_index)
+        self.inflight.append((last_index, size_bytes))
+        self.inflight_bytes += size_bytes
+        self.next = last_index + 1
+
+    def acked(self, index: int) -> bool:
+        """The peer holds our entry ``index`` on stable storage; whether that is news.  Never lowers anything."""
+        news = index > self.match
+        if news:
+            self.match = index
+        if self.state is ProgressState.REPLICATE:
+            inflight = self.inflight
+            while inflight and inflight[0][0] <= index:
+                self.inflight_bytes -= inflight.popleft()[1]
+            if index >= self.next:
+                self.next = index + 1
+        elif self.state is ProgressState.PROBE:
+            # A late acknowledgement below the entry being probed says nothing about it.
+            if index >= self.next - 1:
+                self.become_replicate()
+        elif news:
+            self.become_replicate()
+        if self.next <= self.match:
+            self.next = self.match + 1
+        return news
+
+    def rejected(self, rejected: int, hint: int) -> bool:
+        """The peer does not hold entry ``rejected``; it may match up to ``hint``.  False when the answer is a late one."""
+        if self.state is ProgressState.REPLICATE:
+            if not self.match < rejected < self.next:
+                return False
+            self.become_probe()
+            return True
+        if self.state is not ProgressState.PROBE or rejected != self.next - 1:
+            return False
+        self.next = max(min(rejected, hint + 1), 1)
+        # Denying what it had acknowledged is legal only when its disk lost it (ASYNC_FLUSH); counting it again is always safe.
+        self.match = min(self.match, self.next - 1)
+        self.paused = False
+        return True
+
+    def become_probe(self) -> None:
+        self.state = ProgressState.PROBE
+        self.next = self.match + 1
+        self.paused = False
+        self._empty_window()
+
+    def become_replicate(self) -> None:
+        self.state = ProgressState.REPLICATE
+        self.next = self.match + 1
+        self.paused = False
+        self._empty_window()
+
+    def become_copy(self) -> None:
+        self.state = ProgressState.COPY
+        self._empty_window()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way to the peer."""
+        return self.state is ProgressState.REPLICATE and self.next == self.match + 1
+
+    def check(self, last_index: int, max_messages: int) -> None:
+        """Raise unless the invariants hold."""
+        require(0 <= self.match < self.next <= last_index + 1, "%s: match %d next %d of %d", self.node, self.match, self.next, last_index)
+        require(len(self.inflight) <= max_messages, "%s: %d in flight", self.node, len(self.inflight))
+        require(self.inflight_bytes == sum(size for _last, size in self.inflight), "%s: window miscounted", self.node)
+        require(not self.inflight or self.inflight[0][0] > self.match, "%s: acknowledged and in flight", self.node)
+
+    def _empty_window(self) -> None:
+        self.inflight.clear()
+        self.inflight_bytes = 0

@@ -1,0 +1,352 @@
+"""The Raft core's face: one event in, a list of effects out.
+
+Owns the dispatch and the one rule that stands before every message: *what its term says about the sender's and our own*.  Everything
+else belongs to the parts (election, replication, following, membership, reads, transfer), which share ``CoreState``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dledger.core.config import CoreConfig
+from dledger.core.effects import Effect, FetchCopy, ReadFailed, Refused, RefusedReason
+from dledger.core.election import Elections
+from dledger.core.events import (
+    Applied,
+    Campaign,
+    ChangeRequested,
+    CopyDone,
+    Event,
+    HardStateStored,
+    LogTrimmed,
+    PeerLost,
+    Propose,
+    ReadRequested,
+    Received,
+    StorageFailed,
+    StorageRecovered,
+    Stored,
+    Tick,
+    TransferRequested,
+)
+from dledger.core.following import Following
+from dledger.core.invariants import check_invariants
+from dledger.core.membership import Memberships
+from dledger.core.messages import (
+    AppendRequest,
+    AppendResponse,
+    CopyOffer,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from dledger.core.reads import Reads
+from dledger.core.replication import Replication
+from dledger.core.saved import LogView, Saved
+from dledger.core.state import CoreState, DrawSource, Storage
+from dledger.core.status import CoreStatus, PeerProgress
+from dledger.core.transfer import Transfers
+from dledger.core.types import EntryId, Membership, NodeId, Role
+from dledger_wire.check import require
+
+_FROM_LEADER = (AppendRequest, Heartbeat, CopyOffer, TimeoutNow)
+_TO_LEADER = (AppendResponse, HeartbeatResponse, ReadIndexRequest)
+
+
+class Raft:
+    """One replica's protocol state.  ``step`` is the only way to change it."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        node_id: NodeId,
+        membership: Membership,
+        saved: Saved,
+        random: DrawSource,
+        log_view: LogView,
+        *,
+        now_ms: int = 0,
+    ) -> None:
+        core = self._core = CoreState(config, node_id, saved, log_view, random, now_ms)
+        core.memberships = Memberships(core, membership, saved.configs)
+        core.following = Following(core)
+        core.transfers = Transfers(core)
+        core.reads = Reads(core)
+        core.replication = Replication(core)
+        core.elections = Elections(core)
+        core.memberships.role_may_change()
+        core.effects = []
+        self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
+            Tick: self._on_tick,
+            Received: self._on_received,
+            Propose: core.replication.on_propose,
+            Stored: self._on_stored,
+            HardStateStored: self._on_hard_state_stored,
+            Applied: self._on_applied,
+            ReadRequested: self._on_read_requested,
+            TransferRequested: core.transfers.on_requested,
+            ChangeRequested: core.memberships.on_change_requested,
+            PeerLost: self._on_peer_lost,
+            CopyDone: core.following.on_copy_done,
+            LogTrimmed: core.following.on_log_trimmed,
+            StorageFailed: self._on_storage_failed,
+            StorageRecovered: self._on_storage_recovered,
+            Campaign: self._on_campaign,
+        }
+        self._receivers: Mapping[type[Message], Callable[[NodeId, Any], None]] = {
+            VoteRequest: core.elections.on_vote_request,
+            VoteResponse: core.elections.on_vote_response,
+            AppendRequest: core.following.on_append_request,
+            AppendResponse: core.replication.on_append_response,
+            Heartbeat: core.following.on_heartbeat,
+            HeartbeatResponse: core.replication.on_heartbeat_response,
+            TimeoutNow: core.elections.on_timeout_now,
+            ReadIndexRequest: core.reads.on_request,
+            ReadIndexResponse: self._on_read_response,
+            CopyOffer: core.following.on_copy_offer,
+        }
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Let ``event`` happen at ``now_ms`` (time that went back counts as standing still); returns what to do, in order."""
+        core = self._core
+        core.now_ms = max(core.now_ms, now_ms)
+        effects: list[Effect] = []
+        core.effects = effects
+        if core.storage is Storage.FAILED:
+            self._refuse(event)
+            return effects
+        self._handlers[type(event)](event)
+        core.save_hard_state()
+        return effects
+
+    def next_wakeup_ms(self) -> int | None:
+        """When the next timer is due; step a ``Tick`` then.  None: never."""
+        core = self._core
+        if core.storage is Storage.FAILED:
+            return None
+        if core.role is Role.LEADER:
+            due_ms = min(core.replication.next_heartbeat_ms, core.replication.quorum_deadline_ms)
+        else:
+            due_ms = core.elections.deadline_ms
+        for other_ms in (core.transfers.deadline_ms, core.reads.deadline_ms):
+            if other_ms is not None and other_ms < due_ms:
+                due_ms = other_ms
+        return due_ms
+
+    # Events
+
+    def _on_tick(self, _event: Tick) -> None:
+        core = self._core
+        core.transfers.on_tick()
+        core.reads.on_tick()
+        if core.role is Role.LEADER:
+            core.replication.on_tick()
+        else:
+            core.elections.on_tick()
+
+    def _on_stored(self, event: Stored) -> None:
+        self._core.replication.on_stored(event.last)
+
+    def _on_hard_state_stored(self, event: HardStateStored) -> None:
+        self._core.elections.on_hard_state_stored(event.term, event.vote)
+
+    def _on_applied(self, event: Applied) -> None:
+        core = self._core
+        require(event.index <= core.commit, "applied %d, committed %d", event.index, core.commit)
+        core.applied = max(core.applied, event.index)
+
+    def _on_read_requested(self, event: ReadRequested) -> None:
+        self._core.reads.on_requested(event.token)
+
+    def _on_peer_lost(self, event: PeerLost) -> None:
+        core = self._core
+        if core.role is Role.LEADER:
+            core.replication.on_peer_lost(event.peer)
+        else:
+            core.elections.on_leader_lost(event.peer)
+
+    def _on_campaign(self, _event: Campaign) -> None:
+        self._core.elections.on_campaign()
+
+    def _on_storage_failed(self, event: StorageFailed) -> None:
+        core = self._core
+        if event.fatal:
+            self._fail()
+            return
+        core.storage = Storage.FULL
+        if core.role is Role.LEADER:
+            core.transfers.hand_over()
+        elif core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+            core.elections.become_follower(core.term, None)
+
+    def _fail(self) -> None:
+        """Writes are lost and nobody knows which: a leader lets the best voter take over, and this node says nothing any more."""
+        core = self._core
+        if core.role is Role.LEADER:
+            core.transfers.resign()
+        elif core.role not in (Role.FOLLOWER, Role.LEARNER) or core.leader is not None:
+            core.elections.become_follower(core.term, None)
+        core.storage = Storage.FAILED
+
+    def _on_storage_recovered(self, _event: StorageRecovered) -> None:
+        self._core.storage = Storage.OK
+
+    def _refuse(self, event: Event) -> None:
+        """After a failed sync only local callers are answered."""
+        if isinstance(event, Propose | ChangeRequested | TransferRequested):
+            self._core.emit(Refused(RefusedReason.STORAGE))
+        elif isinstance(event, ReadRequested):
+            self._core.emit(ReadFailed(event.token))
+
+    # Messages
+
+    def _on_received(self, event: Received) -> None:
+        core, source, message = self._core, event.source, event.message
+        if message.term > core.term:
+            if not self._newer_term(source, message):
+                return
+        elif message.term < core.term:
+            self._older_term(source, message)
+            return
+        if core.role is Role.LEADER or not isinstance(message, _TO_LEADER):
+            self._receivers[type(message)](source, message)
+        elif isinstance(message, ReadIndexRequest):
+            core.reads.refuse(source, message.token)
+
+    def _newer_term(self, source: NodeId, message: Message) -> bool:
+        """Adopt the term unless the message is a question about an election; whether to go on with the message."""
+        core = self._core
+        if isinstance(message, VoteRequest):
+            return True  # a pre-vote changes nothing, and a live leader must not be deposed: decided there
+        if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
+            return True  # names the term that was asked about
+        if isinstance(message, _FROM_LEADER):
+            core.elections.become_follower(message.term, source)
+            return True
+        if core.role is Role.LEADER and source not in core.memberships.current:
+            return False  # a node that was removed cannot depose anybody
+        core.elections.become_follower(message.term, None)
+        return False
+
+    def _older_term(self, source: NodeId, message: Message) -> None:
+        """Answer questions of an older term with ours, or their sender would never learn it; drop late answers."""
+        core = self._core
+        if isinstance(message, AppendRequest):
+            core.following.refuse_old_leader(source, message)
+        elif isinstance(message, Heartbeat):
+            core.send(source, HeartbeatResponse(term=core.term, round=message.round))
+        elif isinstance(message, CopyOffer):
+            core.send(source, HeartbeatResponse(term=core.term, round=0))
+        elif isinstance(message, VoteRequest):
+            core.send(source, VoteResponse(term=core.term, granted=False, pre_vote=message.pre_vote), after_sync=True)
+        elif isinstance(message, VoteResponse) and message.pre_vote and not message.granted:
+            core.elections.on_vote_response(source, message)  # a voter behind in terms refused
+        elif isinstance(message, ReadIndexRequest):
+            core.reads.refuse(source, message.token)
+
+    def _on_read_response(self, _source: NodeId, message: ReadIndexResponse) -> None:
+        self._core.reads.on_response(message)
+
+    # Looking at it
+
+    @property
+    def node_id(self) -> NodeId:
+        return self._core.node_id
+
+    @property
+    def role(self) -> Role:
+        return self._core.role
+
+    @property
+    def term(self) -> int:
+        return self._core.term
+
+    @property
+    def vote(self) -> NodeId | None:
+        return self._core.vote
+
+    @property
+    def leader(self) -> NodeId | None:
+        return self._core.leader
+
+    @property
+    def is_confirmed_leader(self) -> bool:
+        """Leads, and has committed an entry of its own term."""
+        return self._core.confirmed
+
+    @property
+    def commit(self) -> int:
+        return self._core.commit
+
+    @property
+    def last(self) -> EntryId:
+        return self._core.log.last
+
+    @property
+    def durable(self) -> int:
+        return self._core.log.durable
+
+    @property
+    def membership(self) -> Membership:
+        return self._core.memberships.current
+
+    @property
+    def copy_wanted(self) -> FetchCopy | None:
+        return self._core.following.copy_wanted
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an entry in the log (or just below it)."""
+        return self._core.log.term_at(index)
+
+    def match_indexes(self) -> dict[NodeId, int]:
+        """How far each member holds the log for certain; empty unless this node leads."""
+        core = self._core
+        if core.role is not Role.LEADER:
+            return {}
+        return {core.node_id: core.log.durable} | {node: peer.match for node, peer in core.replication.peers.items()}
+
+    def status(self) -> CoreStatus:
+        core = self._core
+        replication = core.replication
+        return CoreStatus(
+            node=core.node_id,
+            role=core.role,
+            term=core.term,
+            vote=core.vote,
+            leader=core.leader,
+            confirmed=core.confirmed,
+            first_index=core.log.first_index,
+            last=core.log.last,
+            durable=core.log.durable,
+            commit=core.commit,
+            applied=core.applied,
+            membership=core.memberships.current,
+            membership_index=core.memberships.index,
+            peers=tuple(
+                PeerProgress(
+                    node=peer.node,
+                    state=peer.state.value,
+                    match=peer.match,
+                    next=peer.next,
+                    inflight_messages=len(peer.inflight),
+                    inflight_bytes=peer.inflight_bytes,
+                    silent_ms=core.now_ms - peer.contact_ms,
+                )
+                for peer in replication.peers.values()
+            ),
+            uncommitted_bytes=replication.uncommitted_bytes if core.role is Role.LEADER else 0,
+            transfer_target=core.transfers.target,
+            storage=core.storage.value,
+            protocol_errors=replication.protocol_errors,
+            ack_regressions=replication.ack_regressions,
+        )
+
+    def check_invariants(self) -> None:
+        """Raise InvariantBrokenError when the core is in a state its own rules exclude."""
+        check_invariants(self._core)

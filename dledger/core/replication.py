@@ -1,0 +1,352 @@
+"""The leader's side: sending entries, counting acknowledgements, committing, heartbeats and the check for a majority.
+
+Owns the progress of every peer and the term's first own entry.  *Only an entry of the leader's own term is committed by counting, and
+only replicas that have it on stable storage count*, the leader too: it sends before its own write is done and may commit without itself.
+*An acknowledgement names (index, term) and counts only if that entry is in the leader's log.*  A leader that has not heard from a majority
+for an election timeout steps down.
+
+Load is bounded by construction: two windows a peer, one probe at a time, one open heartbeat beyond the regular ones, and a limit on the
+leader's uncommitted bytes.  A lost request is found by the next heartbeat's answer: a peer whose acknowledgements stand still while
+something is under way gets one empty request, which it rejects when something is missing.
+"""
+
+from __future__ import annotations
+
+from dledger.core.effects import Append, Refused, RefusedReason
+from dledger.core.events import Propose
+from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
+from dledger.core.progress import Progress, ProgressState
+from dledger.core.quorum import quorum_value
+from dledger.core.state import CoreState, Storage
+from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
+from dledger_wire.check import require
+
+# A no-op is a header without a body (docs/formats.md).
+NO_OP_SIZE_BYTES = 48
+
+
+class Replication:
+    """What a core does while it leads."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+        self.peers: dict[NodeId, Progress] = {}
+        self._voters: tuple[Progress, ...] = ()
+        self._counts_itself = False
+        self.term_start = 0
+        self.uncommitted_bytes = 0
+        self.protocol_errors = 0
+        self.ack_regressions = 0
+        self.next_heartbeat_ms = 0
+        self.quorum_deadline_ms = 0
+        self._durable_moved_ms = 0
+
+    # Beginning and end
+
+    def start(self) -> None:
+        """Elected: an entry of the own term at once, so that what came before can be committed."""
+        core = self._core
+        self.peers = {}
+        self._set_peers(core.log.last.index + 1)
+        self.term_start = core.log.last.index + 1
+        self.uncommitted_bytes = 0
+        self._durable_moved_ms = core.now_ms
+        self.next_heartbeat_ms = core.now_ms + core.config.heartbeat_interval_ms
+        self._set_quorum_deadline()
+        self.append_own(EntryMeta(core.term, NO_OP_SIZE_BYTES, EntryKind.NO_OP))
+
+    def stop(self) -> None:
+        self.peers = {}
+        self._voters = ()
+
+    def members_changed(self) -> None:
+        """The configuration in force changed while leading."""
+        core = self._core
+        self._set_peers(core.log.last.index + 1)
+        self._set_quorum_deadline()
+        if core.transfers.target is not None and core.transfers.target not in core.memberships.current.voters:
+            core.transfers.target_gone()
+        self._maybe_commit()
+        if core.role is Role.LEADER:
+            core.reads.confirm()
+
+    def _set_peers(self, next_index: int) -> None:
+        core = self._core
+        membership = core.memberships.current
+        old, self.peers = self.peers, {}
+        for node in (*membership.voters, *membership.learners):
+            if node != core.node_id:
+                self.peers[node] = old.get(node) or Progress(node, next_index, core.now_ms)
+        self._voters = tuple(self.peers[voter] for voter in core.memberships.other_voters)
+        self._counts_itself = core.memberships.is_voter
+
+    # Entries
+
+    def on_propose(self, event: Propose) -> None:
+        core = self._core
+        reason = self._why_not(event.size_bytes)
+        if reason is not None:
+            core.emit(Refused(reason, core.leader))
+            return
+        self.append_own(EntryMeta(core.term, event.size_bytes, event.kind))
+
+    def _why_not(self, size_bytes: int) -> RefusedReason | None:
+        core = self._core
+        if core.role is not Role.LEADER:
+            return RefusedReason.NOT_LEADER
+        if not core.takes_entries:
+            return RefusedReason.STORAGE
+        if core.transfers.pending:
+            return RefusedReason.TRANSFERRING
+        if self.uncommitted_bytes and self.uncommitted_bytes + size_bytes > core.config.max_uncommitted_bytes:
+            return RefusedReason.BUSY
+        return None
+
+    def append_own(self, meta: EntryMeta) -> None:
+        """Add an entry of this leader's and send it to everybody."""
+        core = self._core
+        if core.log.durable == core.log.last.index:
+            self._durable_moved_ms = core.now_ms
+        core.log.append((meta,))
+        self.uncommitted_bytes += meta.size_bytes
+        index = core.log.last.index
+        core.emit(Append(index, (meta,)))
+        peers = list(self.peers.values())
+        if meta.kind is EntryKind.CONFIG:
+            # Those it removes are told too, so that they stop standing for election.
+            self._send_all(peers)
+            core.memberships.appended(index, (meta,))
+            peers = list(self.peers.values())
+        self._send_all(peers)
+
+    def _send_all(self, peers: list[Progress]) -> None:
+        for peer in peers:
+            self.replicate(peer)
+
+    def replicate(self, peer: Progress) -> None:
+        """Send what the peer lacks, as far as its state and window allow."""
+        if peer.state is ProgressState.REPLICATE:
+            config, last = self._core.config, self._core.log.last.index
+            while peer.next <= last:
+                room = peer.room(config.max_inflight_messages, config.max_inflight_bytes)
+                if room <= 0 or not self._send_batch(peer, min(room, config.max_append_bytes)):
+                    return
+        elif peer.state is ProgressState.PROBE and not peer.paused:
+            peer.paused = True
+            self._send_batch(peer, self._core.config.max_append_bytes)
+
+    def _send_batch(self, peer: Progress, max_bytes: int) -> bool:
+        """Send one request from ``peer.next`` on; False when nothing more can go now."""
+        core = self._core
+        log, first = core.log, peer.next
+        prev_term = log.term_at(first - 1)
+        entries = log.metas(first, max_bytes) if prev_term is not None and first <= log.last.index else ()
+        if prev_term is None or (not entries and first <= log.last.index):
+            self._offer_copy(peer)
+            return False
+        size = sum([entry.size_bytes for entry in entries])
+        if size > max_bytes and peer.inflight:
+            return False  # a large entry waits until the window is empty, then goes alone
+        request = AppendRequest(term=core.term, prev=EntryId(first - 1, prev_term), entries=entries, commit=core.commit)
+        core.send(peer.node, request)
+        verified = first - 1 + len(entries)
+        peer.commit_told = max(peer.commit_told, min(core.commit, verified))
+        if peer.state is ProgressState.REPLICATE and entries:
+            peer.sent(verified, size)
+        return True
+
+    def _send_empty(self, peer: Progress) -> None:
+        """Ask whether the peer has everything that was sent: a request without entries behind the last one."""
+        core = self._core
+        prev_term = core.log.term_at(peer.next - 1)
+        if prev_term is not None:
+            core.send(peer.node, AppendRequest(term=core.term, prev=EntryId(peer.next - 1, prev_term), entries=(), commit=core.commit))
+
+    def _offer_copy(self, peer: Progress) -> None:
+        core = self._core
+        peer.become_copy()
+        upto = EntryId(core.commit, core.log.term_at(core.commit) or 0)
+        core.send(peer.node, CopyOffer(term=core.term, first_available=core.log.first_index, upto=upto))
+
+    # Acknowledgements
+
+    def on_append_response(self, source: NodeId, message: AppendResponse) -> None:
+        core, peer = self._core, self.peers.get(source)
+        if peer is None:
+            return
+        peer.contact_ms = core.now_ms
+        if not message.success:
+            self._on_rejection(peer, message)
+            return
+        match = message.match
+        if match.index > core.log.last.index:
+            self.protocol_errors += 1
+        elif core.log.holds(match):
+            if peer.acked(match.index):
+                self._maybe_commit()
+                if core.role is not Role.LEADER:
+                    return
+                core.transfers.advanced(peer)
+            self.replicate(peer)
+            self.tell_commit(peer)
+
+    def _on_rejection(self, peer: Progress, message: AppendResponse) -> None:
+        hint = message.match
+        found = self._core.log.terms.last_at_or_below(hint.index, hint.term)
+        hint_index = found.index if found is not None else min(hint.index, self._core.log.before.index - 1)
+        match = peer.match
+        if peer.rejected(message.rejected, hint_index):
+            self.ack_regressions += peer.match < match
+            self.replicate(peer)
+
+    def on_stored(self, last: EntryId) -> None:
+        """This node's own entries reached stable storage."""
+        core = self._core
+        if core.log.stored(last) and core.role is Role.LEADER:
+            self._durable_moved_ms = core.now_ms
+            self._maybe_commit()
+
+    def _maybe_commit(self) -> None:
+        core = self._core
+        values = [peer.match for peer in self._voters]
+        if self._counts_itself:
+            values.append(core.log.durable)
+        if not values:
+            return
+        index = quorum_value(values)
+        if index > core.commit and index >= self.term_start:
+            self._commit(index)
+
+    def _commit(self, index: int) -> None:
+        core = self._core
+        self.uncommitted_bytes -= core.log.size_between(max(core.commit + 1, self.term_start), index)
+        require(self.uncommitted_bytes >= 0, "uncommitted bytes miscounted: %d", self.uncommitted_bytes)
+        core.commit_to(index)
+        if not core.confirmed:
+            core.confirmed = True
+            core.tell_role()
+            core.reads.start_round()
+        core.memberships.commit_advanced()
+        if not core.memberships.is_voter and not core.memberships.change_in_flight:
+            core.transfers.resign()
+            return
+        for peer in self.peers.values():
+            self.tell_commit(peer)
+
+    def tell_commit(self, peer: Progress) -> None:
+        """Let an idle peer know of a new commit index at once; one that gets entries learns it from those."""
+        core = self._core
+        if peer.notice_open or not peer.idle or peer.commit_told >= min(core.commit, peer.match):
+            return
+        self._send_heartbeat(peer)
+
+    # Heartbeats
+
+    def _send_heartbeat(self, peer: Progress) -> None:
+        core = self._core
+        commit = min(core.commit, peer.match)
+        peer.commit_told = max(peer.commit_told, commit)
+        peer.notice_open = True
+        core.send(peer.node, Heartbeat(term=core.term, commit=commit, round=core.reads.round))
+
+    def ask_voters(self) -> None:
+        """Open a read round."""
+        for peer in self._voters:
+            self._send_heartbeat(peer)
+
+    def voter_rounds(self, own: int) -> list[int]:
+        """The newest round each voter has answered; ``own`` stands for this node's."""
+        rounds = [peer.round for peer in self._voters]
+        if self._counts_itself:
+            rounds.append(own)
+        return rounds
+
+    def on_heartbeat_response(self, source: NodeId, message: HeartbeatResponse) -> None:
+        core, peer = self._core, self.peers.get(source)
+        if peer is None:
+            return
+        peer.contact_ms = core.now_ms
+        peer.notice_open = False
+        if peer.round < message.round <= core.reads.round:
+            peer.round = message.round
+            core.reads.confirm()
+        if peer.probe_due:
+            peer.probe_due = False
+            if peer.state is ProgressState.PROBE:
+                peer.paused = False
+                self.replicate(peer)
+            elif peer.state is ProgressState.COPY:
+                self._offer_copy(peer)
+            else:
+                self._send_empty(peer)
+        self.tell_commit(peer)
+
+    def on_tick(self) -> None:
+        """Heartbeats and the check for a majority."""
+        core = self._core
+        if core.now_ms >= self.quorum_deadline_ms:
+            self._set_quorum_deadline()
+            if core.now_ms >= self.quorum_deadline_ms:
+                core.elections.become_follower(core.term, None)
+                return
+        if core.now_ms < self.next_heartbeat_ms:
+            return
+        self.next_heartbeat_ms = core.now_ms + core.config.heartbeat_interval_ms
+        for peer in self.peers.values():
+            stalled = peer.match == peer.beat_match and bool(peer.inflight)
+            peer.probe_due = stalled or peer.state is not ProgressState.REPLICATE
+            peer.beat_match = peer.match
+            self._send_heartbeat(peer)
+        core.transfers.on_heartbeat()
+        self._set_quorum_deadline()
+        self._watch_own_disk()
+
+    def _set_quorum_deadline(self) -> None:
+        """An election timeout after a majority was last heard from."""
+        contacts = [peer.contact_ms for peer in self._voters]
+        if self._counts_itself:
+            contacts.append(self._core.now_ms)
+        heard_ms = quorum_value(contacts) if contacts else self._core.now_ms
+        self.quorum_deadline_ms = heard_ms + self._core.config.election_timeout_ms
+
+    def _watch_own_disk(self) -> None:
+        """A leader whose disk is full, or slower than an election timeout, gives leadership away."""
+        core = self._core
+        waiting = self._counts_itself and core.log.durable < core.log.last.index
+        slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
+        if slow or core.storage is Storage.FULL:
+            core.transfers.hand_over()
+
+    # Peers
+
+    def on_peer_lost(self, node: NodeId) -> None:
+        """What was under way to the peer is lost."""
+        peer = self.peers.get(node)
+        if peer is not None and peer.state is not ProgressState.COPY:
+            peer.become_probe()
+            peer.paused = True
+            peer.notice_open = False
+
+    def best_voter(self) -> Progress | None:
+        """The voter that has most of the log among those heard from lately."""
+        core = self._core
+        since_ms = core.now_ms - core.config.election_timeout_ms
+        live = [peer for peer in self._voters if peer.contact_ms > since_ms]
+        return max(live, key=lambda peer: peer.match, default=None)
+
+    def has_caught_up(self, node: NodeId) -> bool:
+        """Whether a learner follows closely enough to become a voter without holding up commits."""
+        core, peer = self._core, self.peers.get(node)
+        if peer is None or peer.state is not ProgressState.REPLICATE:
+            return False
+        recent = core.now_ms - peer.contact_ms < core.config.election_timeout_ms
+        return recent and core.commit - peer.match <= core.config.max_inflight_messages
+
+    def check(self) -> None:
+        """Raise unless the leader's invariants hold."""
+        core = self._core
+        require(core.leader == core.node_id, "a leader that follows %s", core.leader)
+        require(core.log.last.index >= self.term_start, "a leader without an entry of its own")
+        for peer in self.peers.values():
+            peer.check(core.log.last.index, core.config.max_inflight_messages)
+            require(peer.inflight_bytes <= core.config.max_inflight_bytes or len(peer.inflight) == 1, "%s: window overrun", peer.node)

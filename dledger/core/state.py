@@ -1,0 +1,127 @@
+"""What the parts of the core share: promises, role, log, commit index, and the effects of the step being made.
+
+Owns the two rules every part relies on: *the hard state is saved before anything that rests on it* (one record a step, in front of the
+first write or message that follows) and *no message leaves before the term it carries is on stable storage*.  Also the commit index,
+which only rises.  The parts (elections, replication ...) find each other through here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from dledger.core.config import CoreConfig
+from dledger.core.effects import CommitTo, Effect, RoleChanged, SaveHardState, Send
+from dledger.core.log_index import LogIndex
+from dledger.core.messages import Message
+from dledger.core.saved import LogView, Saved
+from dledger.core.types import NodeId, Role
+from dledger_wire.check import require
+
+if TYPE_CHECKING:
+    from dledger.core.election import Elections
+    from dledger.core.following import Following
+    from dledger.core.membership import Memberships
+    from dledger.core.reads import Reads
+    from dledger.core.replication import Replication
+    from dledger.core.transfer import Transfers
+
+
+class DrawSource(Protocol):
+    """The randomness the core needs (``random.Random`` satisfies it)."""
+
+    def randrange(self, start: int, stop: int) -> int: ...
+    def getrandbits(self, k: int) -> int: ...
+
+
+class Storage(Enum):
+    """FULL: keeps what it has and takes nothing new.  FAILED: nothing written may be trusted, the node is finished."""
+
+    OK = "ok"
+    FULL = "full"
+    FAILED = "failed"
+
+
+class CoreState:
+    """Shared by the parts of one core; see the module."""
+
+    elections: Elections
+    replication: Replication
+    following: Following
+    memberships: Memberships
+    reads: Reads
+    transfers: Transfers
+
+    def __init__(self, config: CoreConfig, node_id: NodeId, saved: Saved, view: LogView, random: DrawSource, now_ms: int) -> None:
+        self.config = config
+        self.node_id = node_id
+        self.random = random
+        self.now_ms = now_ms
+        self.term = saved.hard_state.term
+        self.vote = saved.hard_state.vote
+        self.hard_state_durable = True
+        self._hard_state_dirty = False
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self.confirmed = False
+        self.log = LogIndex(saved, view)
+        self.commit = max(saved.commit, saved.before.index)
+        self.applied = self.commit
+        self.storage = Storage.OK
+        self.effects: list[Effect] = []
+        self._told: tuple[Role, int, NodeId | None, bool] = (self.role, self.term, None, False)
+        require(self.log.terms.last_term <= self.term, "hard state of term %d is older than the log (%s)", self.term, self.log.last)
+        require(self.commit <= self.log.last.index, "committed up to %d, log ends at %s", self.commit, self.log.last)
+
+    # Effects
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect that rests on the hard state (a write) or asks for no I/O."""
+        if self._hard_state_dirty:
+            self.save_hard_state()
+        self.effects.append(effect)
+
+    def send(self, to: NodeId, message: Message, *, after_sync: bool = False) -> None:
+        if self._hard_state_dirty:
+            self.save_hard_state()
+        self.effects.append(Send(to, message, after_sync or not self.hard_state_durable))
+
+    def promise(self, term: int, vote: NodeId | None) -> None:
+        """A new hard state; terms never go back and a vote is never taken back within its term."""
+        require(
+            term > self.term or (term == self.term and self.vote in (None, vote)), "%s, %s after %s", term, vote, (self.term, self.vote)
+        )
+        if term > self.term:
+            self.confirmed = False
+        if (term, vote) != (self.term, self.vote):
+            self.term, self.vote = term, vote
+            self._hard_state_dirty = True
+            self.hard_state_durable = False
+
+    def save_hard_state(self) -> None:
+        """Put a changed hard state into the write stream."""
+        if self._hard_state_dirty:
+            self._hard_state_dirty = False
+            self.effects.append(SaveHardState(self.term, self.vote))
+
+    def tell_role(self) -> None:
+        """Tell the driver of a change of role, term, leader or confirmation."""
+        now = (self.role, self.term, self.leader, self.confirmed)
+        if now != self._told:
+            self._told = now
+            self.effects.append(RoleChanged(*now))
+
+    # Commit index
+
+    def commit_to(self, index: int) -> None:
+        """Everything up to ``index`` is committed (never lowers)."""
+        if index <= self.commit:
+            return
+        require(index <= self.log.last.index, "commit %d beyond the log's end %s", index, self.log.last)
+        self.commit = index
+        self.effects.append(CommitTo(index))
+        self.log.committed(index)
+
+    @property
+    def takes_entries(self) -> bool:
+        return self.storage is Storage.OK

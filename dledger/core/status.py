@@ -1,0 +1,49 @@
+"""One look at a core, for operators and tests.  Owns values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.core.types import EntryId, Membership, NodeId, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerProgress:
+    """What a leader knows of one member."""
+
+    node: NodeId
+    state: str
+    match: int
+    next: int
+    inflight_messages: int
+    inflight_bytes: int
+    silent_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStatus:
+    """A core at one moment; ``peers`` is empty unless it leads.
+
+    ``protocol_errors`` counts answers that no correct peer gives, ``ack_regressions`` followers that denied what they had acknowledged
+    (legal only under ASYNC_FLUSH or after their disk lied).
+    """
+
+    node: NodeId
+    role: Role
+    term: int
+    vote: NodeId | None
+    leader: NodeId | None
+    confirmed: bool
+    first_index: int
+    last: EntryId
+    durable: int
+    commit: int
+    applied: int
+    membership: Membership
+    membership_index: int
+    peers: tuple[PeerProgress, ...]
+    uncommitted_bytes: int
+    transfer_target: NodeId | None
+    storage: str
+    protocol_errors: int
+    ack_regressions: int

@@ -1,0 +1,119 @@
+"""Handing leadership over: on request, because the leader left the group, or because its disk fails it.
+
+Owns the transfer in progress.  While one is, proposals are refused; the target gets what it lacks, then the order to stand for election
+at once.  Given up by itself after an election timeout.  The end of it is seen by the old leader when it hears from the new one.
+"""
+
+from __future__ import annotations
+
+from dledger.core.effects import Refused, RefusedReason, TransferEnded
+from dledger.core.events import TransferRequested
+from dledger.core.messages import TimeoutNow
+from dledger.core.progress import Progress, ProgressState
+from dledger.core.state import CoreState
+from dledger.core.types import NodeId, Role
+
+
+class Transfers:
+    """At most one transfer at a time."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+        self.target: NodeId | None = None
+        self._ordered = False
+        # After stepping down: whom we expect to hear from as leader.
+        self._awaited: NodeId | None = None
+        self._deadline_ms = 0
+        self._next_hand_over_ms = 0
+
+    @property
+    def pending(self) -> bool:
+        return self.target is not None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return self._deadline_ms if self.target is not None or self._awaited is not None else None
+
+    def on_requested(self, event: TransferRequested) -> None:
+        core = self._core
+        if core.role is not Role.LEADER:
+            core.emit(Refused(RefusedReason.NOT_LEADER, core.leader))
+            return
+        target = event.target
+        if target is None:
+            best = core.replication.best_voter()
+            target = best.node if best is not None else None
+        if target == core.node_id and self.target is not None:
+            self._end(done=False)  # back to ourselves: called off
+        elif target is None or target == core.node_id or target not in core.memberships.current.voters:
+            core.emit(Refused(RefusedReason.UNKNOWN_TARGET, core.leader))
+        elif target != self.target:  # asked again for the same one, it is not given more time
+            self._begin(target)
+
+    def _begin(self, target: NodeId) -> None:
+        core = self._core
+        if self.target is not None:
+            self._end(done=False)
+        self.target, self._ordered = target, False
+        self._deadline_ms = core.now_ms + core.config.election_timeout_ms
+        progress = core.replication.peers[target]
+        if progress.state is ProgressState.PROBE:
+            progress.paused = False
+        core.replication.replicate(progress)
+        self.advanced(progress)
+
+    def hand_over(self) -> None:
+        """Give leadership away because this node's disk is full or slow; again later when nobody takes it."""
+        core = self._core
+        if self.target is not None or core.now_ms < self._next_hand_over_ms:
+            return
+        best = core.replication.best_voter()
+        if best is not None and best.state is ProgressState.REPLICATE:
+            self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
+            self._begin(best.node)
+
+    def advanced(self, progress: Progress) -> None:
+        """The target may have everything now: order it to take over."""
+        core = self._core
+        if progress.node == self.target and not self._ordered and progress.match == core.log.last.index:
+            self._ordered = True
+            core.send(progress.node, TimeoutNow(term=core.term))
+
+    def on_heartbeat(self) -> None:
+        """The order may have been lost."""
+        if self.target is not None and self._ordered:
+            self._core.send(self.target, TimeoutNow(term=self._core.term))
+
+    def resign(self) -> None:
+        """This leader is no member any more: the best voter shall take over, then it steps down."""
+        core = self._core
+        best = core.replication.best_voter()
+        if best is not None:
+            core.send(best.node, TimeoutNow(term=core.term))
+        core.elections.become_follower(core.term, None)
+
+    # Ends
+
+    def _end(self, *, done: bool) -> None:
+        target, self.target, self._awaited = self.target or self._awaited, None, None
+        if target is not None:
+            self._core.emit(TransferEnded(target, done))
+
+    def target_gone(self) -> None:
+        if self.target is not None:
+            self._end(done=False)
+
+    def leadership_lost(self) -> None:
+        """Perhaps the target took it; its first message tells."""
+        if self.target is not None:
+            self._awaited, self.target = self.target, None
+            self._deadline_ms = self._core.now_ms + self._core.config.election_timeout_ms
+
+    def leader_known(self, leader: NodeId) -> None:
+        if self._awaited is not None:
+            self._end(done=leader == self._awaited)
+
+    def on_tick(self) -> None:
+        deadline_ms = self.deadline_ms
+        if deadline_ms is not None and deadline_ms <= self._core.now_ms:
+            self._end(done=False)
