@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dledger_wire.grpc_network import GrpcNetwork
+from dledger_wire.mixed_network import MixedNetwork
 from dledger_wire.rpc import Network
+from dledger_wire.tcp_network import TcpNetwork
 
 
 class World(Protocol):
@@ -30,8 +32,11 @@ class World(Protocol):
         ...
 
 
-class GrpcWorld:
+class SocketWorld:
+    """Real sockets on loopback."""
+
     name = "grpc"
+    make: Callable[[], Network] = GrpcNetwork
 
     def run(self, scenario: Callable[[World], Awaitable[None]]) -> None:
         async def bounded() -> None:
@@ -40,7 +45,7 @@ class GrpcWorld:
         asyncio.run(bounded())
 
     def network(self) -> Network:
-        return GrpcNetwork()
+        return type(self).make()
 
     def address(self) -> str:
         with socket.socket() as probe:
@@ -48,4 +53,14 @@ class GrpcWorld:
             return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-WORLDS: list[Callable[[], World]] = [GrpcWorld]
+class TcpWorld(SocketWorld):
+    name = "tcp"
+    make = TcpNetwork
+
+
+class MixedWorld(SocketWorld):
+    name = "mixed"
+    make = MixedNetwork
+
+
+WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, MixedWorld]
