@@ -6,9 +6,19 @@ arrays that spare everybody a walk over the frames, and the frames themselves in
     header 80 | topic, padded to 8 | sizes u32[n] | tag hashes i32[n] | unique key hashes i32[n] | key owners u32[k] | key hashes i32[k] |
     frames, padded to 8
 
-The client fills everything but the stamps.  ``crc`` covers arrays and frames as the client sent them: it is checked once, by the leader,
-and zeroed when the batch is stamped, since from then on the entry's body CRC covers every byte.  A command record has the same first 16
-bytes and a JSON body.  All integers are big-endian.
+The client fills everything but the stamps.  ``crc`` is the crc32c of the whole record as the client sent it, with this field and the stamps
+zero: it is checked once, by the leader, and zeroed when the batch is stamped, since from then on the entry's body CRC covers every byte.
+A command record has the same first 16 bytes and a JSON body.  All integers are big-endian.
+
+    encode_batch(topic, queue_id, frames, sizes, tag_hashes, unique_hashes, *, key_owners, key_hashes, sequence) -> bytes
+    encode_batch_parts(...) -> list[Buffer]       the same, unjoined: for whoever joins it with other bytes anyway
+    BatchView(data, pos)                          zero-copy view of one record
+    iter_records(body) -> Iterator[BatchView | CommandView];  client_batches(payload) -> list[BatchView]
+    check_batch(batch, max_message_size) -> heads          a client's batch, whole: CRC, arrays, every frame, hashes
+    stamp_batch(out, at, batch, *, log_pos, first_queue_offset, store_timestamp, store_host)
+    encode_command(kind, arguments) -> bytes;  CommandView.kind, .arguments
+
+``batch_build.py`` makes a record from bodies, tags and keys in one call.
 """
 
 from __future__ import annotations
@@ -22,9 +32,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire.batch_hashes import check_hashes
+from dledger_wire.check import require
 from dledger_wire.checksum import Buffer, crc32c
-from dledger_wire.errors import CorruptBatchError, MessageTooLargeError
-from dledger_wire.frame import MIN_FRAME_SIZE, Records, check_frames, frame_positions, host_kinds, stamp_frames, uniform_stride
+from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+from dledger_wire.frame_check import check_frames
+from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, MIN_FRAME_SIZE
+from dledger_wire.frames import Records, frame_positions, host_kinds, stamp_frames, uniform_stride
 
 MAGIC = 0x444C4252  # "DLBR"
 VERSION = 1
@@ -48,18 +62,20 @@ HEADER = struct.Struct(
     "I"  # 40 producer epoch
     "I"  # 44 size of the frames
     "Q"  # 48 first sequence
-    "I"  # 56 crc of arrays and frames (zero once stamped)
+    "I"  # 56 crc32c of the record as sent (zero once stamped)
     "H"  # 60 topic length
     "H"  # 62 reserved, 0
     "Q"  # 64 store time in ms (stamped)
     "Q"  # 72 reserved, 0
 )
 HEADER_SIZE = 80
-COMMAND_HEADER = struct.Struct(">IIBBHI")
+COMMAND_HEADER = struct.Struct(">IIBBHI")  # as far as the size of the JSON
+_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 COMMAND_HEADER_SIZE = 16
 _FIRST_OFFSET_AT, _CRC_AT, _STORE_TIME_AT = 24, 56, 64
+_MAX_OVERHEAD = MIN_FRAME_SIZE + 12 + 255 + 1 + MAX_PROPERTIES_BYTES  # an IPv6 born host, the longest topic
 if HEADER.size != HEADER_SIZE or COMMAND_HEADER.size != COMMAND_HEADER_SIZE:
-    raise AssertionError("record headers must take 80 and 16 bytes")
+    raise ImportError(f"record headers take {HEADER.size} and {COMMAND_HEADER.size} bytes, expected 80 and 16")
 
 Int32s = npt.NDArray[np.int32]
 
@@ -90,39 +106,49 @@ def encode_batch(
     sequence: Sequence64 | None = None,
 ) -> bytes:
     """One batch record as a client sends it; arrays of equal length, one element a message (keys: one element a key)."""
+    return b"".join(
+        encode_batch_parts(
+            topic, queue_id, frames, sizes, tag_hashes, unique_hashes, key_owners=key_owners, key_hashes=key_hashes, sequence=sequence
+        )
+    )
+
+
+def encode_batch_parts(
+    topic: str,
+    queue_id: int,
+    frames: bytes,
+    sizes: npt.NDArray[np.uint32],
+    tag_hashes: Int32s,
+    unique_hashes: Int32s,
+    *,
+    key_owners: npt.NDArray[np.uint32] | None = None,
+    key_hashes: Int32s | None = None,
+    sequence: Sequence64 | None = None,
+) -> list[Buffer]:
+    """``encode_batch`` before its join: header, topic and arrays, frames, padding."""
     packed_topic = topic.encode()
     owners = key_owners if key_owners is not None else np.empty(0, np.uint32)
     hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
+    require(len(tag_hashes) == len(unique_hashes) == len(sizes) and len(owners) == len(hashes), "columns of unequal length")
+    if not 0 < len(sizes) <= MAX_MESSAGES:
+        raise InvalidArgumentError(f"a batch of {len(sizes)} messages; expected 1 to {MAX_MESSAGES}")
     columns: list[npt.NDArray[Any]] = [sizes, tag_hashes, unique_hashes, owners, hashes]
-    arrays = b"".join(column.astype(">u4" if column.dtype.kind == "u" else ">i4").tobytes() for column in columns)
-    body_size = HEADER_SIZE + _padded(len(packed_topic)) + len(arrays) + len(frames)
+    arrays = [column.astype(">u4" if column.dtype.kind == "u" else ">i4").tobytes() for column in columns]
+    front = b"".join([packed_topic, bytes(_padded(len(packed_topic)) - len(packed_topic)), *arrays])
+    unpadded = HEADER_SIZE + len(front) + len(frames)
+    padding = bytes(_padded(unpadded) - unpadded)
     made_by = sequence or Sequence64(0, 0, 0)
-    header = HEADER.pack(
-        MAGIC,
-        _padded(body_size),
-        VERSION,
-        KIND_MESSAGES,
-        FLAG_SEQUENCED if sequence else 0,
-        len(sizes),
-        queue_id,
-        len(owners),
-        0,
-        made_by.producer_id,
-        made_by.epoch,
-        len(frames),
-        made_by.first_sequence,
-        crc32c(arrays, frames),
-        len(packed_topic),
-        0,
-        0,
-        0,
-    )
-    topic_padding = bytes(_padded(len(packed_topic)) - len(packed_topic))
-    return b"".join([header, packed_topic, topic_padding, arrays, frames, bytes(_padded(body_size) - body_size)])
+    flags = FLAG_SEQUENCED if sequence else 0
+    fields = [MAGIC, unpadded + len(padding), VERSION, KIND_MESSAGES, flags, len(sizes), queue_id, len(owners), 0, made_by.producer_id]
+    fields += [made_by.epoch, len(frames), made_by.first_sequence, 0, len(packed_topic), 0, 0, 0]
+    header = bytearray(HEADER.pack(*fields))
+    _U32.pack_into(header, _CRC_AT, crc32c(header, front, frames, padding))
+    return [header, front, frames, padding]
 
 
 def encode_command(kind: str, arguments: dict[str, Any]) -> bytes:
     """A group-state command as a record; ``arguments`` is plain JSON data."""
+    require("kind" not in arguments, "a command's arguments may not be called kind")
     body = json.dumps({"kind": kind, **arguments}, sort_keys=True, separators=(",", ":")).encode()
     size = _padded(COMMAND_HEADER_SIZE + len(body))
     header = COMMAND_HEADER.pack(MAGIC, size, VERSION, KIND_COMMAND, 0, len(body))
@@ -139,9 +165,11 @@ class CommandView:
         length = int.from_bytes(data[12:16], "big")
         try:
             loaded = json.loads(bytes(data[COMMAND_HEADER_SIZE : COMMAND_HEADER_SIZE + length]))
-            self.kind: str = loaded.pop("kind")
-        except (ValueError, KeyError, AttributeError) as error:
-            raise CorruptBatchError(f"command record at {pos}: not a command ({error})") from None
+        except (ValueError, RecursionError) as error:
+            raise CorruptBatchError(f"command record at {pos}: not JSON ({error})", first_bad=-1) from None
+        if not isinstance(loaded, dict) or not isinstance(loaded.get("kind"), str):
+            raise CorruptBatchError(f"command record at {pos}: not an object with a kind", first_bad=-1)
+        self.kind: str = loaded.pop("kind")
         self.arguments: dict[str, Any] = loaded
 
 
@@ -179,6 +207,7 @@ class BatchView:
         self.sequence = Sequence64(producer_id, epoch, first_sequence) if self.flags & FLAG_SEQUENCED else None
         self.data, self.pos = data, pos
         self.frames_at = HEADER_SIZE + _padded(topic_length) + 12 * self.count + 8 * self.key_count
+        # Sizes first: everything below indexes by them.
         if not 0 < self.count <= MAX_MESSAGES or _padded(self.frames_at + self.frames_size) != self.size or self.size != len(data):
             raise CorruptBatchError(f"batch record at {pos}: counts and sizes of its header disagree", first_bad=-1)
         try:
@@ -244,33 +273,36 @@ def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:
         pos += size
 
 
+def client_batches(payload: Buffer) -> list[BatchView]:
+    """The batches of a produce payload.  Clients may not send commands: CorruptBatchError."""
+    records = list(iter_records(payload))
+    batches = [record for record in records if isinstance(record, BatchView)]
+    if len(batches) != len(records):
+        raise CorruptBatchError("a produce request may carry message batches only", first_bad=-1)
+    return batches
+
+
 def check_batch(batch: BatchView, max_message_size: int) -> Records:
     """Check a batch that came from a client, whole: CRC, arrays, every frame.  The frame heads, for further use.
 
     Raises MessageTooLargeError or CorruptBatchError, both naming the first bad message.
     """
     sizes = batch.sizes
-    too_large = sizes > max_message_size + MIN_FRAME_SIZE + 127 + 32767
+    too_large = sizes > max_message_size + _MAX_OVERHEAD
     if too_large.any():
         first = int(too_large.argmax())
         raise MessageTooLargeError(f"message {first}: body over {max_message_size} bytes (maxMessageSize)", first_bad=first)
-    arrays_at = batch.frames_at - 12 * batch.count - 8 * batch.key_count
-    if crc32c(batch.data[arrays_at : batch.frames_at + batch.frames_size]) != batch.crc:
+    data, frames, topic = batch.data, np.frombuffer(batch.frames, np.uint8), batch.topic.encode()
+    if crc32c(data[:_CRC_AT], bytes(4), data[_CRC_AT + 4 :]) != batch.crc:
         # The frames' own checks can say which message it is; when they find none, an array or the header is what was damaged.
-        _check_frames_of(batch, max_message_size)
-        raise CorruptBatchError("batch CRC differs: arrays or frames were damaged on the way", first_bad=-1)
+        check_frames(frames, sizes, batch.queue_id, topic, max_message_size)
+        raise CorruptBatchError("batch CRC differs: header, arrays or frames were damaged on the way", first_bad=-1)
+    if batch.flags & ~FLAG_SEQUENCED or batch.first_queue_offset or batch.store_timestamp:
+        raise CorruptBatchError("unknown flags, or stamps that only the leader may set", first_bad=-1)
     if batch.key_count and int(batch.key_owners.max()) >= batch.count:
         raise CorruptBatchError("a key names a message that is not in the batch", first_bad=-1)
-    return _check_frames_of(batch, max_message_size)
-
-
-def _check_frames_of(batch: BatchView, max_message_size: int) -> Records:
-    data = np.frombuffer(batch.frames, np.uint8)
-    heads = check_frames(data, batch.sizes, batch.queue_id, batch.topic.encode(), max_message_size + 1)
-    too_large = heads["body_length"] > max_message_size
-    if too_large.any():
-        first = int(too_large.argmax())
-        raise MessageTooLargeError(f"message {first}: body over {max_message_size} bytes (maxMessageSize)", first_bad=first)
+    heads = check_frames(frames, sizes, batch.queue_id, topic, max_message_size)
+    check_hashes(frames, sizes, heads, batch.topic, batch.tag_hashes, batch.unique_hashes)
     return heads
 
 
@@ -279,9 +311,9 @@ def stamp_batch(
 ) -> None:
     """Copy ``batch`` to ``out[at:]`` and stamp it there: header and every frame.  ``log_pos`` is the log position of ``out[at]``."""
     out[at : at + batch.size] = batch.data
-    struct.pack_into(">Q", out, at + _FIRST_OFFSET_AT, first_queue_offset)
-    struct.pack_into(">I", out, at + _CRC_AT, 0)
-    struct.pack_into(">Q", out, at + _STORE_TIME_AT, store_timestamp)
+    _U64.pack_into(out, at + _FIRST_OFFSET_AT, first_queue_offset)
+    _U32.pack_into(out, at + _CRC_AT, 0)
+    _U64.pack_into(out, at + _STORE_TIME_AT, store_timestamp)
     frames = np.frombuffer(out, np.uint8, batch.frames_size, at + batch.frames_at)
     sizes = batch.sizes
     positions = frame_positions(sizes)
