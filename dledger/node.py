@@ -465,8 +465,12 @@ class RaftNode:
         members = (*self.membership.voters, *self.membership.learners)
         self._links.set_peers({node: self._addresses[node] for node in members if node in self._addresses})
 
+    def address_of(self, node: NodeId) -> str:
+        """Where a known replica serves; empty when it is not known."""
+        return self._addresses.get(node, "")
+
     def status(self) -> RaftStatus:
-        matches = self._core.match_indexes() if self.role is Role.LEADER else {}
+        progress = {peer.node: peer for peer in self._core.status().peers}
         members = (*self.membership.voters, *self.membership.learners)
         peers = tuple(
             PeerStatus(
@@ -474,7 +478,9 @@ class RaftNode:
                 address=self._addresses.get(node, ""),
                 connected=node == self.identity.node_id or self._links.connected(node),
                 voter=node in self.membership.voters,
-                match_index=matches.get(node, -1),
+                match_index=progress[node].match if node in progress else -1,
+                state=progress[node].state if node in progress else "",
+                silent_ms=progress[node].silent_ms if node in progress else -1,
             )
             for node in members
         )

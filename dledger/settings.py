@@ -34,13 +34,15 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """A member as this node sees it; ``match_index`` is known to the leader only (-1 elsewhere)."""
+    """A member as this node sees it; ``match_index``, ``state`` and ``silent_ms`` are known to the leader only (-1 and "" elsewhere)."""
 
     node_id: NodeId
     address: str
     connected: bool
     voter: bool
     match_index: int
+    state: str = ""
+    silent_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
