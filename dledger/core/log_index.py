@@ -81,7 +81,9 @@ class LogIndex:
         self._fence_index, self._fence_term = last.index + 1, node_term
 
     def trim(self, before: EntryId) -> None:
+        """Forget everything up to ``before``.  What head truncation deletes lies in sealed files, so it was on stable storage."""
         self.terms.trim(before)
+        self.durable = max(self.durable, before.index)
         self._drop_metas(before.index)
 
     def stored(self, last: EntryId) -> bool:

@@ -159,8 +159,10 @@ class Replication:
         """Ask whether the peer has everything that was sent: a request without entries behind the last one."""
         core = self._core
         prev_term = core.log.term_at(peer.next - 1)
-        if prev_term is not None:
-            core.send(peer.node, AppendRequest(term=core.term, prev=EntryId(peer.next - 1, prev_term), entries=(), commit=core.commit))
+        if prev_term is None:
+            self._offer_copy(peer)  # trimmed here while it was under way
+            return
+        core.send(peer.node, AppendRequest(term=core.term, prev=EntryId(peer.next - 1, prev_term), entries=(), commit=core.commit))
 
     def _offer_copy(self, peer: Progress) -> None:
         core = self._core

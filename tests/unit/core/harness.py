@@ -332,6 +332,7 @@ class Node:
         for log in (self.log, self.disk):
             log.before, log.membership = source.disk.before, source.disk.membership
             log.entries = source.disk.entries[: upto - source.disk.before.index]
+        self.cluster.log_replaced(self)
         last, first = self.disk.last, self.disk.before.index + 1
         terms = tuple(runs_of(self.disk.entries, first))
         self.step(CopyDone(first, last, membership, self.disk.before, terms))
@@ -363,6 +364,7 @@ class Cluster:
         self.blocked: set[tuple[NodeId, NodeId]] = set()
         self.dropping: Callable[[Envelope], bool] = lambda _envelope: False
         self.watchers: list[Callable[[Node, list[Effect]], None]] = []
+        self.log_replaced: Callable[[Node], None] = lambda _node: None
         self._size = 100_000
         self.membership = Membership(names, ids(*learners))
         config = config or CoreConfig(heartbeat_interval_ms=HEARTBEAT_MS, election_timeout_ms=ELECTION_MS)
