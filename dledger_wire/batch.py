@@ -73,6 +73,7 @@ COMMAND_HEADER = struct.Struct(">IIBBHI")  # as far as the size of the JSON
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 COMMAND_HEADER_SIZE = 16
 _FIRST_OFFSET_AT, _CRC_AT, _STORE_TIME_AT = 24, 56, 64
+_FLAGS_AT, _PRODUCER_AT, _EPOCH_AT, _SEQUENCE_AT = 10, 32, 40, 48
 _MAX_OVERHEAD = MIN_FRAME_SIZE + 12 + 255 + 1 + MAX_PROPERTIES_BYTES  # an IPv6 born host, the longest topic
 if HEADER.size != HEADER_SIZE or COMMAND_HEADER.size != COMMAND_HEADER_SIZE:
     raise ImportError(f"record headers take {HEADER.size} and {COMMAND_HEADER.size} bytes, expected 80 and 16")
@@ -144,6 +145,18 @@ def encode_batch_parts(
     header = bytearray(HEADER.pack(*fields))
     _U32.pack_into(header, _CRC_AT, crc32c(header, front, frames, padding))
     return [header, front, frames, padding]
+
+
+def stamp_sequence(parts: list[Buffer], sequence: Sequence64) -> None:
+    """Write who made a batch, and where it stands in his stream, into the parts of ``encode_batch_parts``; their CRC is made anew."""
+    header = parts[0]
+    require(isinstance(header, bytearray), "the first part is not a header of encode_batch_parts")
+    struct.pack_into(">H", header, _FLAGS_AT, FLAG_SEQUENCED)
+    _U64.pack_into(header, _PRODUCER_AT, sequence.producer_id)
+    _U32.pack_into(header, _EPOCH_AT, sequence.epoch)
+    _U64.pack_into(header, _SEQUENCE_AT, sequence.first_sequence)
+    _U32.pack_into(header, _CRC_AT, 0)
+    _U32.pack_into(header, _CRC_AT, crc32c(*parts))
 
 
 def encode_command(kind: str, arguments: dict[str, Any]) -> bytes:
