@@ -14,7 +14,8 @@ class LogConfig:
     ``cache_bytes``: newest raw entries kept in memory for replication and apply.  ``places_limit``: newest entries whose place is in
     memory (21 bytes each); older places are read from the index units.  ``fill_window_bytes``: how far ahead of the write position
     blocks are written with zeros in the background, 0 for never.  ``verify_bytes``: how much of the log's end a start checks byte by
-    byte (None: all of it); before that it trusts the index units, and every read checks what it reads.  ``units_sync_delay_ms``: index
+    byte (None: all of it); before that it trusts the index units, and every read checks what it reads.  It must be well above what can
+    be uncommitted at a time, since no cut reaches below it.  ``units_sync_delay_ms``: index
     units are synced together this long after they were written; 0 syncs them within the flush, before it reports anything durable.
     """
 

@@ -10,12 +10,12 @@ import numpy as np
 from dledger.env import Buffer, Disk
 from dledger.log.cache import EntryCache, slices
 from dledger.log.config import LogConfig
-from dledger.log.entry import RawEntry, parse_entry
+from dledger.log.entry import Header, RawEntry, link_fault, parse_entry
 from dledger.log.index_units import EntryPlace, PlaceTable, Units, decode_units, place_of_unit
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
 from dledger_wire.check import require
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
-from dledger_wire.layout import INDEX_UNIT_SIZE
+from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 
 UNITS_PIECE = 4096
 
@@ -44,18 +44,27 @@ class LogReader:
         if after is not None:
             upto_index = min(upto_index, after.first_index - 1)
         start, end = await self._span(segment, first_index, max_bytes, upto_index)
-        async with InUse(self._files, log_path(segment.start_pos)) as file:
-            data = await file.pread(start - segment.start_pos, end - start)
-        return self._check(segment, first_index, start, memoryview(data))
+        place, chain_crc = await self.find(first_index), await self._chain_crc_before(first_index)
+        data = await self._pread(segment, start, end - start)
+        entries = self._check(segment, first_index, start, chain_crc, memoryview(data))
+        if (entries[0].term, entries[0].kind, entries[0].size_bytes) != (place.term, place.kind, place.size):
+            raise self._damaged(segment, start, first_index, f"term {entries[0].term}, kind {entries[0].kind}: its index unit differs")
+        return entries
 
     async def read_bytes(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file, as it stands."""
         segment = self._segments.of_pos(pos)
-        async with InUse(self._files, log_path(segment.start_pos)) as file:
-            data = await file.pread(pos - segment.start_pos, size)
+        data = await self._pread(segment, pos, size)
         if len(data) < size:
             raise self._damaged(segment, pos + len(data), 0, f"the file ends {size - len(data)} bytes short")
         return data
+
+    async def _pread(self, segment: Segment, pos: int, size: int) -> bytes:
+        async with InUse(self._files, log_path(segment.start_pos)) as file:
+            try:
+                return await file.pread(pos - segment.start_pos, size)
+            except OSError as error:
+                raise self._damaged(segment, pos, 0, f"cannot be read: {error.strerror}") from error
 
     def cached(self, cache: EntryCache, pos: int, end: int) -> list[Buffer]:
         """The bytes from ``pos`` towards ``end`` as far as they lie in cached consecutive entries; empty when none do."""
@@ -92,7 +101,17 @@ class LogReader:
             raise StorageDamagedError(text, file=path, pos=at, index=first_index)
         return units if right.all() else units[: int(np.argmin(right))]
 
-    def _check(self, segment: Segment, first_index: int, pos: int, data: memoryview) -> list[RawEntry]:
+    async def _chain_crc_before(self, index: int) -> int | None:
+        """The chain CRC that entry ``index`` continues; None for the log's first entry after the head was trimmed."""
+        known = self._places.chain_crc(index - 1)
+        if known is not None or index == self._segments.first.first_index:
+            return 0 if index == 1 else known
+        place = await self.find(index - 1)
+        segment = self._segments.of_index(index - 1)
+        head = await self._pread(segment, place.pos, ENTRY_HEADER_SIZE)
+        return Header.unpack(head).chain_crc if len(head) == ENTRY_HEADER_SIZE else None
+
+    def _check(self, segment: Segment, first_index: int, pos: int, chain_crc: int | None, data: memoryview) -> list[RawEntry]:
         """The entries in ``data``, up to the first that is not whole; StorageDamagedError when that is the first one."""
         entries: list[RawEntry] = []
         at = 0
@@ -100,17 +119,21 @@ class LogReader:
             index = first_index + len(entries)
             try:
                 entry = parse_entry(data, at)
-                if (entry.index, entry.pos) != (index, pos + at):
-                    raise CorruptEntryError(f"entry {entry.index} of position {entry.pos} stands there")
+                head = data[at : at + ENTRY_HEADER_SIZE]
+                fault = link_fault(Header.unpack(head), head, index, 0, pos + at, chain_crc)
+                if fault is not None:
+                    raise CorruptEntryError(fault)
             except CorruptEntryError as error:
                 if entries:
                     break
                 raise self._damaged(segment, pos + at, index, error.message) from error
             entries.append(entry)
+            chain_crc = entry.chain_crc
             at += entry.size_bytes
         return entries
 
     def _damaged(self, segment: Segment, pos: int, index: int, text: str) -> StorageDamagedError:
         path = self._disk.local_path(log_path(segment.start_pos))
         at = pos - segment.start_pos
-        return StorageDamagedError(f"{path}: byte {at}: entry {index}: {text}", file=path, pos=at, index=index)
+        entry = f"entry {index}: " if index else ""
+        return StorageDamagedError(f"{path}: byte {at}: {entry}{text}", file=path, pos=at, index=index)

@@ -1,0 +1,258 @@
+"""Flushing: order on disk, cuts and appends that come while a flush is in flight, a full disk, a failed sync."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger.core.types import EntryId, HardState, NodeId
+from dledger.log.log import Log
+from dledger_wire.errors import StorageFailedError, StorageFullError
+from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.log.log_rig import TINY, add, bodies, config, everything, promise, reopened, run
+
+
+async def opened(disk: CrashDisk) -> Log:
+    log, report = await Log.open(disk, TINY)
+    assert report.is_clean
+    return log
+
+
+def test_one_flush_is_one_write_and_one_sync_of_the_log() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log, _ = await Log.open(disk, config(segment_bytes=1 << 20, units_sync_delay_ms=1000))
+        promise(log, 1)
+        await log.flush()
+        add(log, 100)
+        disk.log.clear()
+        await log.flush()
+        assert [what for what, path in disk.log if path.startswith("commitlog")] == ["pwrite", "sync"]
+        assert [what for what, path in disk.log if path.startswith("index-units")].count("pwrite") == 1
+        await log.close()
+
+    run(scenario)
+
+
+def test_the_promise_is_durable_before_an_entry_of_its_term_is_written() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        add(log, 3, 1)
+        promise(log, 1)
+        disk.log.clear()
+        done = await log.flush()
+        assert disk.log[0] == ("pwrite", "hardstate")
+        assert disk.log[1] == ("sync", "hardstate")
+        assert done.hard_state == HardState(1, NodeId("n0"))
+        await log.close()
+
+    run(scenario)
+
+
+def test_what_comes_while_a_flush_is_in_flight_is_not_in_it() -> None:
+    async def scenario() -> None:
+        log = await opened(CrashDisk())
+        promise(log, 1)
+        add(log, 3)
+        flush = asyncio.ensure_future(log.flush())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        add(log, 3)
+        assert (await flush).last == EntryId(3, 1)
+        assert log.durable == EntryId(3, 1)
+        assert (await log.flush()).last == EntryId(6, 1)
+        await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_a_cut_while_a_flush_is_in_flight_lowers_what_is_durable(steps: int) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 2)
+        add(log, 4, 1)
+        await log.flush()
+        add(log, 16, 1)
+        flush = asyncio.ensure_future(log.flush())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        log.cut(3)
+        assert log.durable.index <= 2
+        new = add(log, 10, 2)
+        assert (await flush).last == EntryId(2, 1), "entries 3 and later mean others now"
+        assert log.durable == EntryId(2, 1)
+        assert (await log.flush()).last == EntryId(12, 2)
+        log, report = await reopened(log, disk)
+        assert report.is_clean
+        assert bodies(await everything(log))[2:] == bodies(new)
+        await log.close()
+
+    run(scenario)
+
+
+def test_without_sync_entries_are_written_but_not_durable() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        entries = add(log, 5)
+        done = await log.flush(sync=False)
+        assert done.last == EntryId(5, 1)
+        assert log.durable == EntryId(0, 0)
+        assert not any(disk.files["index-units/00000000000000000000"].current), "no unit before the sync"
+        entries += add(log, 30)
+        await log.flush(sync=False)
+        assert log.durable.index < 35
+        assert (await log.flush(sync=True)).last == log.durable == EntryId(35, 1)
+        log, report = await reopened(log, disk)
+        assert report.is_clean
+        assert report.units_rewritten == 0
+        assert bodies(await everything(log)) == bodies(entries)
+        await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("room", range(0, 6000, 331))
+def test_a_full_disk_loses_nothing_and_is_written_again(room: int) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        entries = add(log, 5)
+        await log.flush()
+        disk.room_bytes = disk.used_bytes() + room
+        full = False
+        for _ in range(8):
+            entries += add(log, 6)
+            try:
+                await log.flush()
+            except StorageFullError:
+                full = True
+                assert log.durable.index < log.last.index
+                assert log.failure is None
+        assert full
+        assert bodies(await everything(log)) == bodies(entries)
+        with pytest.raises(StorageFullError):
+            await log.flush()
+        # Another process would find what was durable, and a torn tail at most.
+        other, report = await Log.open(disk.after_kill(), TINY)
+        assert not report.damaged
+        assert other.last.index >= log.durable.index
+        disk.room_bytes = None
+        assert (await log.flush()).last == log.last == EntryId(53, 1)
+        log, report = await reopened(log, disk)
+        assert report.is_clean
+        assert bodies(await everything(log)) == bodies(entries)
+        await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("from_index", [3, 5, 6, 7, 30])
+@pytest.mark.parametrize("room", [0, 100, 500, 1100, 2000])
+def test_a_cut_while_the_disk_is_full(from_index: int, room: int) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 2)
+        entries = add(log, 5, 1)
+        await log.flush()
+        disk.room_bytes = disk.used_bytes() + room
+        entries += add(log, 30, 1)
+        with pytest.raises(StorageFullError):
+            await log.flush()
+        log.cut(from_index)
+        entries = entries[: from_index - 1] + add(log, 4, 2)
+        disk.room_bytes = None
+        assert (await log.flush()).last == log.last
+        log, report = await reopened(log, disk)
+        assert report.is_clean
+        assert bodies(await everything(log)) == bodies(entries)
+        await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["commitlog", "hardstate", "index-units"])
+def test_a_failed_sync_ends_the_log(path: str) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        add(log, 5)
+        await log.flush()
+        add(log, 2)
+        promise(log, 2)
+        disk.fail_sync_of = path
+        with pytest.raises(StorageFailedError, match="input/output error"):
+            await log.flush()
+        disk.fail_sync_of = None
+        assert log.durable == EntryId(5, 1)
+        assert log.failure is not None
+        for refused in (lambda: add(log, 1), lambda: log.cut(2), lambda: promise(log, 3)):
+            with pytest.raises(StorageFailedError):
+                refused()
+        with pytest.raises(StorageFailedError):
+            await log.flush()
+        assert len(await everything(log)) == 7, "reading goes on"
+        await log.close()
+
+    run(scenario)
+
+
+def test_a_failed_background_sync_ends_the_log() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log, _ = await Log.open(disk, config(units_sync_delay_ms=1))
+        promise(log, 1)
+        add(log, 5)
+        disk.fail_sync_of = "index-units"
+        await log.flush()
+        for _ in range(1000):
+            await asyncio.sleep(0.001)
+            if log.failure is not None:
+                break
+        with pytest.raises(StorageFailedError):
+            await log.flush()
+        await log.close()
+
+    run(scenario)
+
+
+def test_a_cancelled_flush_ends_the_log_since_nobody_knows_how_far_it_came() -> None:
+    async def scenario() -> None:
+        log = await opened(CrashDisk())
+        promise(log, 1)
+        add(log, 5)
+        flush = asyncio.ensure_future(log.flush())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        flush.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flush
+        with pytest.raises(StorageFailedError):
+            add(log, 1)
+        await log.close()
+
+    run(scenario)
+
+
+def test_memory_stays_bounded_and_keeps_what_is_not_written() -> None:
+    async def scenario() -> None:
+        log, _ = await Log.open(CrashDisk(), config(cache_bytes=1000, places_limit=16, segment_bytes=1 << 16))
+        promise(log, 1)
+        for _ in range(20):
+            entries = add(log, 10)
+            assert sum(entry.size_bytes for entry in entries) > 1000
+            assert bodies(await log.read(entries[0].index, 1 << 20, log.last.index)) == bodies(entries)
+            await log.flush()
+            assert log._cache.size_bytes <= 1000
+            assert log._places.next_index - log._places.first_index <= 20
+        await log.close()
+
+    run(scenario)
