@@ -137,9 +137,9 @@ class Following:
         if before is None:
             before, terms = event.last, ()
         core.log.replace(terms, before, event.last, core.term)
+        core.commit_to(event.last.index)
         # Where the copy's configuration stands is not told; it is committed, so any index up to the end serves.
         core.memberships.replaced(event.membership, event.last.index)
-        self._learn_commit(event.last.index)
         if core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
             core.elections.become_follower(core.term, None)
         if core.leader is not None:

@@ -88,7 +88,8 @@ class Memberships:
         self._configs = [(index, membership)]
         self._refresh()
         if membership != before:
-            self._changed()
+            self._core.emit(MembershipChanged(membership))
+        self.role_may_change()
 
     def _changed(self) -> None:
         core = self._core

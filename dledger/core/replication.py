@@ -96,8 +96,8 @@ class Replication:
             return RefusedReason.NOT_LEADER
         if not core.takes_entries:
             return RefusedReason.STORAGE
-        if core.transfers.pending:
-            return RefusedReason.TRANSFERRING
+        if core.transfers.pending or not self._counts_itself:
+            return RefusedReason.TRANSFERRING  # one that leaves the group goes as soon as that is committed
         if self.uncommitted_bytes and self.uncommitted_bytes + size_bytes > core.config.max_uncommitted_bytes:
             return RefusedReason.BUSY
         return None

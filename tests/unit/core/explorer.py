@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from dledger.core.config import CoreConfig
 from dledger.core.events import Event, StorageFailed, StorageRecovered
-from dledger.core.types import Membership, NodeId, Role
+from dledger.core.types import NodeId, Role
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Envelope, Node, ids
 from tests.unit.core.safety import Safety, expect
 
@@ -196,11 +196,11 @@ class Explorer:
             if wanted is None or source is None or not node.up:
                 continue
             upto = min(wanted.upto.index, source.disk.last.index, source.commit)
-            if upto <= node.commit:
+            if upto <= node.commit or upto < source.disk.before.index:
                 continue
             self.sync_node(node, len(node.pending))
             self.complete_node(node)
-            if node.core.copy_wanted is wanted and upto > node.commit:
+            if node.core.copy_wanted is wanted and node.commit < upto >= source.disk.before.index:
                 node.copy_from(source)
                 self.safety.count("copied")
 
@@ -288,19 +288,20 @@ class Explorer:
         leader = cluster.leader()
         goal = leader.last.index + 1
         leader.propose()
-        members = self._members(leader.core.membership)
+        members = [cluster.nodes[name] for name in (*leader.core.membership.voters, *leader.core.membership.learners)]
         for _ in range(60):
             cluster.run(ELECTION_MS // 2, until=lambda: all(node.commit >= goal for node in members))
             self.copy()
         behind = [node.core.status() for node in members if node.commit < goal]
         expect(not behind, "members do not catch up with", goal, ":", leader.core.status(), behind)
 
-    def _members(self, membership: Membership) -> list[Node]:
-        return [node for name, node in self.cluster.nodes.items() if name in membership]
-
     def _recovered(self) -> bool:
+        """One leader, confirmed, with nothing left from before that could make it go."""
         leaders = self.cluster.leaders()
-        return len(leaders) == 1 and leaders[0].core.is_confirmed_leader and not leaders[0].core.status().transfer_target
+        if len(leaders) != 1:
+            return False
+        core = leaders[0].core
+        return core.is_confirmed_leader and core.node_id in core.membership.voters and core.status().transfer_target is None
 
 
 def explore(seed: int, steps: int = 600) -> dict[str, int]:

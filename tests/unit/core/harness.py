@@ -18,14 +18,11 @@ from dledger.core.effects import (
     CommitTo,
     CutTail,
     Effect,
-    FetchCopy,
     ReadFailed,
     ReadReady,
     Refused,
-    RoleChanged,
     SaveHardState,
     Send,
-    TransferEnded,
 )
 from dledger.core.events import (
     Campaign,
@@ -42,7 +39,7 @@ from dledger.core.events import (
     Tick,
     TransferRequested,
 )
-from dledger.core.messages import Message
+from dledger.core.messages import AppendRequest, AppendResponse, Message, VoteResponse
 from dledger.core.raft import Raft
 from dledger.core.saved import Saved
 from dledger.core.types import ZERO_ENTRY, EntryId, EntryKind, EntryMeta, HardState, Membership, NodeId, Role
@@ -466,7 +463,9 @@ class Cluster:
             if until is not None and until():
                 return True
             due = [(envelope.due_ms, at) for at, envelope in enumerate(self.bag)]
-            timers = [(wakeup_ms, node.name) for node in self.nodes.values() if node.up and (wakeup_ms := node.core.next_wakeup_ms()) is not None]
+            timers = [
+                (wakeup_ms, node.name) for node in self.nodes.values() if node.up and (wakeup_ms := node.core.next_wakeup_ms()) is not None
+            ]
             next_ms = min([*(when for when, _at in due), *(when for when, _name in timers)], default=end_ms + 1)
             if next_ms > end_ms:
                 self.now_ms = end_ms
@@ -498,23 +497,53 @@ class Cluster:
         return self[name]
 
 
+def solo(
+    log: Sequence[int] = (),
+    *,
+    term: int | None = None,
+    vote: object | None = None,
+    commit: int = 0,
+    voters: int = 3,
+    auto_persist: bool = True,
+    config: CoreConfig | None = None,
+) -> Node:
+    """Node 1 of a group whose other nodes only exist by name: for tests that hand it every message themselves."""
+    cluster = Cluster(voters, auto_persist=auto_persist, config=config)
+    entries = log_of(log)
+    last_term = entries[-1].term if entries else 0
+    hard_state = HardState(last_term if term is None else term, None if vote is None else node_id(vote))
+    node = cluster.nodes[node_id(1)] = Node(
+        cluster, node_id(1), Disk(hard_state, ZERO_ENTRY, entries, cluster.membership, commit), cluster.config
+    )
+    return node
+
+
+def leader_by_hand(node: Node) -> Node:
+    """Make a solo node leader with the votes of 2 and 3; its append requests are left in the bag."""
+    node.campaign()
+    others = [voter for voter in node.core.membership.voters if voter != node.name]
+    for voter in others:
+        if node.role is Role.PRE_CANDIDATE:
+            node.receive(voter, VoteResponse(term=node.term + 1, granted=True, pre_vote=True))
+    if node.pending:
+        node.persist()
+    for voter in others:
+        if node.role is Role.CANDIDATE:
+            node.receive(voter, VoteResponse(term=node.term, granted=True))
+    assert node.role is Role.LEADER
+    return node
+
+
+def append(term: int, prev: tuple[int, int], terms: Sequence[int] = (), commit: int = 0) -> AppendRequest:
+    """An append request; ``prev`` is (index, term), entries by their terms."""
+    index = prev[0]
+    entries = tuple(EntryMeta(entry_term, 1000 + index + 1 + at) for at, entry_term in enumerate(terms))
+    return AppendRequest(term=term, prev=EntryId(*prev), entries=entries, commit=commit)
+
+
+def ack(term: int, index: int, entry_term: int) -> AppendResponse:
+    return AppendResponse(term=term, success=True, match=EntryId(index, entry_term))
+
+
 def config_entry(term: int, voters: Iterable[object], learners: Iterable[object] = (), size: int = 77) -> EntryMeta:
     return EntryMeta(term, size, EntryKind.CONFIG, Membership(ids(*voters), ids(*learners)))
-
-
-__all__ = [
-    "ELECTION_MS",
-    "HEARTBEAT_MS",
-    "Cluster",
-    "Disk",
-    "Envelope",
-    "FetchCopy",
-    "Node",
-    "RoleChanged",
-    "TransferEnded",
-    "config_entry",
-    "ids",
-    "log_of",
-    "node_id",
-    "runs_of",
-]
