@@ -9,6 +9,7 @@
      |- OutcomeUnknownError       outcome_unknown leadership lost or deadline passed with the write in flight
      |- UnreachableError          outcome_unknown, refresh_route   the connection broke
      |- DeadlineExceededError     outcome_unknown the client's deadline passed
+     |- NotSentError              retriable       the client's deadline passed before anything was sent; nothing was stored
      |- TopicNotFoundError / TopicExistsError / TopicPermissionError / InvalidNameError / InvalidArgumentError
      |- MessageTooLargeError / CorruptBatchError / CorruptFrameError
      |- OffsetOutOfRangeError     carries min_offset and max_offset
@@ -97,6 +98,13 @@ class UnreachableError(DledgerError):
 class DeadlineExceededError(DledgerError):
     code = "DEADLINE_EXCEEDED"
     outcome_unknown = True
+
+
+class NotSentError(DledgerError):
+    """The client's deadline passed before the message left the process; nothing was stored.  ``cause`` tells what it waited for."""
+
+    code = "NOT_SENT"
+    retriable = True
 
 
 class TopicNotFoundError(DledgerError):
