@@ -16,9 +16,10 @@ from dledger.log.config import LogConfig
 from dledger.log.recovery import remove_segment
 from dledger.log.segment import FilePool, InUse, log_path, units_path
 
-# Pauses between two steps: idle, and while the log is being written.
-IDLE_PAUSE_S = 0.002
-BUSY_PAUSE_S = 0.010
+# Between two steps of an idle log, and how long a log must have been quiet to count as idle: filling beside a load takes from it more than
+# filled blocks give back (three logs on one disk, 1 MiB writes: 585 MB/s each when filled before, 450 unfilled, 280 while filling).
+STEP_PAUSE_S = 0.002
+QUIET_S = 0.050
 
 
 @dataclass(slots=True)
@@ -58,10 +59,14 @@ class Preparer:
             self._wake.clear()
             try:
                 flushes = self._flushes
-                while await self._step():
-                    busy = self._flushes != flushes
-                    flushes = self._flushes
-                    await asyncio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+                while True:
+                    if self._flushes != flushes:
+                        flushes = self._flushes
+                        await asyncio.sleep(QUIET_S)
+                    elif await self._step():
+                        await asyncio.sleep(STEP_PAUSE_S)
+                    else:
+                        break
             except OSError as error:
                 if not on_full(error):
                     raise
