@@ -6,12 +6,16 @@ The simulator adds its own world to ``WORLDS``.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
 from dledger.env import Disk
 from dledger.real_disk import RealDisk
+from tests.sim.disk import SimDisk
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
 
 
 class DiskWorld(Protocol):
@@ -36,4 +40,14 @@ class RealDiskWorld:
         asyncio.run(bounded())
 
 
-WORLDS: list[Callable[[], DiskWorld]] = [RealDiskWorld]
+class SimDiskWorld:
+    name = "sim"
+
+    def run(self, scenario: Callable[[Disk], Awaitable[None]], folder: Path) -> None:
+        loop = SimLoop()
+        disk = SimDisk(loop, "host", random.Random(1), Trace(loop))
+        loop.run_until_complete(asyncio.wait_for(scenario(disk.mount(loop.world)), 600))
+        loop.close()
+
+
+WORLDS: list[Callable[[], DiskWorld]] = [RealDiskWorld, SimDiskWorld]

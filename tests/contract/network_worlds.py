@@ -6,6 +6,7 @@ The simulator adds its own world to ``WORLDS``.
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -14,6 +15,9 @@ from dledger_wire.grpc_network import GrpcNetwork
 from dledger_wire.mixed_network import MixedNetwork
 from dledger_wire.rpc import Network
 from dledger_wire.tcp_network import TcpNetwork
+from tests.sim.loop import Process, SimLoop
+from tests.sim.network import SimNetwork
+from tests.sim.trace import Trace
 
 
 class World(Protocol):
@@ -63,4 +67,38 @@ class MixedWorld(SocketWorld):
     make = MixedNetwork
 
 
-WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, MixedWorld]
+class SimWorld:
+    """Every process is a host of its own, in virtual time; ``shuffle`` interleaves them at random."""
+
+    name = "sim"
+
+    def __init__(self, *, shuffle: bool = False) -> None:
+        self.loop = SimLoop(shuffle=random.Random(1) if shuffle else None)
+        self.net = SimNetwork(self.loop, random.Random(2), Trace(self.loop))
+        self._processes = 0
+        self._ports = 0
+
+    def run(self, scenario: Callable[[World], Awaitable[None]]) -> None:
+        async def bounded() -> None:
+            await asyncio.wait_for(scenario(self), 120)
+
+        self.loop.run_until_complete(bounded())
+        self.loop.close()
+
+    def network(self) -> Network:
+        self._processes += 1
+        return self.net.of(Process("host", self._processes))
+
+    def address(self) -> str:
+        self._ports += 1
+        return f"host:{self._ports}"
+
+
+class ShuffledSimWorld(SimWorld):
+    name = "sim-shuffled"
+
+    def __init__(self) -> None:
+        super().__init__(shuffle=True)
+
+
+WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, MixedWorld, SimWorld, ShuffledSimWorld]
