@@ -56,7 +56,7 @@ async def node_process(options: argparse.Namespace) -> None:
     from dledger.core.types import Membership, NodeId, Role
     from dledger.node import NodeIdentity, RaftNode, RaftSettings
     from dledger.real_env import real_environment
-    from dledger_wire.grpc_network import GrpcNetwork
+    from dledger_wire.mixed_network import MixedNetwork as GrpcNetwork
 
     peers = {NodeId(f"n{n}"): f"127.0.0.1:{port}" for n, port in enumerate(options.ports)}
     network = GrpcNetwork()
@@ -74,7 +74,7 @@ async def node_process(options: argparse.Namespace) -> None:
     while line := await reader.readline():
         case = json.loads(line)
         if case["name"] == "role":
-            answer: dict[str, Any] = {"leader": node.role is Role.LEADER and node.is_confirmed_leader}
+            answer: dict[str, Any] = {"leader": node.role is Role.LEADER and node.is_confirmed_leader, "cpu_s": time.process_time()}
         else:
             answer = await measure(node, case)
         print(json.dumps(answer), flush=True)
@@ -117,6 +117,8 @@ async def measure(node: Any, case: dict[str, Any]) -> dict[str, Any]:
         "p50_ms": round(times[len(times) // 2] * 1e3, 3),
         "p99_ms": round(times[len(times) * 99 // 100] * 1e3, 3),
         "leader_cpu": round((time.process_time() - cpu) / elapsed, 2),
+        "entries": node.log.last.index - first,
+        "MB": len(times) * case["size"] / 1e6,
     }
 
 
@@ -126,6 +128,11 @@ async def ask(process: asyncio.subprocess.Process, case: dict[str, Any]) -> dict
     process.stdin.write(json.dumps(case).encode() + b"\n")
     answer: dict[str, Any] = json.loads(await process.stdout.readline())
     return answer
+
+
+async def cpu_seconds(processes: list[asyncio.subprocess.Process]) -> float:
+    """CPU used so far by all nodes: on a shared machine a steadier figure than any rate."""
+    return sum([float((await ask(process, {"name": "role"}))["cpu_s"]) for process in processes])
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -154,9 +161,15 @@ async def run(options: argparse.Namespace) -> None:
             for process in processes:
                 if (await ask(process, {"name": "role"}))["leader"]:
                     leader = process
+        await asyncio.sleep(options.settle)
         for case in CASES:
             if not options.only or case["name"] in options.only:
-                print(json.dumps(await ask(leader, {**case, "seconds": options.seconds, "profile": options.profile})), flush=True)
+                before = await cpu_seconds(processes)
+                answer = await ask(leader, {**case, "seconds": options.seconds, "profile": options.profile})
+                used = await cpu_seconds(processes) - before
+                answer["cpu_ms_per_entry"] = round(used * 1e3 / answer.pop("entries"), 2)
+                answer["cpu_ms_per_MB"] = round(used * 1e3 / answer.pop("MB"), 2)
+                print(json.dumps(answer), flush=True)
         for process in processes:
             if process.stdin is not None:
                 process.stdin.close()
@@ -172,6 +185,7 @@ async def run(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--settle", type=float, default=3, help="seconds before the first case: segments are filled ahead")
     parser.add_argument("--data", default="")
     parser.add_argument("--async-flush", action="store_true")
     parser.add_argument("--profile", action="store_true")

@@ -94,7 +94,7 @@ class RaftNode:
         self._addresses: dict[NodeId, str] = dict(settings.peers)
         self._proposals = Proposals(
             join_bytes=settings.join_bytes,
-            entry_bytes=min(settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
+            entry_bytes=min(settings.join_bytes, settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
             payload_bytes=min(settings.max_payload_bytes, settings.log.max_entry_bytes - ENTRY_HEADER_SIZE),
             limit_bytes=settings.max_pending_bytes,
             max_rounds=settings.max_rounds,

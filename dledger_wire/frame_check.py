@@ -21,6 +21,7 @@ from dledger_wire.frames import (
     Bytes2D,
     Int64s,
     Records,
+    equal_at,
     frame_positions,
     gather,
     host_kinds,
@@ -37,7 +38,7 @@ def check_frames(data: Bytes1D, sizes: npt.NDArray[Any], queue_id: int, topic: b
     Raises CorruptBatchError or MessageTooLargeError that names the first bad message; nothing is accepted in part.
     """
     sizes = sizes.astype(np.int64)
-    field = np.frombuffer(topic_field(topic), np.uint8)
+    field = topic_field(topic)
     fixed_tail = len(field) + 2
     _refuse(sizes < HEAD_SIZE + fixed_tail, "frame smaller than its fixed part")
     if int(sizes.sum()) != len(data):
@@ -59,9 +60,10 @@ def check_frames(data: Bytes1D, sizes: npt.NDArray[Any], queue_id: int, topic: b
         first = int(too_large.argmax())
         raise MessageTooLargeError(f"message {first}: body of {lengths[first]} bytes; expected at most {max_body_bytes}", first_bad=first)
     even = stride if uniform_stride(lengths + 1) else 0
-    ends = gather(data, positions + dtype.itemsize + lengths, fixed_tail, even)
-    _refuse((ends[:, : len(field)] != field).any(axis=1), "topic differs from the batch's")
-    property_lengths = ends[:, -2].astype(np.int64) << 8 | ends[:, -1]
+    tails = positions + (dtype.itemsize + lengths)
+    _refuse(~equal_at(data, tails, field, even), "topic differs from the batch's")
+    packed = gather(data, tails + len(field), 2, even)
+    property_lengths = packed[:, 0].astype(np.int64) << 8 | packed[:, 1]
     _refuse(dtype.itemsize + lengths + fixed_tail + property_lengths != sizes, "properties length does not fit the frame")
     _refuse(property_lengths > MAX_PROPERTIES_BYTES, "properties longer than a frame may carry")
     _check_body_crcs(data, positions + dtype.itemsize, lengths, heads["body_crc"].astype(np.uint32), stride=even)

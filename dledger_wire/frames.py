@@ -18,12 +18,12 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from dledger_wire.check import require
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.frame_layout import (
@@ -74,18 +74,51 @@ def _step(positions: Int64s) -> int:
 
 
 def _rows(data: Bytes1D, start: int, count: int, width: int, stride: int) -> Bytes2D:
-    """(count, width) view of ``data``, one row every ``stride`` bytes.  numpy does not check such a view: its bounds are checked here."""
-    require(start >= 0 and start + (count - 1) * stride + width <= len(data), "rows %s+%s*%s of %s", start, count, stride, len(data))
-    return np.lib.stride_tricks.as_strided(data[start:], (count, width), (stride, 1))
+    """(count, width) view of ``data``, one row every ``stride`` bytes; numpy refuses one that would leave ``data``."""
+    return np.ndarray((count, width), np.uint8, cast(Any, data), start, (stride, 1))
+
+
+def _everywhere(data: Bytes1D, dtype: Any, width: int) -> npt.NDArray[Any]:
+    """``data`` as overlapping items of ``width`` bytes, one at each byte: indexing it moves whole items, not bytes."""
+    return np.ndarray((max(len(data) - width + 1, 0),), dtype, cast(Any, data), 0, (1,))
+
+
+@lru_cache(maxsize=256)
+def _void(width: int) -> np.dtype[Any]:
+    return np.dtype(f"V{width}")
 
 
 def gather(data: Bytes1D, positions: Int64s, width: int, stride: int = 0) -> Bytes2D:
-    """(n, width) matrix of the bytes at ``positions``; ``stride`` > 0 promises equal distances from the first, which needs no index."""
+    """(n, width) matrix of the bytes at ``positions``; ``stride`` > 0 promises equal distances from the first, which needs no copy."""
     count = len(positions)
     if stride and count:
         return _rows(data, int(positions[0]), count, width, stride)
-    rows: Bytes2D = data[positions[:, None] + np.arange(width)]
-    return rows
+    return _everywhere(data, _void(width), width)[positions].view(np.uint8).reshape(count, width)
+
+
+def equal_at(data: Bytes1D, positions: Int64s, wanted: bytes, stride: int = 0) -> npt.NDArray[np.bool_]:
+    """Whether the bytes ``wanted`` (at least one) stand at each position, compared in words as wide as they come."""
+    count = len(positions)
+    if not count:
+        return np.ones(0, np.bool_)
+    dtype, words = _words(wanted)
+    equal: npt.NDArray[np.bool_] | None = None
+    start = int(positions[0])
+    for at, value in words:
+        if stride:
+            found = np.ndarray((count,), dtype, cast(Any, data), start + at, (stride,)) == value
+        else:
+            found = _everywhere(data, dtype, dtype.itemsize)[positions + at] == value
+        equal = found if equal is None else equal & found
+    return cast(npt.NDArray[np.bool_], equal)
+
+
+@lru_cache(maxsize=1024)
+def _words(wanted: bytes) -> tuple[np.dtype[Any], tuple[tuple[int, int], ...]]:
+    """(type, (place, value) of each word); the last one overlaps the one before when the length is no multiple of the width."""
+    width = next(size for size in (8, 4, 2, 1) if size <= len(wanted))
+    places = sorted({*range(0, len(wanted) - width + 1, width), len(wanted) - width})
+    return np.dtype(f"<u{width}"), tuple((at, int.from_bytes(wanted[at : at + width], "little")) for at in places)
 
 
 def cut_bytes(buffer: Buffer, starts: Int64s, lengths: Int64s) -> list[bytes]:
@@ -194,20 +227,20 @@ def stamp_frames(
     if not count:
         return
     store_at = BORN_HOST_AT + (IPV6_HOST_SIZE if born_v6 else IPV4_HOST_SIZE)
-    # Queue offset and physical offset are neighbours, as are store time and store host: two scatters of 16 bytes.
+    # Queue offset and physical offset are neighbours, as are store time and store host: two moves of 16 bytes a frame.
     places = np.empty((count, 2), ">i8")
     places[:, 0] = np.arange(first_queue_offset, first_queue_offset + count)
     places[:, 1] = positions + physical_base
     host = store_host if len(store_host) == IPV4_HOST_SIZE else bytes(4) + store_host[-4:]
-    stored = np.frombuffer(struct.pack(">q", store_timestamp) + host, np.uint8)
+    stored = np.frombuffer(struct.pack(">q", store_timestamp) + host, "V16")
     if stride:
         rows = _rows(data, int(positions[0]), count, store_at + 16, stride)
-        rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = places.view(np.uint8).reshape(count, 16)
-        rows[:, store_at : store_at + 16] = stored
+        rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = places.view(np.uint8)
+        rows[:, store_at : store_at + 16] = stored.view(np.uint8)
         return
-    spread = np.arange(16)
-    data[positions[:, None] + (QUEUE_OFFSET_AT + spread)] = places.view(np.uint8).reshape(count, 16)
-    data[positions[:, None] + (store_at + spread)] = stored
+    items = _everywhere(data, _void(16), 16)
+    items[positions + QUEUE_OFFSET_AT] = places.view(_void(16)).ravel()
+    items[positions + store_at] = stored
 
 
 def host_kinds(data: Bytes1D, positions: Int64s) -> tuple[bool, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from broker.cli.context import ask_nodes, real_network
@@ -28,6 +28,9 @@ class GroupComparison:
     @property
     def equal(self) -> bool:
         return not self.difference
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self) | {"equal": self.equal}
 
 
 async def compare_replicas(config: ClusterConfig, timeout_s: float) -> list[GroupComparison]:

@@ -6,30 +6,34 @@ replica that is not the master answers NOT_LEADER with the master's address.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-from dledger.core.types import Role
-from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError, NotLeaderError
-
+from broker.process_facts import ProcessFacts
+from broker.services.checksums import committed_end, segment_sums
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.members import wanted_members
+from dledger_wire._pb import admin_pb2
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc import CallContext, Server
+from store.topics import CREATE, DELETE, UPDATE
 
-if TYPE_CHECKING:
-    from dledger_wire.rpc import CallContext, Server
-
+PREFIX = "/dledger.v1.Admin/"
+COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 10.0
-PREFIX = "/dledger.v1.Admin/"
+SHOWN_ROLE_STEPS = 20
 
 
 class AdminService:
     """Operators' calls."""
 
-    def __init__(self, face: ServiceFace) -> None:
+    def __init__(self, face: ServiceFace, process: Callable[[], ProcessFacts], store_id: str) -> None:
         self._face = face
+        self._process = process
+        self._store_id = store_id
+        self._started_at_ms = face.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
         server.add_unary(PREFIX + "CreateTopic", self.create_topic)
@@ -40,3 +44,124 @@ class AdminService:
         server.add_unary(PREFIX + "TransferLeader", self.transfer_leader)
         server.add_unary(PREFIX + "ChangeMember", self.change_member)
         server.add_unary(PREFIX + "SegmentChecksums", self.segment_checksums)
+
+    # Topics
+
+    async def create_topic(self, request: bytes, _context: CallContext) -> bytes:
+        spec = decoded(admin_pb2.TopicSpec, request)
+        default = self._face.settings.cluster.broker.defaultTopicQueueNums
+        arguments = self._topic_arguments(spec) | {"if_not_exists": spec.if_not_exists}
+        arguments["read_queues"] = spec.read_queues or spec.write_queues or default
+        arguments["write_queues"] = spec.write_queues or spec.read_queues or default
+        return await self._change_topic(CREATE, arguments)
+
+    async def update_topic(self, request: bytes, _context: CallContext) -> bytes:
+        return await self._change_topic(UPDATE, self._topic_arguments(decoded(admin_pb2.TopicSpec, request)))
+
+    async def delete_topic(self, request: bytes, _context: CallContext) -> bytes:
+        return await self._change_topic(DELETE, self._topic_arguments(decoded(admin_pb2.TopicSpec, request)))
+
+    def _topic_arguments(self, spec: admin_pb2.TopicSpec) -> dict[str, Any]:
+        group = self._face.settings.group.name
+        if spec.group not in ("", group):
+            raise InvalidArgumentError(f"this node serves group {group}, not {spec.group}")
+        return {"name": spec.name, "read_queues": spec.read_queues, "write_queues": spec.write_queues, "perm": spec.perm}
+
+    async def _change_topic(self, kind: str, arguments: dict[str, Any]) -> bytes:
+        result = await self._face.command(kind, arguments, COMMAND_TIMEOUT_S)
+        fields = {key: result[key] for key in ("name", "read_queues", "write_queues", "perm", "created")}
+        return admin_pb2.TopicReply(group=self._face.settings.group.name, **fields).SerializeToString()
+
+    async def list_topics(self, _request: bytes, _context: CallContext) -> bytes:
+        group = self._face.settings.group.name
+        topics = [
+            admin_pb2.TopicReply(
+                name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group
+            )
+            for topic in self._face.store.topics
+        ]
+        return admin_pb2.TopicList(topics=topics).SerializeToString()
+
+    # Status
+
+    async def node_status(self, _request: bytes, _context: CallContext) -> bytes:
+        face, raft = self._face, self._face.raft.status()
+        process = self._process()
+        total = await face.env.disk.total_bytes()
+        used_percent = 100.0 * (1.0 - await face.env.disk.free_bytes() / total) if total else 0.0
+        reply = admin_pb2.NodeStatusReply(
+            cluster=face.settings.cluster.cluster,
+            group=raft.group,
+            id=raft.node_id,
+            address=face.settings.node.address,
+            role=raft.role.value,
+            term=raft.term,
+            leader=raft.leader or "",
+            first_index=raft.first_index,
+            last_index=raft.last.index,
+            committed_index=raft.commit_index,
+            applied_index=raft.applied_index,
+            pid=process.pid,
+            store_id=self._store_id,
+            state=self._state(raft.disk_full, raft.failed),
+            disk_used_percent=used_percent,
+            rss_bytes=process.rss_bytes,
+            anonymous_bytes=process.anonymous_bytes,
+            version=process.version,
+            committed_pos=await committed_end(face.raft.log, raft.commit_index),
+            # The master's services, not only its term: until they are on it refuses writes.
+            leader_confirmed=bool(face.roles.master_term),
+            started_at_ms=self._started_at_ms,
+            voters=[peer.node_id for peer in raft.peers if peer.voter],
+            learners=[peer.node_id for peer in raft.peers if not peer.voter],
+            role_log=list(face.roles.steps)[-SHOWN_ROLE_STEPS:],
+        )
+        for peer in raft.peers:
+            if peer.node_id != raft.node_id:
+                state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
+                reply.peers.add(id=peer.node_id, match_index=max(0, peer.match_index), state=state, last_contact_ms=peer.silent_ms)
+        return reply.SerializeToString()
+
+    def _state(self, disk_full: bool, failed: str) -> str:
+        if failed:
+            return f"stopped: {failed}"
+        if disk_full:
+            return "read-only: the disk is full"
+        return "ok"
+
+    # Leadership and membership
+
+    async def transfer_leader(self, request: bytes, _context: CallContext) -> bytes:
+        target = decoded(admin_pb2.TransferRequest, request).target
+        face, raft = self._face, self._face.raft
+        face.require_leader()
+        start_ms = face.env.clock.monotonic_ms()
+        own = face.settings.node.id
+        if target == own:
+            return admin_pb2.TransferReply(old_leader=own, new_leader=own, term=raft.term).SerializeToString()
+        taker = await raft.transfer(target or None, TRANSFER_TIMEOUT_S)
+        took_ms = face.env.clock.monotonic_ms() - start_ms
+        return admin_pb2.TransferReply(old_leader=own, new_leader=taker, term=raft.term, took_ms=took_ms).SerializeToString()
+
+    async def change_member(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(admin_pb2.MemberRequest, request)
+        raft = self._face.raft
+        self._face.require_leader()
+        membership = raft.membership
+        for step in wanted_members(membership, wish.action, wish.id, wish.replaces):
+            addresses = {wish.id: wish.address} if wish.address else {}
+            membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)
+        return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners).SerializeToString()
+
+    # Checksums
+
+    async def segment_checksums(self, request: bytes, _context: CallContext) -> bytes:
+        log, raft = self._face.raft.log, self._face.raft
+        committed_pos = await committed_end(log, raft.commit_index)
+        wanted = decoded(admin_pb2.ChecksumRequest, request).upto_pos or committed_pos
+        if wanted > committed_pos:
+            raise InvalidArgumentError(f"position {wanted} is not committed here yet (at {committed_pos})")
+        reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
+        for found in await segment_sums(log, wanted):
+            reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
+        return reply.SerializeToString()

@@ -1,18 +1,20 @@
 """What every service of a node shares: the store, the log's node, the role, the settings.
 
-Owns the one answer to "may this request be served here": only by the master, or by any replica.
+Owns the one answer to "may this request be served here", and the way a command goes through the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 from broker.config import NodeSettings
 from broker.role_change import RoleChanges
 from dledger.core.types import Role
 from dledger.env import Environment
 from dledger.node import RaftNode
-from dledger_wire.errors import NotLeaderError, NotReadyError
+from dledger_wire.errors import NotLeaderError, NotReadyError, OutcomeUnknownError
 from store.store import MessageStore
 
 
@@ -30,15 +32,27 @@ class ServiceFace:
         """The term in which this node is master; NotLeaderError with the leader's address, or NotReadyError, otherwise."""
         if self.roles.master_term:
             return self.roles.master_term
-        if self.raft.role is Role.LEADER:
-            raise NotReadyError(f"{self.settings.node.id} leads but its master services are not on yet ({self.roles.state.value})")
-        leader = self.raft.leader
-        if leader is None:
-            raise NotLeaderError(f"{self.settings.node.id} is not the master and knows no leader", leader_address="", leader_id="")
-        address = self.address_of(leader)
-        raise NotLeaderError(
-            f"{self.settings.node.id} is not the master; {leader} at {address} is", leader_address=address, leader_id=leader
-        )
+        self.require_leader()
+        raise NotReadyError(f"{self.settings.node.id} leads but its master services are not on yet ({self.roles.state.value})")
 
-    def address_of(self, node_id: str) -> str:
-        return self.settings.peers.get(node_id, "")
+    def require_leader(self) -> None:
+        """NotLeaderError with the leader's address unless this node leads, master or not yet."""
+        if self.raft.role is Role.LEADER:
+            return
+        own, leader = self.settings.node.id, self.raft.leader
+        if leader is None or leader == own:
+            raise NotLeaderError(f"{own} is not the master and knows no leader", leader_address="", leader_id="")
+        address = self.raft.address_of(leader)
+        raise NotLeaderError(f"{own} is not the master; {leader} at {address} is", leader_address=address, leader_id=leader)
+
+    async def command(self, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send a command through the log and return what it did; its own refusal is raised as the typed error it is."""
+        self.require_master()
+        command = self.store.command(kind, arguments)
+        proposal = self.raft.propose(command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await proposal
+        except TimeoutError:
+            raise OutcomeUnknownError(f"{kind} was not committed within {timeout_s:g} s; it may still be") from None
+        return command.result()

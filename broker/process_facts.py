@@ -1,0 +1,39 @@
+"""What a node tells about its own process.  The real ones are read in ``broker/main.py``'s process; a simulated node has none."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow."""
+
+    pid: int = 0
+    rss_bytes: int = 0
+    anonymous_bytes: int = 0
+    version: str = ""
+
+
+def read_process_facts() -> ProcessFacts:
+    """This process, now."""
+    sizes = {"RssAnon": 0, "VmRSS": 0}
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in sizes:
+                    sizes[name] = int(rest.split()[0]) * 1024
+    except OSError:
+        pass
+    return ProcessFacts(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], _version())
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("dledger")
+    except PackageNotFoundError:
+        return "0"

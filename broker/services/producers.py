@@ -1,0 +1,28 @@
+"""InitProducer: a producer's id and epoch, given through the log so that every later master knows them."""
+
+from __future__ import annotations
+
+from broker.services.decode import decoded
+from broker.services.face import ServiceFace
+from dledger_wire._pb import broker_pb2
+from dledger_wire.rpc import CallContext, Server
+from store.producers import INIT_PRODUCER
+
+METHOD = "/dledger.v1.Broker/InitProducer"
+TIMEOUT_S = 5.0
+
+
+class ProducerService:
+    """Registers producers on the master."""
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    def register(self, server: Server) -> None:
+        server.add_unary(METHOD, self.init_producer)
+
+    async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(broker_pb2.InitProducerRequest, request)
+        arguments = {"producer_id": wish.producer_id, "name": wish.producer_name}
+        result = await self._face.command(INIT_PRODUCER, arguments, TIMEOUT_S)
+        return broker_pb2.InitProducerResponse(producer_id=result["producer_id"], epoch=result["epoch"]).SerializeToString()

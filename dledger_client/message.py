@@ -1,0 +1,125 @@
+"""What producers send and what they are told: ``Message``, ``SendResult``, ``SendStatus``.
+
+Owns the property string of an outgoing message.  It is made once, when the message is made, so that a batch only has to join bytes; a
+message is therefore not to be changed after it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
+from dledger_wire.status import SendStatus
+
+__all__ = ["Message", "SendResult", "SendStatus"]
+
+# What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frame_layout.
+UNIQUE_ID_PROPERTY_BYTES = 42
+MAX_DELAY_LEVEL = 18
+
+# Names with a meaning of their own: they are set by arguments, by the client or by the broker.
+RESERVED_PROPERTIES = frozenset(
+    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG "
+    "CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME TRAN_PREPARED_QUEUE_OFFSET "
+    "TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_OUT_MS "
+    "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID INSTANCE_ID CLUSTER __transactionId__ __BORNHOST".split()
+)
+
+
+class Message:
+    """A message to send.
+
+    ``keys`` are what it can be found by later (several in a list, or separated by spaces), ``tags`` what consumers filter by,
+    ``properties`` the application's own names and values, ``flag`` a number of the application's own.  Do not change it once made.
+    """
+
+    __slots__ = ("body", "delay_level", "extras", "flag", "keys", "properties", "tags", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str = "",
+        keys: str | Iterable[str] = "",
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.body = body if type(body) is bytes else _as_bytes(body)
+        self.tags = tags
+        self.flag = flag
+        self.delay_level = delay_level
+        self.properties = properties
+        if keys or properties or delay_level:
+            self.keys = keys if isinstance(keys, str) else " ".join(keys)
+            self.extras = _extras(self)
+        else:
+            self.keys = ""
+            self.extras = _tag_property(tags) if tags else b""
+
+    def __repr__(self) -> str:
+        more = "".join(f", {name}={getattr(self, name)!r}" for name in ("tags", "keys", "properties", "flag", "delay_level") if getattr(self, name))
+        body = self.body if len(self.body) <= 32 else self.body[:29] + b"..."
+        return f"Message({self.topic!r}, {body!r} ({len(self.body)} bytes){more})"
+
+
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview | bytes):
+        return bytes(body)
+    raise TypeError(f"a message body is bytes, not {type(body).__name__}; encode text first")
+
+
+@lru_cache(maxsize=4096)
+def _tag_property(tags: str) -> bytes:
+    return encode_properties({"TAGS": _checked_tags(tags)})
+
+
+def _checked_tags(tags: str) -> str:
+    if "|" in tags:
+        raise InvalidArgumentError(f"tags {tags!r}: a message has one tag, and '|' is how subscriptions separate several")
+    return tags
+
+
+def _extras(message: Message) -> bytes:
+    """The property string behind UNIQ_KEY.  Raises InvalidArgumentError for what a property string cannot hold."""
+    packed: dict[str, str] = {}
+    if message.keys:
+        packed["KEYS"] = message.keys
+    if message.tags:
+        packed["TAGS"] = _checked_tags(message.tags)
+    if message.delay_level:
+        if not 0 < message.delay_level <= MAX_DELAY_LEVEL:
+            raise InvalidArgumentError(f"delay level {message.delay_level}: expected 0 to {MAX_DELAY_LEVEL}")
+        packed["DELAY"] = str(message.delay_level)
+    for name, value in (message.properties or {}).items():
+        if name in RESERVED_PROPERTIES:
+            raise InvalidArgumentError(f"property {name!r} is reserved; expected a name of the application's own")
+        packed[name] = value
+    extras = encode_properties(packed)
+    if len(extras) + UNIQUE_ID_PROPERTY_BYTES > MAX_PROPERTIES_BYTES:
+        most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES
+        raise InvalidArgumentError(f"keys, tags and properties take {len(extras)} bytes; expected at most {most}")
+    return extras
+
+
+@dataclass(slots=True)
+class SendResult:
+    """Where a message is now.  ``offset_msg_id`` style places come from the broker that reads it; this is what the producer knows."""
+
+    status: SendStatus
+    msg_id: str
+    topic: str
+    group: str
+    queue_id: int
+    queue_offset: int
+    store_timestamp: int
+    duplicate: bool = False
+
+
+# Kept here so that readers of properties use the same two marks.
+SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)

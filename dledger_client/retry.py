@@ -1,0 +1,59 @@
+"""Retry policies of every client, as tenacity states them: which errors are tried again, how long to pause, when to give up.
+
+Owns nothing that runs.  Pauses are drawn from the injected random source, deadlines read from the injected clock, and sleeping is
+asyncio's, so that a client in the simulator is deterministic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+from tenacity.wait import wait_base
+
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import BusyError, DledgerError, NotYetError
+
+FIRST_PAUSE_MS = 10
+LONGEST_PAUSE_MS = 50
+LONGEST_BUSY_PAUSE_MS = 200
+
+
+class PauseDrawn(wait_base):
+    """Doubling from 10 ms; short while a leader is looked for, longer for a server that says it is busy.  Half of each is drawn."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        return self.pause_ms(retry_state.attempt_number, busy=isinstance(error, BusyError | NotYetError)) / 1000
+
+    def pause_ms(self, attempt: int, *, busy: bool) -> int:
+        most = LONGEST_BUSY_PAUSE_MS if busy else LONGEST_PAUSE_MS
+        span = min(most, FIRST_PAUSE_MS << min(attempt - 1, 6))
+        return span // 2 + self._random.randrange(0, span // 2 + 1)
+
+
+def may_try_again(error: BaseException) -> bool:
+    """Errors that another attempt, or another node, may cure."""
+    return isinstance(error, DledgerError) and (error.retriable or error.refresh_route)
+
+
+def until(deadline_ms: int, clock: Clock, random: Random, *, again: Callable[[BaseException], bool] = may_try_again) -> AsyncRetrying:
+    """Try until the clock shows ``deadline_ms``; the last error is raised as it is."""
+    return AsyncRetrying(
+        stop=lambda state: clock.monotonic_ms() + int((state.upcoming_sleep or 0) * 1000) >= deadline_ms,
+        wait=PauseDrawn(random),
+        retry=retry_if_exception(again),
+        sleep=asyncio.sleep,
+        reraise=True,
+    )
+
+
+def while_wanted(wanted: Callable[[], bool], random: Random) -> AsyncRetrying:
+    """Try for as long as ``wanted()`` holds."""
+    return AsyncRetrying(
+        stop=lambda state: not wanted(), wait=PauseDrawn(random), retry=retry_if_exception(may_try_again), sleep=asyncio.sleep, reraise=True
+    )

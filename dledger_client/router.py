@@ -1,0 +1,284 @@
+"""Where things are: nodes, groups and their leaders, queues of topics; and the one channel to each address.
+
+Owns routes and channels of one client.  Any node answers for the whole cluster; a node that does not answer soon is not waited for, the
+next one is asked beside it.  Of two answers about a group the one with the higher term counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dledger_client.retry import until
+from dledger_wire._pb import broker_pb2
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError, TopicNotFoundError, UnreachableError
+from dledger_wire.names import check_topic
+from dledger_wire.rpc import Channel, Network
+
+METADATA = "/dledger.v1.Broker/Metadata"
+ASK_TIMEOUT_S = 1.0
+HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
+SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A replica as the cluster tells it."""
+
+    id: str
+    address: str
+    voter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A replica group; ``leader_address`` is empty while nobody leads."""
+
+    name: str
+    term: int
+    leader_id: str
+    leader_address: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueues:
+    """The queues of a topic on one group."""
+
+    topic: str
+    group: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    incarnation: str
+
+
+def parse_bootstrap(bootstrap: str) -> list[str]:
+    """The addresses of ``host:port,host:port``.  Raises InvalidArgumentError."""
+    addresses = list(dict.fromkeys(part.strip() for part in bootstrap.split(",") if part.strip()))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidArgumentError(f"bootstrap {bootstrap!r}: {address!r} is not host:port; expected host:port,host:port,...")
+    if not addresses:
+        raise InvalidArgumentError(f"bootstrap {bootstrap!r}: no address; expected host:port,host:port,...")
+    return addresses
+
+
+class Router:
+    """Routes of one client.  Used on one event loop."""
+
+    def __init__(self, bootstrap: str, network: Network, clock: Clock, random: Random) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._network, self.clock, self.random = network, clock, random
+        self._channels: dict[str, Channel] = {}
+        self._good = ""  # who answered last
+        self.groups: dict[str, Group] = {}
+        self._topics: dict[str, list[TopicQueues]] = {}
+        self.cluster = ""
+
+    # Channels
+
+    def channel(self, address: str) -> Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._network.connect(address)
+        return channel
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    def addresses(self) -> list[str]:
+        """Everybody who may be asked, who answered last first."""
+        known = [self._good] if self._good else []
+        known += [node.address for group in self.groups.values() for node in group.nodes]
+        return list(dict.fromkeys([*known, *self._bootstrap]))
+
+    def address_of(self, node_id: str) -> str:
+        return next((node.address for group in self.groups.values() for node in group.nodes if node.id == node_id), "")
+
+    # Asking
+
+    async def _ask(self, address: str, topics: Sequence[str], all_topics: bool = False) -> tuple[str, broker_pb2.MetadataResponse]:
+        request = broker_pb2.MetadataRequest(topics=topics, all_topics=all_topics)
+        answer = await self.channel(address).call(METADATA, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
+        response = broker_pb2.MetadataResponse.FromString(answer)
+        self._learn(address, response)
+        return address, response
+
+    def _learn(self, address: str, response: broker_pb2.MetadataResponse) -> None:
+        self._good, self.cluster = address, response.cluster
+        for info in response.groups:
+            known = self.groups.get(info.name)
+            if known is not None and (known.term, bool(known.leader_address)) > (info.term, bool(info.leader_address)):
+                continue
+            nodes = tuple(Node(node.id, node.address, node.voter) for node in info.nodes)
+            self.groups[info.name] = Group(info.name, info.term, info.leader_id, info.leader_address, nodes)
+
+    async def _first_answer(self, topics: Sequence[str], all_topics: bool = False) -> broker_pb2.MetadataResponse:
+        """The first answer of any node; the nodes are asked one after the other, without waiting long for a silent one."""
+        asked: list[asyncio.Task[tuple[str, broker_pb2.MetadataResponse]]] = []
+        problems: list[str] = []
+        addresses = iter(self.addresses())
+        try:
+            while True:
+                address = next(addresses, None)
+                if address is not None:
+                    asked.append(asyncio.ensure_future(self._ask(address, topics, all_topics)))
+                waiting = [task for task in asked if not task.done()]
+                if waiting:
+                    await asyncio.wait(waiting, timeout=None if address is None else HEDGE_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in asked if task.done()]:
+                    asked.remove(task)
+                    error = task.exception()
+                    if error is None:
+                        return task.result()[1]
+                    if not isinstance(error, DledgerError):
+                        raise error
+                    problems.append(str(error))
+                if address is None and not asked:
+                    raise UnreachableError(f"no node reachable at {', '.join(self.addresses())}: {problems[-1]}", problems="; ".join(problems))
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def survey(self, topics: Sequence[str], enough: Callable[[str, broker_pb2.MetadataResponse], bool]) -> list[tuple[str, broker_pb2.MetadataResponse]]:
+        """What all nodes say, asked at once: until one says ``enough``, all have answered, or the slow ones have had their time."""
+        tasks = [asyncio.ensure_future(self._ask(address, topics)) for address in self.addresses()]
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SURVEY_S
+        answers: dict[str, broker_pb2.MetadataResponse] = {}
+        try:
+            while waiting := [task for task in tasks if not task.done()]:
+                left = deadline - loop.time()
+                if left <= 0:
+                    break
+                await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task.done() and not task.cancelled() and task.exception() is None:
+                        answers.setdefault(*task.result())
+                if any(enough(address, response) for address, response in answers.items()):
+                    break
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+                elif not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, DledgerError):
+                    raise error
+        return list(answers.items())
+
+    # Leaders
+
+    async def find_leader(self, group: str, failed: str = "", failed_term: int = 0) -> Group:
+        """Who leads ``group`` now, by asking everybody; one search.  ``failed`` counts as leader only if it says so itself, or in a term
+        after ``failed_term``.  Raises NotLeaderError when nobody is known to lead."""
+
+        def leads(address: str, info: broker_pb2.GroupInfo) -> bool:
+            claimed = info.leader_address
+            return bool(claimed) and (claimed != failed or claimed == address or info.term > failed_term)
+
+        def info_of(response: broker_pb2.MetadataResponse) -> broker_pb2.GroupInfo | None:
+            return next((info for info in response.groups if info.name == group), None)
+
+        answers = await self.survey([], lambda address, response: (info := info_of(response)) is not None and leads(address, info))
+        claims = [info for address, response in answers if (info := info_of(response)) is not None and leads(address, info)]
+        if not claims:
+            heard = f"{len(answers)} of {len(self.addresses())} nodes answered"
+            raise NotLeaderError(f"group {group} has no leader now ({heard})", leader_address="")
+        best = max(claims, key=lambda info: info.term)
+        nodes = tuple(Node(node.id, node.address, node.voter) for node in best.nodes)
+        found = Group(group, best.term, best.leader_id, best.leader_address, nodes)
+        self.groups[group] = found
+        return found
+
+    def leader_is(self, group: str, address: str) -> None:
+        """A node said who leads: remembered until an answer with a newer term."""
+        known = self.groups.get(group)
+        if known is not None and address and known.leader_address != address:
+            leader_id = next((node.id for node in known.nodes if node.address == address), "")
+            self.groups[group] = Group(group, known.term, leader_id, address, known.nodes)
+
+    async def call_leader(self, group: str, method: str, request: bytes, *, deadline_ms: int, again: bytes | None = None) -> bytes:
+        """Call ``method`` at the leader of ``group``, wherever it is, until the deadline.
+
+        ``again`` is sent in place of ``request`` after an attempt with an unknown outcome: the form that does no harm when done already.
+        """
+        failed, term, known = "", 0, False
+        async for attempt in until(deadline_ms, self.clock, self.random):
+            with attempt:
+                view = self.groups.get(group)
+                if view is None or not view.leader_address or (known and view.leader_address == failed and view.term <= term):
+                    view = await self.find_leader(group, failed, term)
+                left_s = max(0.05, (deadline_ms - self.clock.monotonic_ms()) / 1000)
+                try:
+                    return await self.channel(view.leader_address).call(method, request, timeout_s=left_s)
+                except DledgerError as error:
+                    failed, term, known = view.leader_address, view.term, True
+                    if isinstance(error, NotLeaderError) and error.leader_address:
+                        known = error.leader_address == failed
+                        self.leader_is(group, error.leader_address)
+                    if error.outcome_unknown and again is not None:
+                        request = again
+                    raise
+        raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
+
+    # Topics
+
+    async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False) -> list[TopicQueues]:
+        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none."""
+        if not fresh and name in self._topics:
+            return self._topics[name]
+        check_topic(name)
+        async for attempt in until(deadline_ms, self.clock, self.random):
+            with attempt:
+                found = _queues_of(name, await self._first_answer([name]))
+                if not found:
+                    found = await self._topic_at_leaders(name)
+                self._topics[name] = found
+                return found
+        raise NotReadyError(f"topic {name}: no attempt was made before the deadline")
+
+    async def _topic_at_leaders(self, name: str) -> list[TopicQueues]:
+        """A replica may lag behind a topic just made: the leaders' word counts."""
+        found: list[TopicQueues] = []
+        for group in list(self.groups):
+            view = self.groups[group]
+            if not view.leader_address:
+                view = await self.find_leader(group)
+            _, response = await self._ask(view.leader_address, [name])
+            found += [queues for queues in _queues_of(name, response) if queues.group == group]
+        if found:
+            return found
+        if not self.groups:
+            raise NotReadyError(f"topic {name} is not known at {self._good}, which knows no group either")
+        raise TopicNotFoundError(f"topic {name} does not exist in cluster {self.cluster or '?'} ({', '.join(self.addresses())})")
+
+    def forget_topic(self, name: str) -> None:
+        self._topics.pop(name, None)
+
+    async def all_topics(self, deadline_ms: int) -> list[TopicQueues]:
+        async for attempt in until(deadline_ms, self.clock, self.random):
+            with attempt:
+                response = await self._first_answer([], all_topics=True)
+                return [_queues(info) for info in response.topics if info.found]
+        raise NotReadyError("no attempt was made before the deadline")
+
+    async def ensure_groups(self, deadline_ms: int) -> dict[str, Group]:
+        """The groups, asked for if nothing is known yet."""
+        if not self.groups:
+            async for attempt in until(deadline_ms, self.clock, self.random):
+                with attempt:
+                    await self._first_answer([])
+        return self.groups
+
+
+def _queues(info: broker_pb2.TopicInfo) -> TopicQueues:
+    return TopicQueues(info.name, info.group, info.read_queues, info.write_queues, info.perm, info.incarnation)
+
+
+def _queues_of(name: str, response: broker_pb2.MetadataResponse) -> list[TopicQueues]:
+    return [_queues(info) for info in response.topics if info.found and info.name == name]

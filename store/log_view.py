@@ -1,0 +1,59 @@
+"""What the store needs of the replicated log, and the records inside its entries.
+
+Owns no state.  ``dledger.log.log.Log`` satisfies ``LogView``; positions are bytes in the log, as in frames and queue units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from dledger.core.types import EntryId, EntryKind
+from dledger.log.entry import RawEntry
+from dledger.log.segment import Segment
+from dledger_wire.batch import BatchView, CommandView, iter_records
+from dledger_wire.layout import ENTRY_HEADER_SIZE
+
+SCAN_BYTES = 8 << 20
+
+
+class LogView(Protocol):
+    """Reading side of a log."""
+
+    @property
+    def first_index(self) -> int: ...
+    @property
+    def first_pos(self) -> int: ...
+    @property
+    def end_pos(self) -> int: ...
+    @property
+    def last(self) -> EntryId: ...
+    @property
+    def durable(self) -> EntryId: ...
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+    def term_at(self, index: int) -> int | None: ...
+    async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]: ...
+    async def read_bytes(self, pos: int, size: int) -> bytes: ...
+
+
+def entry_records(entry: RawEntry) -> Iterator[tuple[int, BatchView | CommandView]]:
+    """(log position, record) of everything in an entry; nothing for no-op and configuration entries."""
+    if entry.kind is not EntryKind.NORMAL:
+        return
+    pos = entry.pos + ENTRY_HEADER_SIZE
+    # Each buffer holds whole records: a sealed payload is one buffer, an entry read from a file or a message is one.
+    for buffer in entry.body():
+        for record in iter_records(buffer):
+            yield pos + record.pos, record
+        pos += len(buffer)
+
+
+def scan_start(log: LogView, pos: int) -> int:
+    """The index of the first entry of the segment that holds ``pos`` (the log's first one when that is gone)."""
+    index = log.first_index
+    for segment in log.segments:
+        if segment.start_pos > pos:
+            break
+        index = max(index, segment.first_index)
+    return index

@@ -1,0 +1,133 @@
+"""Reading messages of a queue: from a range of offsets to chunks of raw frames.
+
+Owns the way from queue units to log ranges: neighbouring frames are read as one range, ranges with small gaps between them in one read.
+Nothing loops over messages; work goes by chunk and by run of adjacent frames.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.frame import MIN_FRAME_SIZE, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
+from dledger_wire.status import SysFlag
+
+from store.log_view import LogView
+from store.queue_files import Units
+
+MAX_SPAN_BYTES = 4 << 20
+_STORE_TIME_AT = 56
+_CHECKED_BYTES = 36  # total size .. physical offset
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Part of an answer: frames back to back in ``frames``, their sizes as big-endian u32.
+
+    ``offsets`` is empty when the messages are contiguous from ``first_offset``, else big-endian u64.  Reading goes on at ``next_offset``.
+    """
+
+    first_offset: int
+    next_offset: int
+    count: int
+    sizes: bytes
+    frames: list[bytes | memoryview] = field(default_factory=list)
+    frames_bytes: int = 0
+    offsets: bytes = b""
+
+
+class FrameMismatchError(Exception):
+    """The log does not hold the frame a queue unit promises; caught inside the store, which rebuilds the queue's file."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"no such frame for queue offset {offset}")
+        self.offset = offset
+
+
+def fit(sizes: npt.NDArray[Any], max_bytes: int) -> int:
+    """How many leading messages fit ``max_bytes``; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right")))
+
+
+async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> list[bytes | memoryview]:
+    """The frames of ``units`` in order, as few buffers.  FrameMismatchError when one is not where its unit says."""
+    starts = units["pos"].astype(np.int64)
+    ends = starts + units["size"]
+    _check_places(log, starts, ends, offsets)
+    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    run_firsts = np.concatenate(([0], breaks))
+    run_lasts = np.concatenate((breaks - 1, [len(units) - 1]))
+    run_starts, run_ends = starts[run_firsts].tolist(), ends[run_lasts].tolist()
+    buffers: list[bytes | memoryview] = []
+    segment_starts = [segment.start_pos for segment in log.segments]
+    at = 0
+    while at < len(run_starts):
+        upto = _span(run_starts, run_ends, at, gap_bytes, segment_starts)
+        low = run_starts[at]
+        data = await log.read_bytes(low, run_ends[upto - 1] - low)
+        first, last = int(run_firsts[at]), int(run_lasts[upto - 1]) + 1
+        _check_frames(data, low, starts[first:last], units["size"][first:last], offsets[first:last])
+        if upto == at + 1:
+            buffers.append(data)
+        else:
+            view = memoryview(data)
+            buffers += [view[start - low : end - low] for start, end in zip(run_starts[at:upto], run_ends[at:upto], strict=True)]
+        at = upto
+    return buffers
+
+
+def _span(starts: Sequence[int], ends: Sequence[int], at: int, gap_bytes: int, segment_starts: Sequence[int]) -> int:
+    """One past the last run that is read together with run ``at``."""
+    low = starts[at]
+    segment = bisect_right(segment_starts, low)
+    limit = segment_starts[segment] if segment < len(segment_starts) else None
+    upto = at + 1
+    while upto < len(starts):
+        gap = starts[upto] - ends[upto - 1]
+        if not 0 <= gap <= gap_bytes or ends[upto] - low > MAX_SPAN_BYTES or (limit is not None and ends[upto] > limit):
+            break
+        upto += 1
+    return upto
+
+
+def _check_places(log: LogView, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+    """A damaged unit must not send the reader anywhere: places are in the log, in order, and frames have a possible size."""
+    bad = (ends - starts < MIN_FRAME_SIZE) | (starts < log.first_pos) | (ends > log.end_pos)
+    bad[1:] |= starts[1:] < ends[:-1]
+    if bad.any():
+        raise FrameMismatchError(int(offsets[bad.argmax()]))
+
+
+def _check_frames(
+    data: bytes, low: int, starts: npt.NDArray[np.int64], sizes: npt.NDArray[Any], offsets: npt.NDArray[np.int64]
+) -> None:
+    """Each frame says which size, queue offset and place it has; a unit that points anywhere else is damaged.
+
+    A run whose inner frames were misplaced would have a wrong first or last frame, or a break in between, so those are compared.
+    """
+    edges = np.ones(len(starts), np.bool_)
+    edges[1:-1] = (starts[1:-1] != starts[:-2] + sizes[:-2]) | (starts[2:] != starts[1:-1] + sizes[1:-1])
+    at = np.flatnonzero(edges)
+    heads = np.frombuffer(data, np.uint8)[(starts[at] - low)[:, None] + np.arange(_CHECKED_BYTES)]
+    total = heads[:, :4].copy().view(">i4").ravel()
+    places = heads[:, QUEUE_OFFSET_AT : PHYSICAL_OFFSET_AT + 8].copy().view(">i8")
+    bad = (total != sizes[at]) | (places[:, 0] != offsets[at]) | (places[:, 1] != starts[at])
+    if bad.any():
+        raise FrameMismatchError(int(offsets[at[bad.argmax()]]))
+
+
+async def store_time(log: LogView, unit: Any, offset: int) -> int:
+    """The store time in the frame of one unit."""
+    pos, size = int(unit["pos"]), int(unit["size"])
+    starts, ends = np.array([pos]), np.array([pos + size])
+    _check_places(log, starts, ends, np.array([offset]))
+    head = await log.read_bytes(pos, min(size, 80))
+    if int.from_bytes(head[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big") != offset:
+        raise FrameMismatchError(offset)
+    at = _STORE_TIME_AT + (12 if head[SYS_FLAG_AT + 3] & SysFlag.BORN_HOST_V6 else 0)
+    return int.from_bytes(head[at : at + 8], "big")

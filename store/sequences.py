@@ -1,0 +1,231 @@
+"""Idempotent producers: what each producer has stored in each queue, so that a retried batch is recognised.
+
+Owns the rules of epochs and sequences, and the two views of them: what the committed log says (``SequenceTable``, the same on every
+replica) and, on the leader, that plus its own appended but uncommitted tail (``TailSequences``).  Knows no bytes.
+
+A batch is FRESH when it continues its producer's sequence in that queue (a new epoch starts at 0), a DUPLICATE when all of it was stored
+before, and refused otherwise: a gap would lose order, an older epoch is a zombie.  Stored batches are remembered as runs: neighbours
+in both sequence and queue offset melt into one, so a lone producer's whole history takes one run.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from dledger_wire.batch import Sequence64
+from dledger_wire.errors import DledgerError, OutOfOrderSequenceError, ProducerFencedError
+
+REMEMBERED_RUNS = 32
+MAX_HOPES = 10_000
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Run:
+    """Messages ``first_sequence .. + count`` of a producer lie at ``first_queue_offset`` and on."""
+
+    first_sequence: int
+    count: int
+    first_queue_offset: int
+
+    @property
+    def next_sequence(self) -> int:
+        return self.first_sequence + self.count
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """One producer id: its epoch, when it stored last (log time), and its newest runs per queue, oldest first."""
+
+    epoch: int
+    last_ms: int
+    queues: dict[QueueKey, list[Run]] = field(default_factory=dict)
+
+    def copy(self) -> ProducerState:
+        runs = {key: [Run(run.first_sequence, run.count, run.first_queue_offset) for run in runs] for key, runs in self.queues.items()}
+        return ProducerState(self.epoch, self.last_ms, runs)
+
+    def store(self, key: QueueKey, made_by: Sequence64, count: int, first_queue_offset: int, at_ms: int) -> None:
+        """Remember a stored batch."""
+        if made_by.epoch != self.epoch:
+            self.epoch = made_by.epoch
+            self.queues.clear()
+        self.last_ms = at_ms
+        runs = self.queues.setdefault(key, [])
+        last = runs[-1] if runs else None
+        if last is not None and last.next_sequence == made_by.first_sequence and last.first_queue_offset + last.count == first_queue_offset:
+            last.count += count
+            return
+        runs.append(Run(made_by.first_sequence, count, first_queue_offset))
+        if len(runs) > REMEMBERED_RUNS:
+            del runs[0]
+
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self.queues if key[0] == topic]:
+            del self.queues[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a batch is: fresh, a duplicate with its first offset, or refused."""
+
+    duplicate_offset: int | None = None
+    error: DledgerError | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.duplicate_offset is None and self.error is None
+
+
+FRESH = Verdict()
+
+
+def judge(state: ProducerState | None, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
+    """Judge a batch by what its producer stored before."""
+    if state is not None and made_by.epoch < state.epoch:
+        text = f"producer {made_by.producer_id}: epoch {made_by.epoch} is fenced by epoch {state.epoch}"
+        return Verdict(error=ProducerFencedError(text, epoch=state.epoch))
+    runs = state.queues.get(key, []) if state is not None and made_by.epoch == state.epoch else []
+    expected = runs[-1].next_sequence if runs else 0
+    if made_by.first_sequence == expected:
+        return FRESH
+    if made_by.first_sequence + count <= expected:
+        for run in reversed(runs):
+            if run.first_sequence <= made_by.first_sequence < run.next_sequence:
+                return Verdict(duplicate_offset=run.first_queue_offset + made_by.first_sequence - run.first_sequence)
+    return Verdict(error=out_of_order(key, made_by, expected))
+
+
+def out_of_order(key: QueueKey, made_by: Sequence64, expected: int) -> OutOfOrderSequenceError:
+    where = f"producer {made_by.producer_id} in {key[0]}/{key[1]}"
+    return OutOfOrderSequenceError(f"{where}: sequence {made_by.first_sequence}, expected {expected}", expected=expected)
+
+
+class SequenceTable:
+    """The committed state.  Producers are kept in the order they stored last, the longest silent first; the log alone decides who goes."""
+
+    def __init__(self, max_producers: int, expiry_ms: int) -> None:
+        self._max_producers = max_producers
+        self._expiry_ms = expiry_ms
+        self._producers: OrderedDict[int, ProducerState] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._producers.get(producer_id)
+
+    def store(self, key: QueueKey, made_by: Sequence64, count: int, first_queue_offset: int, at_ms: int) -> None:
+        """A batch was committed."""
+        state = self._producers.get(made_by.producer_id)
+        if state is None:
+            state = self._producers[made_by.producer_id] = ProducerState(made_by.epoch, at_ms)
+        state.store(key, made_by, count, first_queue_offset, at_ms)
+        self._producers.move_to_end(made_by.producer_id)
+        self._evict(at_ms)
+
+    def register(self, producer_id: int, fresh_id: int, at_ms: int) -> tuple[int, int]:
+        """(producer id, epoch) of a producer that starts: the next epoch of a known one, else ``fresh_id`` with epoch 0."""
+        state = self._producers.get(producer_id)
+        if state is None:
+            self._producers[fresh_id] = ProducerState(0, at_ms)
+            producer_id = fresh_id
+        else:
+            self._producers[producer_id] = ProducerState(state.epoch + 1, at_ms)
+        self._producers.move_to_end(producer_id)
+        self._evict(at_ms)
+        return producer_id, self._producers[producer_id].epoch
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: its queues start anew."""
+        for state in self._producers.values():
+            state.forget_topic(topic)
+
+    def _evict(self, now_ms: int) -> None:
+        producers = self._producers
+        while len(producers) > self._max_producers or next(iter(producers.values())).last_ms < now_ms - self._expiry_ms:
+            producers.popitem(last=False)
+
+    def dump(self) -> list[Any]:
+        """Plain JSON data, in order."""
+        return [
+            [
+                producer_id,
+                state.epoch,
+                state.last_ms,
+                [[*key, [[run.first_sequence, run.count, run.first_queue_offset] for run in runs]] for key, runs in state.queues.items()],
+            ]
+            for producer_id, state in self._producers.items()
+        ]
+
+    def load(self, data: list[Any]) -> None:
+        self._producers.clear()
+        for producer_id, epoch, last_ms, queues in data:
+            runs = {(topic, queue_id): [Run(*run) for run in listed] for topic, queue_id, listed in queues}
+            self._producers[producer_id] = ProducerState(epoch, last_ms, runs)
+
+
+class TailSequences:
+    """The leader's view: the committed table under the batches it has appended itself and not yet seen committed."""
+
+    def __init__(self, committed: SequenceTable) -> None:
+        self._committed = committed
+        self._tail: dict[int, ProducerState] = {}
+        self._last_index: dict[int, int] = {}
+        self._hoped: dict[tuple[int, int, QueueKey], int] = {}
+
+    def clear(self) -> None:
+        self._tail.clear()
+        self._last_index.clear()
+        self._hoped.clear()
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted; nothing of its successor is appended yet."""
+        for state in self._tail.values():
+            state.forget_topic(topic)
+
+    def judge(self, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
+        """Judge by everything appended."""
+        state = self._tail.get(made_by.producer_id)
+        return judge(state if state is not None else self._committed.get(made_by.producer_id), key, made_by, count)
+
+    def judge_committed(self, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
+        """Judge by what is committed only."""
+        return judge(self._committed.get(made_by.producer_id), key, made_by, count)
+
+    def expect(self, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
+        """Judge a batch before it has its place: one that continues what waits to be appended is let through as fresh.
+
+        What waits may still be dropped, so ``judge`` decides again when the batch gets its place.
+        """
+        verdict = self.judge(key, made_by, count)
+        place = (made_by.producer_id, made_by.epoch, key)
+        hoped = self._hoped.get(place, 0)
+        if isinstance(verdict.error, OutOfOrderSequenceError) and made_by.first_sequence <= hoped:
+            verdict = FRESH
+        if verdict.is_fresh:
+            if len(self._hoped) >= MAX_HOPES:  # left over from batches that were never appended
+                self._hoped.clear()
+            self._hoped[place] = max(hoped, made_by.first_sequence + count)
+        return verdict
+
+    def store(self, index: int, key: QueueKey, made_by: Sequence64, count: int, first_queue_offset: int, at_ms: int) -> None:
+        """A batch was appended in entry ``index``."""
+        state = self._tail.get(made_by.producer_id)
+        if state is None:
+            committed = self._committed.get(made_by.producer_id)
+            state = committed.copy() if committed is not None else ProducerState(made_by.epoch, at_ms)
+            self._tail[made_by.producer_id] = state
+        state.store(key, made_by, count, first_queue_offset, at_ms)
+        self._last_index[made_by.producer_id] = index
+        place = (made_by.producer_id, made_by.epoch, key)
+        if self._hoped.get(place, 0) <= made_by.first_sequence + count:
+            self._hoped.pop(place, None)
+
+    def committed(self, producer_id: int, index: int) -> None:
+        """Everything of entry ``index`` is in the committed table now."""
+        if self._last_index.get(producer_id, index + 1) <= index:
+            del self._tail[producer_id], self._last_index[producer_id]

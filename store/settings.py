@@ -1,0 +1,48 @@
+"""Settings of the message store.  Those RocketMQ has keep its names and units (bytes, ms)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger_wire.frame import pack_host
+from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS, QUEUE_UNIT_SIZE, QUEUE_UNITS_PER_FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Sizes and intervals; the defaults are for production, tests and the simulator use small ones.
+
+    ``store_host`` is the node's address as it is stamped into frames.  ``queue_tail_units``: newest units of a queue kept in memory.
+    ``snapshot_interval_ms``: how often the derived state is made durable, which bounds what a restart applies again.
+    """
+
+    store_host: str = "0.0.0.0:0"
+    maxMessageSize: int = 4 << 20
+    mappedFileSizeConsumeQueue: int = QUEUE_UNITS_PER_FILE * QUEUE_UNIT_SIZE
+    flushIntervalConsumeQueue: int = 1000
+    messageIndexEnable: bool = True
+    maxHashSlotNum: int = INDEX_SLOTS
+    maxIndexNum: int = INDEX_ENTRIES
+    defaultQueryMaxNum: int = 32
+    snapshot_interval_ms: int = 5000
+    queue_tail_units: int = 8192
+    max_unflushed_units: int = 2_000_000
+    chunk_bytes: int = 1 << 20
+    span_gap_bytes: int = 16 << 10
+    open_files_limit: int = 64
+    max_producers: int = 10_000
+    producer_expiry_ms: int = 7 * 86_400_000
+    store_host_bytes: bytes = field(init=False, default=b"")
+
+    def __post_init__(self) -> None:
+        if self.mappedFileSizeConsumeQueue < QUEUE_UNIT_SIZE or self.mappedFileSizeConsumeQueue % QUEUE_UNIT_SIZE:
+            raise ValueError(f"mappedFileSizeConsumeQueue {self.mappedFileSizeConsumeQueue}: expected a multiple of {QUEUE_UNIT_SIZE}")
+        if self.maxHashSlotNum < 1 or self.maxIndexNum < 2:
+            raise ValueError("maxHashSlotNum or maxIndexNum is too small")
+        packed = pack_host(self.store_host)
+        # Clients leave 8 bytes for the store host; a node with an IPv6 address shows its port only.
+        object.__setattr__(self, "store_host_bytes", packed if len(packed) == 8 else bytes(4) + packed[-4:])
+
+    @property
+    def queue_file_units(self) -> int:
+        return self.mappedFileSizeConsumeQueue // QUEUE_UNIT_SIZE

@@ -1,0 +1,162 @@
+"""Snapshots of the derived state: config/*.json in RocketMQ's shapes, and config/applied.json that says which log index they hold.
+
+Owns the order of writing and the choice at start.  applied.json names each file of its snapshot with a checksum and is replaced last, so a
+crash in between leaves the older snapshot whole: what it names is in the file or in its ``.bak``.  A damaged newest snapshot falls
+back to the one before.
+
+    topics.json -> topics.json.bak | new topics.json | applied.json -> applied.json.bak | new applied.json
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from dledger.env import Disk
+from dledger_wire.checksum import crc32c
+
+from store.consume_queue import QueueMark
+from store.sequences import QueueKey
+
+CONFIG_FOLDER = "config"
+APPLIED = "applied.json"
+BACKUP = ".bak"
+FORMAT = 1
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The derived state at one log index.  ``sections``: file name under config/ -> its JSON data."""
+
+    index: int
+    term: int
+    end_pos: int
+    store_ms: int
+    messages: int = 0
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    queues: dict[QueueKey, QueueMark] = field(default_factory=dict)
+    sequences: list[Any] = field(default_factory=list)
+
+
+def config_path(name: str) -> str:
+    return f"{CONFIG_FOLDER}/{name}"
+
+
+class Snapshots:
+    """Writes and finds snapshots.  One call at a time."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._current: dict[str, bytes] = {}  # what stands in each section's file
+        self._backups: dict[str, bytes] = {}
+        self._named: set[int] = set()  # checksums of the files that the snapshots found name
+        self.damaged: list[str] = []  # files that were found unusable at start
+
+    async def load(self) -> list[Snapshot]:
+        """The good snapshots, newest first."""
+        found = []
+        for name in (APPLIED, APPLIED + BACKUP):
+            data = await self._read(name)
+            if data is None:
+                continue
+            snapshot = await self._parse(name, data)
+            if snapshot is not None:
+                found.append(snapshot)
+        for name in found[0].sections if found else ():
+            # Only what a snapshot needs counts as content: a damaged file is overwritten, never copied to its backup.
+            for table, suffix in ((self._current, ""), (self._backups, BACKUP)):
+                content = await self._read(name + suffix)
+                if content is not None and crc32c(content) in self._named:
+                    table[name] = content
+        return found
+
+    async def save(self, snapshot: Snapshot) -> None:
+        """Make ``snapshot`` the newest; what its queues name must be durable already."""
+        checksums = {}
+        for name, data in snapshot.sections.items():
+            content = _encode(data)
+            checksums[name] = crc32c(content)
+            old = self._current.get(name)
+            if old is not None and self._backups.get(name) != old:
+                await self._disk.write_atomic(config_path(name + BACKUP), old)
+                self._backups[name] = old
+            if old != content:
+                await self._disk.write_atomic(config_path(name), content)
+                self._current[name] = content
+        if await self._disk.exists(config_path(APPLIED)):
+            await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
+        await self._disk.write_atomic(config_path(APPLIED), _encode_applied(snapshot, checksums))
+
+    async def _read(self, name: str) -> bytes | None:
+        try:
+            file = await self._disk.open(config_path(name))
+        except FileNotFoundError:
+            return None
+        try:
+            return await file.pread(0, await file.size())
+        finally:
+            await file.close()
+
+    async def _parse(self, name: str, data: bytes) -> Snapshot | None:
+        """The snapshot that an applied.json tells of; None when it or a file of it is damaged."""
+        parsed = _decode_applied(data)
+        if parsed is None:
+            self.damaged.append(self._disk.local_path(config_path(name)))
+            return None
+        snapshot, checksums = parsed
+        self._named.update(checksums.values())
+        for section, checksum in checksums.items():
+            for candidate in (section, section + BACKUP):
+                content = await self._read(candidate)
+                if content is not None and crc32c(content) == checksum:
+                    snapshot.sections[section] = json.loads(content)
+                    break
+            else:
+                self.damaged.append(self._disk.local_path(config_path(section)))
+                return None
+        return snapshot
+
+
+def _encode(data: Any) -> bytes:
+    # Keys stay in the order of the log's history, which is the same on every replica.
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
+    """One line of checksum, one of JSON."""
+    queues = [
+        [*key, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, mark.crcs] for key, mark in snapshot.queues.items()
+    ]
+    body = _encode(
+        {
+            "format": FORMAT,
+            "index": snapshot.index,
+            "term": snapshot.term,
+            "endPos": snapshot.end_pos,
+            "storeTimestamp": snapshot.store_ms,
+            "messages": snapshot.messages,
+            "files": checksums,
+            "queues": queues,
+            "producers": snapshot.sequences,
+        }
+    )
+    return _encode({"crc32c": f"{crc32c(body):08x}"}) + b"\n" + body + b"\n"
+
+
+def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
+    head, _, rest = data.partition(b"\n")
+    body = rest.removesuffix(b"\n")
+    try:
+        if json.loads(head)["crc32c"] != f"{crc32c(body):08x}":
+            return None
+        fields = json.loads(body)
+        if fields["format"] != FORMAT:
+            return None
+        snapshot = Snapshot(fields["index"], fields["term"], fields["endPos"], fields["storeTimestamp"], fields["messages"])
+        for topic, queue_id, low, high, first_file, last_end_pos, crcs in fields["queues"]:
+            snapshot.queues[(topic, queue_id)] = QueueMark(low, high, first_file, crcs, last_end_pos)
+        snapshot.sequences = fields["producers"]
+        return snapshot, fields["files"]
+    except (ValueError, KeyError, TypeError):
+        return None
