@@ -19,7 +19,6 @@ import numpy.typing as npt
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_DTYPE
-
 from store.queue_files import QueueFiles, Units
 from store.sequences import QueueKey
 

@@ -13,7 +13,6 @@ from dledger.log.entry import RawEntry
 from dledger_wire.batch import BatchView, CommandView
 from dledger_wire.check import require
 from dledger_wire.frame import frame_positions
-
 from store.group_state import CommandContext, CommandOutcome, GroupState
 from store.log_view import entry_records
 from store.message_log import VOID, MessageLog
@@ -66,8 +65,7 @@ class Dispatcher:
         key = (batch.topic, batch.queue_id)
         queue = self._queues.obtain(key)
         first = batch.first_queue_offset
-        if first != queue.max_offset:
-            require(queue.max_offset == 0 and self.applied.index == 0, "queue %s/%d: batch at %d after %d", *key, first, queue.max_offset)
+        require(first == queue.max_offset, "queue %s/%d: batch at %d after %d", *key, first, queue.max_offset)
         sizes = batch.sizes
         queue.append(pos + batch.frames_at, frame_positions(sizes), sizes, batch.tag_hashes)
         self._queues.appended(queue, batch.count)

@@ -15,12 +15,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from dledger.env import Buffer
-from dledger_wire.batch import COMMAND_HEADER, COMMAND_HEADER_SIZE, KIND_COMMAND, MAGIC, VERSION, BatchView, check_batch, encode_command, iter_records, stamp_batch
+from dledger_wire.batch import (
+    COMMAND_HEADER,
+    COMMAND_HEADER_SIZE,
+    KIND_COMMAND,
+    MAGIC,
+    VERSION,
+    BatchView,
+    check_batch,
+    encode_command,
+    iter_records,
+    stamp_batch,
+)
 from dledger_wire.check import require
 from dledger_wire.clock import Clock
-from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
+from dledger_wire.errors import (
+    CorruptBatchError,
+    DledgerError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    NotReadyError,
+    TopicNotFoundError,
+)
 from dledger_wire.status import SysFlag
-
 from store.group_state import CommandOutcome, CommandResult
 from store.sequences import QueueKey, SequenceTable, TailSequences
 from store.settings import StoreSettings

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from dledger.env import Disk
 from dledger.log.segment import FilePool
+from dledger_wire.check import require
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
-
 from store.consume_queue import ConsumeQueue, QueueMark
 from store.queue_files import QueueFiles, queue_folder
 from store.sequences import QueueKey
@@ -34,6 +34,7 @@ class QueueTable:
         self._doomed: list[ConsumeQueue] = []
         self.files_lock = asyncio.Lock()
         self.unwritten = 0  # units in memory only, about: counted when appended, reset by a flush
+        self.touched: dict[QueueKey, None] = {}  # changed since the owner last looked, in order
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -59,6 +60,12 @@ class QueueTable:
         files = QueueFiles(self._disk, self._pool, queue_folder(*key), self._settings.queue_file_units)
         return ConsumeQueue(key, files, tail_units=self._settings.queue_tail_units, mark=mark)
 
+    async def clear_files(self, key: QueueKey) -> None:
+        """Remove what lies on disk of a queue that does not exist."""
+        require(key not in self._queues, "queue %s/%d exists", *key)
+        async with self.files_lock:
+            await self._make(key, None).remove()
+
     def max_offset(self, key: QueueKey) -> int:
         queue = self._queues.get(key)
         return queue.max_offset if queue is not None else 0
@@ -68,6 +75,7 @@ class QueueTable:
         self._dirty[queue.key] = queue
         self._buffered.pop(queue.key, None)
         self._buffered[queue.key] = queue
+        self.touched[queue.key] = None
         self.unwritten += count
 
     def drop_topic(self, topic: str) -> list[QueueKey]:
@@ -77,6 +85,7 @@ class QueueTable:
             self._doomed.append(self._queues.pop(key))
             self._dirty.pop(key, None)
             self._buffered.pop(key, None)
+            self.touched[key] = None
         return keys
 
     @property

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dledger_wire.frame import MIN_FRAME_SIZE, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
+from dledger_wire.frame_layout import MIN_FRAME_SIZE, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
 from dledger_wire.status import SysFlag
-
 from store.log_view import LogView
 from store.queue_files import Units
 
@@ -103,9 +102,7 @@ def _check_places(log: LogView, starts: npt.NDArray[np.int64], ends: npt.NDArray
         raise FrameMismatchError(int(offsets[bad.argmax()]))
 
 
-def _check_frames(
-    data: bytes, low: int, starts: npt.NDArray[np.int64], sizes: npt.NDArray[Any], offsets: npt.NDArray[np.int64]
-) -> None:
+def _check_frames(data: bytes, low: int, starts: npt.NDArray[np.int64], sizes: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> None:
     """Each frame says which size, queue offset and place it has; a unit that points anywhere else is damaged.
 
     A run whose inner frames were misplaced would have a wrong first or last frame, or a break in between, so those are compared.

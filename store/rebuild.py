@@ -12,7 +12,6 @@ import numpy as np
 from dledger_wire.batch import BatchView
 from dledger_wire.frame import frame_positions
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_DTYPE
-
 from store.consume_queue import ConsumeQueue
 from store.log_view import SCAN_BYTES, LogView, entry_records
 from store.queue_files import Units

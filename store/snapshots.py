@@ -15,7 +15,6 @@ from typing import Any
 
 from dledger.env import Disk
 from dledger_wire.checksum import crc32c
-
 from store.consume_queue import QueueMark
 from store.sequences import QueueKey
 

@@ -13,7 +13,6 @@ from typing import Any
 from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.names import check_topic
 from dledger_wire.status import Perm
-
 from store.group_state import CommandContext, CommandResult, Handler
 
 MAX_QUEUES = 1024

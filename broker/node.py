@@ -1,0 +1,180 @@
+"""One node: store, replicated log, role changes and services, wired together on the addresses it serves.
+
+Owns the order of starting and stopping, and the translation of the cluster file into the settings of the layers below.  Takes clock,
+random, disk and network from its environment, so that the same node runs in the simulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.config import NodeSettings
+from broker.identity import FolderIdentity, open_identity
+from broker.process_facts import ProcessFacts
+from broker.role_change import RoleChanges, RoleHooks
+from broker.services.admin import AdminService
+from broker.services.face import ServiceFace
+from broker.services.fetch import FetchService
+from broker.services.health import HealthService
+from broker.services.metadata import MetadataService
+from broker.services.offsets import OffsetsService
+from broker.services.produce import ProduceService
+from broker.services.producers import ProducerService
+from dledger.core.config import CoreConfig
+from dledger.core.types import Membership, NodeId
+from dledger.env import Environment
+from dledger.log.config import LogConfig
+from dledger.node import NodeIdentity, RaftNode, RaftSettings
+from dledger_wire.rpc import Server
+from store.settings import StoreSettings
+from store.store import MessageStore
+
+_logger = logging.getLogger(__name__)
+
+TAIL_TIMEOUT_S = 5.0
+STOP_GRACE_S = 0.5
+
+
+class BrokerNode:
+    """Start it once, stop it once.  ``failed`` resolves with the reason when the node cannot go on by itself."""
+
+    failed: asyncio.Future[BaseException]
+    raft: RaftNode
+    identity: FolderIdentity
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        env: Environment,
+        *,
+        process: Callable[[], ProcessFacts] = ProcessFacts,
+        log_config: LogConfig | None = None,
+        store_settings: StoreSettings | None = None,
+    ) -> None:
+        self.settings = settings
+        self._env = env
+        self._process = process
+        self._log_config = log_config
+        self._servers: list[Server] = []
+        node_id = settings.node.id
+        hooks = RoleHooks(self._tail_applied, self._become_master, self._resign, self._fail)
+        self.roles = RoleChanges(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step))
+        self.store = MessageStore(
+            store_settings or store_settings_of(settings), env, role_changed=self.roles.role_changed, failed=self._fail
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Open the folder, recover, listen and take part.  Raises what is wrong; then everything is stopped again."""
+        self.failed = asyncio.get_running_loop().create_future()
+        settings, env = self.settings, self._env
+        cluster, group = settings.cluster.cluster, settings.group.name
+        self.identity = await open_identity(env, cluster, group, settings.node.id)
+        node = settings.node
+        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
+        raft_settings = raft_settings_of(settings, self._log_config)
+        self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover)
+        try:
+            self.roles.start()
+            await self.raft.start()
+            await self._listen()
+        except BaseException:
+            await self.stop(hand_over=False)
+            raise
+        self.raft.failed.add_done_callback(self._raft_failed)
+
+    async def _listen(self) -> None:
+        """Every address serves the same."""
+        face = ServiceFace(self.settings, self._env, self.store, self.raft, self.roles)
+        services = (
+            ProduceService(face),
+            FetchService(face),
+            MetadataService(face),
+            OffsetsService(face),
+            ProducerService(face),
+            AdminService(face, self._process, self.identity.store_id),
+            HealthService(self._serving),
+        )
+        for address in self.settings.addresses:
+            server = self._env.network.serve(address)
+            self.raft.register(server)
+            for service in services:
+                service.register(server)
+            self._servers.append(server)
+            await server.start()
+
+    async def stop(self, *, hand_over: bool = True) -> None:
+        """Stop in order: leadership goes to a caught-up follower, services end, everything derived becomes durable."""
+        if hasattr(self, "raft"):
+            await self.raft.stop(hand_over=hand_over)
+        await self.roles.stop()
+        for server in self._servers:
+            await server.stop(STOP_GRACE_S)
+        self._servers.clear()
+        await self.store.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def _raft_failed(self, failed: asyncio.Future[BaseException]) -> None:
+        if not failed.cancelled():
+            self._fail(failed.result())
+
+    # Role changes
+
+    async def _tail_applied(self, term: int) -> None:
+        await self.raft.read_barrier(TAIL_TIMEOUT_S)
+
+    def _become_master(self, term: int) -> None:
+        self.store.become_master(term)
+
+    def _resign(self) -> None:
+        self.store.resign()
+
+    # Health
+
+    def _serving(self, service: str) -> bool | None:
+        group = self.settings.group.name
+        if service == "":
+            return not self.failed.done()
+        if service == f"dledger.raft.{group}":
+            return self.raft.leader is not None
+        if service == f"dledger.master.{group}":
+            return bool(self.roles.master_term)
+        return None
+
+
+def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None) -> RaftSettings:
+    """The replicated log's settings out of the cluster file."""
+    raft, store = settings.cluster.raft, settings.cluster.store
+    members = tuple(NodeId(node.id) for node in settings.group.nodes)
+    return RaftSettings(
+        peers={NodeId(node_id): address for node_id, address in settings.peers.items()},
+        membership=Membership(members, ()),
+        core=CoreConfig(
+            election_timeout_ms=raft.election_timeout_ms,
+            heartbeat_interval_ms=raft.heartBeatTimeIntervalMs,
+            max_inflight_messages=raft.maxInflightMessages,
+            max_inflight_bytes=raft.maxInflightBytes,
+            max_append_bytes=raft.maxAppendBytes,
+            max_uncommitted_bytes=raft.maxUncommittedBytes,
+        ),
+        log=log_config or LogConfig(segment_bytes=store.mappedFileSizeCommitLog),
+        sync_flush=store.flushDiskType == "SYNC_FLUSH",
+        flush_interval_ms=store.flushIntervalCommitLog,
+    )
+
+
+def store_settings_of(settings: NodeSettings) -> StoreSettings:
+    """The message store's settings out of the cluster file."""
+    store = settings.cluster.store
+    return StoreSettings(
+        store_host=settings.node.address,
+        maxMessageSize=store.maxMessageSize,
+        mappedFileSizeConsumeQueue=store.mappedFileSizeConsumeQueue,
+        flushIntervalConsumeQueue=store.flushIntervalConsumeQueue,
+    )

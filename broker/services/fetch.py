@@ -1,0 +1,139 @@
+"""The Fetch stream: ranges of queues as raw frames, from any replica, with long polling.
+
+Owns the answering of one stream's requests, in order.  An answer is a series of chunks, so that memory stays flat however much is asked
+for; while one chunk is on its way the next one is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from broker.services.decode import decoded
+from broker.services.face import ServiceFace
+from dledger_wire import envelope
+from dledger_wire._pb import broker_pb2
+from dledger_wire.error_detail import to_detail
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError
+from dledger_wire.rpc import ByteStream, CallContext, Server
+from store.queue_reader import TagHashes
+from store.read import Chunk
+from store.store import MessageStore
+
+METHOD = "/dledger.v1.Broker/Fetch"
+BARRIER_TIMEOUT_S = 5.0
+DEFAULT_BYTES = 4 << 20
+MAX_ANSWER_BYTES = 256 << 20
+MAX_WAIT_MS = 60_000
+MAX_TAGS = 1024
+
+
+class _Answer:
+    """How far the answer to one request has come."""
+
+    def __init__(self, store: MessageStore, request: broker_pb2.FetchRequest) -> None:
+        self._store = store
+        self._request = request
+        self._tags = _tags(request)
+        self._offset = request.offset
+        self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
+        self._left_messages = request.max_messages
+
+    async def next_chunk(self) -> tuple[Chunk, bool]:
+        """The next chunk, and whether it is the last one."""
+        request, store = self._request, self._store
+        chunk = await store.read(
+            request.topic,
+            request.queue_id,
+            self._offset,
+            max_messages=self._left_messages,
+            max_bytes=min(self._left_bytes, store.settings.chunk_bytes),
+            tag_hashes=self._tags,
+        )
+        at_end = chunk.next_offset == self._offset
+        self._offset = chunk.next_offset
+        self._left_bytes -= chunk.frames_bytes
+        if request.max_messages:
+            self._left_messages -= chunk.count
+        return chunk, at_end or self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
+
+    async def first_chunk(self) -> tuple[Chunk, bool]:
+        """The first chunk; when there is nothing to read yet, after as long as the request wants to wait."""
+        request = self._request
+        chunk, end = await self.next_chunk()
+        at_end = end and not chunk.count
+        if at_end and request.wait_ms:
+            wait_s = min(request.wait_ms, MAX_WAIT_MS) / 1000
+            if await self._store.wait_for_messages(request.topic, request.queue_id, self._offset, wait_s):
+                chunk, end = await self.next_chunk()
+        return chunk, end
+
+
+class FetchService:
+    """Serves reads of what this replica has applied."""
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    def register(self, server: Server) -> None:
+        server.add_stream(METHOD, self.fetch)
+
+    async def fetch(self, stream: ByteStream, _context: CallContext) -> None:
+        while (message := await stream.read()) is not None:
+            request = decoded(broker_pb2.FetchRequest, message)
+            try:
+                await self._serve(request, stream)
+            except DledgerError as error:
+                header = self._header(request, request.offset, end=True)
+                header.error.CopyFrom(to_detail(error))
+                await stream.write(envelope.encode(header, ()))
+
+    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
+        await self._catch_up(request)
+        answer = _Answer(self._face.store, request)
+        chunk, end = await answer.first_chunk()
+        while not end:
+            ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
+            try:
+                if chunk.count:
+                    await stream.write(self._encode(request, chunk, end=False))
+                chunk, end = await ahead
+            finally:
+                if not ahead.done():
+                    ahead.cancel()
+                    await asyncio.wait([ahead])
+        await stream.write(self._encode(request, chunk, end=True))
+
+    async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
+        """Serve no staler state than the request allows."""
+        if request.linearizable:
+            await self._face.raft.read_barrier(BARRIER_TIMEOUT_S)
+        applied = self._face.store.applied_index
+        if request.min_applied > applied:
+            text = f"{self._face.settings.node.id} has applied {applied}, not {request.min_applied} yet"
+            raise NotYetError(text, applied=applied)
+
+    def _encode(self, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool) -> bytes:
+        header = self._header(request, chunk.next_offset, end=end)
+        header.count = chunk.count
+        header.has_offsets = bool(chunk.offsets)
+        header.first_offset = chunk.first_offset
+        return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
+
+    def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
+        store = self._face.store
+        header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
+        header.applied_index = store.applied_index
+        queue = store.queues.get((request.topic, request.queue_id))
+        if queue is not None:
+            header.min_offset, header.max_offset = queue.min_offset, queue.max_offset
+        return header
+
+
+def _tags(request: broker_pb2.FetchRequest) -> TagHashes | None:
+    if not request.tag_hashes:
+        return None
+    if len(request.tag_hashes) > MAX_TAGS:
+        raise InvalidArgumentError(f"{len(request.tag_hashes)} tags; expected at most {MAX_TAGS}")
+    return np.array(request.tag_hashes, np.int64)

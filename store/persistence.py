@@ -1,0 +1,101 @@
+"""Making the derived state durable: queue units every second, a snapshot of everything every few, the abort file while running.
+
+Owns the rhythm and the order: queue files first, then the snapshot that names them, and never a snapshot of an index that this
+replica's own log does not have on disk yet.  A full disk only delays all this; the log goes on deciding what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+
+from dledger.env import Disk, SyncFailedError
+from dledger_wire.clock import Clock
+from store.checkpoint import Checkpoint, write_checkpoint
+from store.log_view import LogView
+from store.queue_table import QueueTable
+from store.settings import StoreSettings
+from store.snapshots import Snapshot, Snapshots
+
+ABORT_PATH = "abort"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_logger = logging.getLogger(__name__)
+
+
+class Persistence:
+    """Writes what ``capture`` tells and the queues hold."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        clock: Clock,
+        log: LogView,
+        queues: QueueTable,
+        snapshots: Snapshots,
+        capture: Callable[[], Snapshot],
+        saved_index: int,
+    ) -> None:
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._snapshots = snapshots
+        self._capture = capture
+        self.saved_index = saved_index
+        self.disk_full = False
+
+    async def run(self) -> None:
+        """Flush and save until cancelled."""
+        interval_s = self._settings.flushIntervalConsumeQueue / 1000
+        due_ms = self._clock.monotonic_ms() + self._settings.snapshot_interval_ms
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                if self._clock.monotonic_ms() >= due_ms:
+                    await self.save()
+                    due_ms = self._clock.monotonic_ms() + self._settings.snapshot_interval_ms
+                else:
+                    await self._queues.flush(sync=False)
+            except OSError as error:
+                if isinstance(error, SyncFailedError) or error.errno not in _FULL:
+                    raise
+                self._tell_full(error)
+            else:
+                self.disk_full = False
+
+    def _tell_full(self, error: OSError) -> None:
+        if not self.disk_full:
+            self.disk_full = True
+            _logger.warning("the disk is full; queue files and snapshots wait: %s", error)
+
+    async def save(self) -> bool:
+        """Make the state as it is now the newest snapshot; False when there is nothing new, or the log is not that far on disk."""
+        snapshot = self._capture()
+        if snapshot.index == self.saved_index:
+            return False
+        await self._queues.flush(sync=True)
+        if self._log.durable.index < snapshot.index:
+            return False
+        await self._snapshots.save(snapshot)
+        self.saved_index = snapshot.index
+        times = (snapshot.store_ms,) * 3
+        await write_checkpoint(self._disk, Checkpoint(*times, flushed_pos=snapshot.end_pos, confirmed_pos=snapshot.end_pos))
+        return True
+
+
+async def enter_running(disk: Disk) -> bool:
+    """Mark the folder as in use by a running store; True when the last one ended in order."""
+    clean = not await disk.exists(ABORT_PATH)
+    if clean:
+        await disk.write_atomic(ABORT_PATH, b"")
+    return clean
+
+
+async def leave_running(disk: Disk) -> None:
+    if await disk.exists(ABORT_PATH):
+        await disk.remove(ABORT_PATH)

@@ -1,0 +1,134 @@
+"""Reading from queues: a range of offsets, or the first message of a time, on any replica.
+
+Owns the checks of a read (topic, permission, range), the tag filter, and the repair of queue files that turn out damaged: the file is
+rebuilt from the log and the read goes on.  Only what is applied, hence committed, is ever read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
+from store.consume_queue import ConsumeQueue, DamagedQueueFileError
+from store.log_view import LogView
+from store.queue_files import Units
+from store.queue_table import QueueTable
+from store.read import Chunk, FrameMismatchError, fit, read_frames, store_time
+from store.rebuild import rebuild_files
+from store.settings import StoreSettings
+from store.topics import Topics
+
+_logger = logging.getLogger(__name__)
+
+TagHashes = npt.NDArray[np.int64]
+READ_UNITS = 65_536  # at most, at a time
+REPAIRS_PER_READ = 2
+
+
+class QueueReader:
+    """Reads the queues of a ``QueueTable`` out of a log; ``applied_index`` bounds what a repair reads."""
+
+    def __init__(self, settings: StoreSettings, log: LogView, topics: Topics, queues: QueueTable, applied_index: Callable[[], int]) -> None:
+        self._settings = settings
+        self._log = log
+        self._topics = topics
+        self._queues = queues
+        self._applied_index = applied_index
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(first offset, one past the newest) of a readable queue; (0, 0) while nothing was stored in it."""
+        self._topics.readable(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+    async def read(
+        self, topic: str, queue_id: int, offset: int, *, max_messages: int, max_bytes: int, tag_hashes: TagHashes | None = None
+    ) -> Chunk:
+        """The next messages from ``offset``, at least one if there is any, within both limits.
+
+        A chunk without messages has either reached the queue's end, or read over messages that the filter left out.  Raises
+        OffsetOutOfRangeError, and StorageDamagedError when log and queue do not fit together even after a repair.
+        """
+        self._topics.readable(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+        if not low <= offset <= high:
+            text = f"{topic}/{queue_id}: offset {offset} is outside {low} to {high}"
+            raise OffsetOutOfRangeError(text, topic=topic, queue_id=queue_id, min_offset=low, max_offset=high)
+        if queue is None or offset == high:
+            return Chunk(offset, offset, 0, b"")
+        damaged: FrameMismatchError | DamagedQueueFileError | None = None
+        for _ in range(REPAIRS_PER_READ + 1):
+            try:
+                return await self._read(queue, offset, max_messages, max_bytes, tag_hashes)
+            except (FrameMismatchError, DamagedQueueFileError) as found:
+                damaged = found
+                await self._repair(queue, found)
+        raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
+
+    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_hashes: TagHashes | None) -> Chunk:
+        # Frames are rarely below 128 bytes: no need to look at more units than could fit.
+        most = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if tag_hashes is None else READ_UNITS
+        units = await queue.read(offset, most)
+        seen = len(units)
+        offsets = np.arange(offset, offset + seen, dtype=np.int64)
+        if tag_hashes is not None:
+            chosen = np.flatnonzero(np.isin(units["tag_hash"].astype(np.int64), tag_hashes))
+            units, offsets = units[chosen], offsets[chosen]
+            if not len(units):
+                return Chunk(offset, offset + seen, 0, b"")
+        taken = min(fit(units["size"], max_bytes), max_messages or len(units))
+        if taken < len(units):
+            units, offsets = units[:taken], offsets[:taken]
+            next_offset = int(offsets[-1]) + 1
+        else:
+            next_offset = offset + seen
+        return await self._chunk(units, offsets, next_offset, contiguous=tag_hashes is None)
+
+    async def _chunk(self, units: Units, offsets: npt.NDArray[np.int64], next_offset: int, *, contiguous: bool) -> Chunk:
+        frames = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
+        return Chunk(
+            int(offsets[0]),
+            next_offset,
+            len(units),
+            units["size"].astype(">u4").tobytes(),
+            frames,
+            int(units["size"].sum(dtype=np.int64)),
+            b"" if contiguous else offsets.astype(">u8").tobytes(),
+        )
+
+    async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
+        """Rebuild the file that is wrong from the log."""
+        number = found.file_number if isinstance(found, DamagedQueueFileError) else found.offset // queue.files.file_units
+        _logger.warning("%s: rebuilding it from the log", found)
+        async with self._queues.files_lock:
+            if self._queues.get(queue.key) is not queue or number not in queue.file_numbers():
+                return
+            created = {topic.name: topic.created_pos for topic in self._topics}
+            await rebuild_files(self._log, {queue.key: (queue, [number])}, created, self._applied_index())
+
+    async def offset_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset whose message was stored at or after ``timestamp_ms``; the queue's maximum when there is none."""
+        low, high = self.bounds(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        while low < high:
+            middle = (low + high) // 2
+            if await self._store_time(queue, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        for _ in range(REPAIRS_PER_READ):
+            try:
+                return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
+            except (FrameMismatchError, DamagedQueueFileError) as found:
+                await self._repair(queue, found)
+        return await store_time(self._log, (await queue.read(offset, 1))[0], offset)

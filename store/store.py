@@ -1,0 +1,186 @@
+"""The message store of one replica, laid over its replicated log: the face the broker works with, and the log's state machine.
+
+Owns the wiring of the parts and their life.  The log holds the messages, there is no second copy: what is here are queues of
+pointers into it, producer sequences and group state, all made of committed entries, alike on every replica.
+
+    prepare -> propose (dledger) -> committed -> apply -> queues, sequences, topics -> readers woken
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dledger.core.effects import RoleChanged
+from dledger.env import Buffer, Environment
+from dledger.log.entry import RawEntry
+from dledger.service import TaskOwner
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
+from store.dispatcher import Applied, Dispatcher
+from store.group_state import GroupState, Section
+from store.log_view import LogView
+from store.message_log import MessageLog, PreparedBatches, PreparedCommand
+from store.persistence import Persistence, enter_running, leave_running
+from store.producers import producer_handlers
+from store.queue_reader import QueueReader, TagHashes
+from store.queue_table import QueueTable
+from store.read import Chunk
+from store.recovery import Recovering, StoreRecovery, recover_state
+from store.sequences import SequenceTable
+from store.settings import StoreSettings
+from store.snapshots import Snapshot, Snapshots
+from store.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
+from store.waiters import QueueWaiters
+
+_logger = logging.getLogger(__name__)
+
+
+class MessageStore:
+    """Implements ``dledger.applier.StateMachine``.  ``recover`` is called with the open log before anything is applied."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        env: Environment,
+        *,
+        role_changed: Callable[[RoleChanged], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.settings = settings
+        self.topics = Topics()
+        self.queues = QueueTable(settings, env.disk)
+        self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
+        self.recovery = StoreRecovery()
+        self._env = env
+        self._role_changed = role_changed
+        sections: list[Section] = [self.topics]
+        self._state = GroupState(sections, producer_handlers(self.sequences))
+        self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
+        self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues)
+        self._snapshots = Snapshots(env.disk)
+        self._waiters = QueueWaiters()
+        self._tasks = TaskOwner("store", failed)
+        self._reader: QueueReader | None = None
+        self._persistence: Persistence | None = None
+
+    # Life
+
+    async def recover(self, log: LogView) -> None:
+        """Bring the derived state to where its newest snapshot says, and start making it durable."""
+        disk = self._env.disk
+        clean = await enter_running(disk)
+        parts = Recovering(disk, log, self._snapshots, self._state, self.topics, self.sequences, self.queues, self._dispatcher)
+        self.recovery = await recover_state(parts, clean=clean)
+        self._message_log.last_store_ms = self.applied.store_ms
+        self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)
+        self._persistence = Persistence(
+            self.settings, disk, self._env.clock, log, self.queues, self._snapshots, self._capture, self.recovery.index
+        )
+        self._tasks.spawn(self._persistence.run(), "persistence")
+        _logger.info("recovered: %s", self.recovery)
+
+    async def close(self) -> None:
+        """Make everything durable and mark the stop as orderly.  Call it after the log's node has stopped."""
+        self._message_log.resign()
+        self._waiters.wake_all()
+        await self._tasks.stop()
+        persistence, self._persistence = self._persistence, None
+        if persistence is None:
+            return
+        await persistence.save()
+        await self.queues.close()
+        await leave_running(self._env.disk)
+
+    def _capture(self) -> Snapshot:
+        applied = self.applied
+        return Snapshot(
+            applied.index,
+            applied.term,
+            applied.end_pos,
+            applied.store_ms,
+            applied.messages,
+            sections={section.file_name: section.dump() for section in self._state.sections},
+            queues={queue.key: queue.mark() for queue in self.queues},
+            sequences=self.sequences.dump(),
+        )
+
+    # The log's state machine
+
+    @property
+    def applied(self) -> Applied:
+        return self._dispatcher.applied
+
+    @property
+    def applied_index(self) -> int:
+        return self.applied.index
+
+    async def apply(self, entries: Sequence[RawEntry]) -> None:
+        for entry in entries:
+            self._dispatcher.apply(entry)
+        self._message_log.last_store_ms = max(self._message_log.last_store_ms, self.applied.store_ms)
+        self._message_log.applied_to(self.applied.end_pos)
+        touched, self.queues.touched = self.queues.touched, {}
+        self._waiters.wake(touched)
+        if self.queues.unwritten > self.settings.max_unflushed_units:
+            await self._write_queues()
+
+    async def _write_queues(self) -> None:
+        try:
+            await self.queues.flush(sync=False)
+        except OSError as error:
+            # Units stay in memory; the background flush tells the operator and tries again.
+            _logger.warning("queue files could not be written: %s", error)
+
+    def role_changed(self, event: RoleChanged) -> None:
+        self._role_changed(event)
+
+    # Writing, on the master
+
+    def become_master(self, term: int) -> None:
+        """Accept batches in ``term``; everything in the log must be applied."""
+        self._message_log.become_master(term)
+
+    def resign(self) -> None:
+        self._message_log.resign()
+
+    def prepare(self, records: Buffer) -> PreparedBatches:
+        """Check a produce payload; see ``MessageLog.prepare``."""
+        return self._message_log.prepare(records)
+
+    def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
+        """A group-state command to propose; refused here when it could never succeed."""
+        if not self._state.knows(kind):
+            raise InvalidArgumentError(f"unknown command {kind!r}")
+        if kind in (CREATE, UPDATE, DELETE):
+            check_arguments(kind, arguments)
+        return self._message_log.command(kind, arguments)
+
+    # Reading, on any replica
+
+    @property
+    def reader(self) -> QueueReader:
+        """NotReadyError before recovery."""
+        if self._reader is None:
+            raise NotReadyError("the store is not recovered yet")
+        return self._reader
+
+    async def read(
+        self, topic: str, queue_id: int, offset: int, *, max_messages: int = 0, max_bytes: int, tag_hashes: TagHashes | None = None
+    ) -> Chunk:
+        """See ``QueueReader.read``; ``max_messages`` 0 is no limit."""
+        return await self.reader.read(topic, queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, tag_hashes=tag_hashes)
+
+    async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
+        """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic is gone."""
+        while True:
+            try:
+                _, high = self.reader.bounds(topic, queue_id)
+            except DledgerError:
+                return False
+            if high > offset:
+                return True
+            before_ms = self._env.clock.monotonic_ms()
+            if timeout_s <= 0 or not await self._waiters.changed((topic, queue_id), timeout_s):
+                return False
+            timeout_s -= (self._env.clock.monotonic_ms() - before_ms) / 1000
