@@ -32,7 +32,8 @@ class File(Protocol):
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write the buffers one after the other from ``pos``; whole or OSError (part of them may then be written).
 
-        ``sync``: an fdatasync follows in the same step, which saves a change of threads.
+        ``sync``: an fdatasync follows in the same step, which saves a change of threads.  The file may grow a little further than what
+        was written, by zeros to the end of a block.
         """
         ...
 

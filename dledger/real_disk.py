@@ -1,7 +1,8 @@
 """Real files behind the ``Disk`` and ``File`` interfaces.
 
 Owns the threads: one per disk for everything that writes (so writes keep the order they were submitted in), a small pool for reads and
-for filling files ahead.  Nothing here runs on the event loop but the handing over, which is a queue and one wake-up.
+for filling files ahead.  Nothing here runs on the event loop but the handing over, which is a queue and one wake-up.  Files in the
+folders named direct are written around the page cache where that is possible, and read through it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import mmap
 import os
 import queue
 import threading
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from dledger.env import Buffer, SyncFailedError
+from dledger.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger_wire.check import require
 
 _T = TypeVar("_T")
@@ -25,6 +28,7 @@ IOV_MAX = 1024  # what Linux takes in one pwritev
 FILL_STEP_BYTES = 1 << 20
 _ZEROS = bytes(FILL_STEP_BYTES)
 TEMPORARY_SUFFIX = ".tmp"
+_NO_STAGE = mmap.mmap(-1, 1)
 
 
 class _Workers:
@@ -77,20 +81,33 @@ def _resolve(future: asyncio.Future[Any], result: object, error: BaseException |
 class RealFile:
     """An open file of a ``RealDisk``."""
 
-    def __init__(self, disk: RealDisk, fd: int, path: str) -> None:
+    def __init__(self, disk: RealDisk, fd: int, path: str, direct_fd: int | None = None) -> None:
         self._disk = disk
         self._fd = fd
         self._path = path
+        self._direct_fd = direct_fd
+        self._direct = DirectWriter(fd, direct_fd, disk.stage) if direct_fd is not None else None
         self._aside_running = 0
         self._aside_changed = threading.Condition()
 
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         def write() -> None:
-            _pwrite_all(self._open_fd(), pos, buffers)
+            fd = self._open_fd()
+            if self._direct is None:
+                _pwrite_all(fd, pos, buffers)
+            else:
+                self._write_direct(self._direct, pos, buffers)
             if sync:
                 _fdatasync(self._open_fd(), self._path)
 
         await self._disk.in_order(write)
+
+    def _write_direct(self, direct: DirectWriter, pos: int, buffers: Sequence[Buffer]) -> None:
+        try:
+            direct.write(pos, buffers)
+        except OSError:
+            direct.forget()
+            raise
 
     async def pread(self, pos: int, size: int) -> bytes:
         return await self._aside(lambda: _pread_all(self._open_fd(), pos, size))
@@ -99,10 +116,15 @@ class RealFile:
         await self._disk.in_order(lambda: _fdatasync(self._open_fd(), self._path))
 
     async def allocate(self, size: int, *, fill: bool) -> None:
-        await self._aside(lambda: _allocate(self._open_fd(), size, fill, self._path))
+        await self._aside(lambda: _allocate(self._open_fd(), self._direct_fd, size, fill, self._path))
 
     async def truncate(self, size: int) -> None:
-        await self._disk.in_order(lambda: os.ftruncate(self._open_fd(), size))
+        def truncate() -> None:
+            os.ftruncate(self._open_fd(), size)
+            if self._direct is not None:
+                self._direct.truncated(size)
+
+        await self._disk.in_order(truncate)
 
     async def size(self) -> int:
         return await self._aside(lambda: os.fstat(self._open_fd()).st_size)
@@ -118,6 +140,8 @@ class RealFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+            if self._direct is not None:
+                self._direct.close()
 
     async def _aside(self, function: Callable[[], _T]) -> _T:
         with self._aside_changed:
@@ -141,8 +165,10 @@ class RealFile:
 class RealDisk:
     """A data folder on this machine."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, direct_folders: Sequence[str] = ()) -> None:
         self._folder = os.path.abspath(folder)
+        self._direct_folders = tuple(direct_folders)
+        self.stage = new_stage() if direct_folders else _NO_STAGE
         os.makedirs(self._folder, exist_ok=True)
         self._writer = _Workers("dledger-disk-write", 1)
         self._readers = _Workers("dledger-disk-read", READ_THREADS)
@@ -162,7 +188,14 @@ class RealDisk:
 
     async def open(self, path: str, *, create: bool = False) -> RealFile:
         local = self.local_path(path)
-        return RealFile(self, await self.in_order(lambda: _open(local, create, self._folder)), local)
+        direct = path.partition("/")[0] in self._direct_folders
+
+        def open_file() -> tuple[int, int | None]:
+            fd = _open(local, create, self._folder)
+            return fd, open_direct(local) if direct else None
+
+        fd, direct_fd = await self.in_order(open_file)
+        return RealFile(self, fd, local, direct_fd)
 
     async def exists(self, path: str) -> bool:
         local = self.local_path(path)
@@ -267,16 +300,19 @@ def _fdatasync(fd: int, path: str) -> None:
         raise SyncFailedError(error.errno, error.strerror, path) from error
 
 
-def _allocate(fd: int, size: int, fill: bool, path: str) -> None:
+def _allocate(fd: int, direct_fd: int | None, size: int, fill: bool, path: str) -> None:
     pos = os.fstat(fd).st_size
     if pos >= size:
         return
     if not fill:
         os.posix_fallocate(fd, pos, size - pos)
         return
+    if direct_fd is not None and pos % BLOCK == 0:
+        pos = fill_direct(direct_fd, pos, size)
     while pos < size:
-        _pwrite_all(fd, pos, [memoryview(_ZEROS)[: min(FILL_STEP_BYTES, size - pos)]])
-        pos += FILL_STEP_BYTES
+        step = min(FILL_STEP_BYTES, size - pos)
+        _pwrite_all(fd, pos, [memoryview(_ZEROS)[:step]])
+        pos += step
     _fdatasync(fd, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dledger.env import Environment
+from dledger.log.segment import LOG_FOLDER
 from dledger.real_disk import RealDisk
 from dledger_wire.clock import SystemClock, system_random
 from dledger_wire.rpc import Network
@@ -10,4 +11,4 @@ from dledger_wire.rpc import Network
 
 def real_environment(data_dir: str, network: Network) -> Environment:
     """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
-    return Environment(clock=SystemClock(), random=system_random(), disk=RealDisk(data_dir), network=network)
+    return Environment(clock=SystemClock(), random=system_random(), disk=RealDisk(data_dir, direct_folders=(LOG_FOLDER,)), network=network)

@@ -114,6 +114,7 @@ class Writer:
                 await file.pwrite(self.end_pos - start, buffers, sync=sync)
             else:
                 async with self.preparer.extending:
+                    await self.preparer.reserve(file, end)
                     await file.pwrite(self.end_pos - start, buffers, sync=sync)
                     self.preparer.active.ready_pos = max(self.preparer.active.ready_pos, end)
         self._tail_dirty = False
@@ -132,10 +133,11 @@ class Writer:
         async with self.preparer.extending:
             self._tail_dirty = True
             async with InUse(self._files, log_path(active.start_pos)) as file:
-                if self.preparer.active.ready_pos != entry.pos:
+                await file.pwrite(self.end_pos - active.start_pos, [FILLER.pack(MAGIC_FILLER, filler_size)])
+                if await file.size() != entry.pos - active.start_pos:
                     await file.truncate(entry.pos - active.start_pos)
-                    self.preparer.active.ready_pos = entry.pos
-                await file.pwrite(self.end_pos - active.start_pos, [FILLER.pack(MAGIC_FILLER, filler_size)], sync=True)
+                self.preparer.active.ready_pos = entry.pos
+                await file.fdatasync()
             self.synced_index = self.written_index
             await self._write_units()
             await self.sync_units()

@@ -20,6 +20,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "memory":
         yield CrashDisk()
         return
-    real = RealDisk(str(tmp_path / "data"))
+    real = RealDisk(str(tmp_path / "data"), direct_folders=("commitlog",))
     yield real
     real.close()

@@ -1,0 +1,111 @@
+"""Writes around the page cache: whatever their places and sizes, the file reads as if they were ordinary ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from dledger.real_direct import BLOCK, STAGE_BYTES, open_direct
+from dledger.real_disk import RealDisk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> RealDisk:
+    probe = tmp_path / "probe"
+    probe.touch()
+    fd = open_direct(str(probe))
+    if fd is None:
+        pytest.skip("no direct writes on this file system")
+    os.close(fd)
+    return RealDisk(str(tmp_path / "data"), direct_folders=("log",))
+
+
+class Twin:
+    """What an ordinary file would hold; bytes never written are zeros."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, pos: int, data: bytes) -> None:
+        self.data.extend(bytes(max(0, pos + len(data) - len(self.data))))
+        self.data[pos : pos + len(data)] = data
+
+    def truncate(self, size: int) -> None:
+        del self.data[size:]
+        self.data.extend(bytes(size - len(self.data)))
+
+
+def assert_same(found: bytes, twin: Twin) -> None:
+    assert found[: len(twin.data)] == twin.data
+    assert len(found) >= len(twin.data)
+    assert not any(found[len(twin.data) :])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_writes_read_back_like_ordinary_ones(disk: RealDisk, seed: int) -> None:
+    draw = random.Random(seed)
+
+    async def main() -> None:
+        twin = Twin()
+        file = await disk.open("log/1", create=True)
+        end = 0
+        for _ in range(60):
+            action = draw.random()
+            if action < 0.70:  # append, as a log does
+                pieces = [draw.randbytes(draw.choice((1, 7, 48, 1300, BLOCK, 70_000))) for _ in range(draw.randint(1, 5))]
+                await file.pwrite(end, pieces, sync=draw.random() < 0.3)
+                twin.write(end, b"".join(pieces))
+                end += sum(map(len, pieces))
+            elif action < 0.80:  # anywhere
+                pos, data = draw.randrange(end + 1), draw.randbytes(draw.randint(1, 9000))
+                await file.pwrite(pos, [data])
+                twin.write(pos, data)
+                end = max(end, pos + len(data))
+            elif action < 0.88:
+                end = draw.randrange(end + 1)
+                await file.truncate(end)
+                twin.truncate(end)
+            elif action < 0.94:
+                await file.allocate(len(twin.data) + draw.randrange(200_000), fill=draw.random() < 0.7)
+            else:
+                await file.close()
+                file = await disk.open("log/1")
+            assert_same(await file.pread(0, len(twin.data) + (1 << 20)), twin)
+        await file.close()
+
+    asyncio.run(main())
+    disk.close()
+
+
+def test_writes_larger_than_the_stage(disk: RealDisk) -> None:
+    async def main() -> None:
+        file = await disk.open("log/1", create=True)
+        data = random.Random(1).randbytes(2 * STAGE_BYTES + 12_345)
+        await file.pwrite(1000, [data[:5], data[5:]], sync=True)
+        found = await file.pread(0, len(data) + 2000)
+        assert found[1000 : 1000 + len(data)] == data
+        assert not any(found[:1000])
+        await file.pwrite(1000 + 2 * STAGE_BYTES, [b"x" * 100])
+        assert (await file.pread(1000 + 2 * STAGE_BYTES - 3, 106))[3:103] == b"x" * 100
+        await file.close()
+
+    asyncio.run(main())
+    disk.close()
+
+
+def test_a_block_behind_a_write_keeps_what_was_there_before_a_start(disk: RealDisk) -> None:
+    async def main() -> None:
+        file = await disk.open("log/1", create=True)
+        await file.pwrite(0, [b"a" * 10_000])
+        await file.close()
+        file = await disk.open("log/1")
+        await file.pwrite(100, [b"b" * 50])
+        assert await file.pread(0, 10_000) == b"a" * 100 + b"b" * 50 + b"a" * 9850
+        await file.close()
+
+    asyncio.run(main())
+    disk.close()
