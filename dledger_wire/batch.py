@@ -14,7 +14,7 @@ A command record has the same first 16 bytes and a JSON body.  All integers are 
     encode_batch_parts(...) -> list[Buffer]       the same, unjoined: for whoever joins it with other bytes anyway
     BatchView(data, pos)                          zero-copy view of one record
     iter_records(body) -> Iterator[BatchView | CommandView];  client_batches(payload) -> list[BatchView]
-    check_batch(batch, max_message_size) -> heads          a client's batch, whole: CRC, arrays, every frame, hashes
+    check_batch(batch, max_message_size)                   a client's batch, whole: CRC, arrays, every frame, hashes
     stamp_batch(out, at, batch, *, log_pos, first_queue_offset, store_timestamp, store_host)
     encode_command(kind, arguments) -> bytes;  CommandView.kind, .arguments
 
@@ -37,8 +37,9 @@ from dledger_wire.check import require
 from dledger_wire.checksum import Buffer, crc32c
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frame_check import check_frames
-from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, MIN_FRAME_SIZE
-from dledger_wire.frames import Records, frame_positions, host_kinds, stamp_frames, uniform_stride
+from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, MIN_FRAME_SIZE, SYS_FLAG_AT
+from dledger_wire.frames import HOST_FLAGS, frame_positions, host_kinds, stamp_frames, uniform_stride
+from dledger_wire.small_batch import SMALL_COUNT, proven_good, stamp_small
 
 MAGIC = 0x444C4252  # "DLBR"
 VERSION = 1
@@ -295,28 +296,37 @@ def client_batches(payload: Buffer) -> list[BatchView]:
     return batches
 
 
-def check_batch(batch: BatchView, max_message_size: int) -> Records:
-    """Check a batch that came from a client, whole: CRC, arrays, every frame.  The frame heads, for further use.
+def check_batch(batch: BatchView, max_message_size: int) -> None:
+    """Check a batch that came from a client, whole: CRC, arrays, every frame.
 
     Raises MessageTooLargeError or CorruptBatchError, both naming the first bad message.
     """
+    if batch.count <= SMALL_COUNT and _header_is_clean(batch) and _crc_of(batch) == batch.crc and proven_good(batch, max_message_size):
+        return
     sizes = batch.sizes
     too_large = sizes > max_message_size + _MAX_OVERHEAD
     if too_large.any():
         first = int(too_large.argmax())
         raise MessageTooLargeError(f"message {first}: body over {max_message_size} bytes (maxMessageSize)", first_bad=first)
-    data, frames, topic = batch.data, np.frombuffer(batch.frames, np.uint8), batch.topic.encode()
-    if crc32c(data[:_CRC_AT], bytes(4), data[_CRC_AT + 4 :]) != batch.crc:
+    frames, topic = np.frombuffer(batch.frames, np.uint8), batch.topic.encode()
+    if _crc_of(batch) != batch.crc:
         # The frames' own checks can say which message it is; when they find none, an array or the header is what was damaged.
         check_frames(frames, sizes, batch.queue_id, topic, max_message_size)
         raise CorruptBatchError("batch CRC differs: header, arrays or frames were damaged on the way", first_bad=-1)
-    if batch.flags & ~FLAG_SEQUENCED or batch.first_queue_offset or batch.store_timestamp:
+    if not _header_is_clean(batch):
         raise CorruptBatchError("unknown flags, or stamps that only the leader may set", first_bad=-1)
     if batch.key_count and int(batch.key_owners.max()) >= batch.count:
         raise CorruptBatchError("a key names a message that is not in the batch", first_bad=-1)
     heads = check_frames(frames, sizes, batch.queue_id, topic, max_message_size)
     check_hashes(frames, sizes, heads, batch.topic, batch.tag_hashes, batch.unique_hashes)
-    return heads
+
+
+def _crc_of(batch: BatchView) -> int:
+    return crc32c(batch.data[:_CRC_AT], bytes(4), batch.data[_CRC_AT + 4 :])
+
+
+def _header_is_clean(batch: BatchView) -> bool:
+    return not (batch.flags & ~FLAG_SEQUENCED or batch.first_queue_offset or batch.store_timestamp)
 
 
 def stamp_batch(
@@ -327,6 +337,13 @@ def stamp_batch(
     _U64.pack_into(out, at + _FIRST_OFFSET_AT, first_queue_offset)
     _U32.pack_into(out, at + _CRC_AT, 0)
     _U64.pack_into(out, at + _STORE_TIME_AT, store_timestamp)
+    if batch.count <= SMALL_COUNT and not batch.data[batch.frames_at + SYS_FLAG_AT + 3] & HOST_FLAGS:
+        stamp = _U64.pack(store_timestamp) + store_host
+        sizes_at = batch.frames_at - 12 * batch.count - 8 * batch.key_count
+        sizes_bytes = batch.data[sizes_at : sizes_at + 4 * batch.count]
+        places = {"first_queue_offset": first_queue_offset, "log_pos": log_pos + batch.frames_at}
+        stamp_small(out, at + batch.frames_at, sizes_bytes, **places, stamp=stamp)
+        return
     frames = np.frombuffer(out, np.uint8, batch.frames_size, at + batch.frames_at)
     sizes = batch.sizes
     positions = frame_positions(sizes)

@@ -37,7 +37,6 @@ from dledger_wire.errors import (
     NotReadyError,
     TopicNotFoundError,
 )
-from dledger_wire.status import SysFlag
 from store.group_state import CommandOutcome, CommandResult
 from store.sequences import QueueKey, SequenceTable, TailSequences
 from store.settings import StoreSettings
@@ -190,9 +189,7 @@ class MessageLog:
         topic = self._topics.writable(batch.topic, batch.queue_id)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
-        heads = check_batch(batch, self._settings.maxMessageSize)
-        if int(heads["sys_flag"][0]) & SysFlag.STORE_HOST_V6:
-            raise CorruptBatchError("message 0: the store host must leave 8 bytes for the leader's address", first_bad=0)
+        check_batch(batch, self._settings.maxMessageSize)
         part = _Part(batch, topic, outcome, void=False)
         if batch.sequence is None:
             return part
