@@ -35,6 +35,7 @@ _logger = logging.getLogger(__name__)
 
 TAIL_TIMEOUT_S = 5.0
 STOP_GRACE_S = 0.5
+COMMIT_NOTICE_DELAY_MS = 2
 
 
 class BrokerNode:
@@ -158,6 +159,7 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
         core=CoreConfig(
             election_timeout_ms=raft.election_timeout_ms,
             heartbeat_interval_ms=raft.heartBeatTimeIntervalMs,
+            commit_notice_delay_ms=COMMIT_NOTICE_DELAY_MS,
             max_inflight_messages=raft.maxInflightMessages,
             max_inflight_bytes=raft.maxInflightBytes,
             max_append_bytes=raft.maxAppendBytes,

@@ -10,11 +10,13 @@ class CoreConfig:
     """Timers and windows of one replica.
 
     ``election_timeout_ms`` is the lower end: the drawn timeout lies in [election_timeout_ms, 2 * election_timeout_ms).
+    ``commit_notice_delay_ms``: how long a follower that gets no entries may wait to hear of a commit; under load the next entries tell it.
     The windows bound what a leader keeps in flight to one follower, and what it keeps uncommitted (then it answers BUSY).
     """
 
     heartbeat_interval_ms: int = 100
     election_timeout_ms: int = 600
+    commit_notice_delay_ms: int = 0
     max_inflight_messages: int = 64
     max_inflight_bytes: int = 32 << 20
     max_append_bytes: int = 4 << 20

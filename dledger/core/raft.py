@@ -132,6 +132,8 @@ class Raft:
             return None
         if core.role is Role.LEADER:
             due_ms = min(core.replication.next_heartbeat_ms, core.replication.quorum_deadline_ms)
+            if core.replication.notice_due_ms is not None:
+                due_ms = min(due_ms, core.replication.notice_due_ms)
         else:
             due_ms = core.elections.deadline_ms
         for other_ms in (core.transfers.deadline_ms, core.reads.deadline_ms):

@@ -35,6 +35,7 @@ class Replication:
         self._counts_itself = False
         self.term_start = 0
         self.uncommitted_bytes = 0
+        self.notice_due_ms: int | None = None
         self.protocol_errors = 0
         self.ack_regressions = 0
         self.next_heartbeat_ms = 0
@@ -50,6 +51,7 @@ class Replication:
         self._set_peers(core.log.last.index + 1)
         self.term_start = core.log.last.index + 1
         self.uncommitted_bytes = 0
+        self.notice_due_ms = None
         self._durable_moved_ms = core.now_ms
         self.next_heartbeat_ms = core.now_ms + core.config.heartbeat_interval_ms
         self._set_quorum_deadline()
@@ -236,11 +238,23 @@ class Replication:
             self.tell_commit(peer)
 
     def tell_commit(self, peer: Progress) -> None:
-        """Let an idle peer know of a new commit index at once; one that gets entries learns it from those."""
+        """Let an idle peer know of a new commit index soon; one that gets entries meanwhile learns it from those."""
         core = self._core
-        if peer.notice_open or not peer.idle or peer.commit_told >= min(core.commit, peer.match):
+        if not self._owes_notice(peer):
             return
-        self._send_heartbeat(peer)
+        if not core.config.commit_notice_delay_ms:
+            self._send_heartbeat(peer)
+        elif self.notice_due_ms is None:
+            self.notice_due_ms = core.now_ms + core.config.commit_notice_delay_ms
+
+    def _owes_notice(self, peer: Progress) -> bool:
+        return not peer.notice_open and peer.idle and peer.commit_told < min(self._core.commit, peer.match)
+
+    def _send_due_notices(self) -> None:
+        self.notice_due_ms = None
+        for peer in self.peers.values():
+            if self._owes_notice(peer):
+                self._send_heartbeat(peer)
 
     # Heartbeats
 
@@ -286,6 +300,8 @@ class Replication:
     def on_tick(self) -> None:
         """Heartbeats and the check for a majority."""
         core = self._core
+        if self.notice_due_ms is not None and core.now_ms >= self.notice_due_ms:
+            self._send_due_notices()
         if core.now_ms >= self.quorum_deadline_ms:
             self._set_quorum_deadline()
             if core.now_ms >= self.quorum_deadline_ms:

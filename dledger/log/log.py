@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ class Flushed:
 
     last: EntryId
     hard_state: HardState
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Log:
@@ -284,7 +288,7 @@ class Log:
                 raise
             finally:
                 self._reached_index = self._writer.written_index
-                self._cache.evict(min(self._writer.written_index, self._cut_floor - 1))
+                self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
             self._schedule_units_sync()
             return self._flushed(sync)
 
@@ -309,6 +313,10 @@ class Log:
             await self._writer.sync_units()
         except FileNotFoundError:
             return  # the segment was cut away meanwhile
+        except OSError as error:
+            if not _is_full(error):
+                raise
+            _logger.warning("the disk is full; index units wait: %s", error)
         self._schedule_units_sync()
 
     def _on_crash(self, error: BaseException) -> None:

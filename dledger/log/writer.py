@@ -8,6 +8,9 @@ Owns what is on disk: the segments there, how far the last one is written and sy
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
+
 from dledger.core.types import HardState
 from dledger.env import Buffer, Disk
 from dledger.log.ahead import Filled, Preparer, create_segment
@@ -40,6 +43,7 @@ class Writer:
         self._units_writes = 0
         self._units_writes_synced = 0
         self._places: list[EntryPlace] = []  # written to the active segment, without a unit yet
+        self._units_lock = asyncio.Lock()
         self._tail_dirty = False
         self.preparer: Preparer
 
@@ -49,7 +53,12 @@ class Writer:
 
     @property
     def has_unsynced_units(self) -> bool:
-        return self._units_writes_synced < self._units_writes
+        return bool(self._places) or self._units_writes_synced < self._units_writes
+
+    @property
+    def indexed_index(self) -> int:
+        """The last entry whose index unit is written."""
+        return self._places[0].index - 1 if self._places else self.written_index
 
     async def open(self, last_index: int, end_pos: int) -> None:
         """Take over the log as recovered; make the first segment of a new one."""
@@ -139,7 +148,6 @@ class Writer:
                 self.preparer.active.ready_pos = entry.pos
                 await file.fdatasync()
             self.synced_index = self.written_index
-            await self._write_units()
             await self.sync_units()
             await self.preparer.roll(entry.pos)
             self._tail_dirty = False
@@ -155,18 +163,18 @@ class Writer:
             async with InUse(self._files, log_path(self.segments.last.start_pos)) as file:
                 await file.fdatasync()
             self.synced_index = self.written_index
-        await self._write_units()
+        if self._config.units_sync_delay_ms == 0:
+            async with self._units_lock:
+                await self._write_units(strict=True)
 
-    async def _write_units(self) -> None:
-        """Write the units of what is synced."""
-        places = self._places
-        if not places:
+    async def _write_units(self, *, strict: bool) -> None:
+        """Write the units of what is synced.  The caller holds ``_units_lock``; entries may be added meanwhile."""
+        count = bisect_right(self._places, self.synced_index, key=lambda place: place.index)
+        if not count:
             return
         active = self.segments.last
-        require(places[-1].index <= self.synced_index, "unit of entry %d before its sync", places[-1].index)
-        at = (places[0].index - active.first_index) * INDEX_UNIT_SIZE
-        data = encode_units(places)
-        strict = self._config.units_sync_delay_ms == 0
+        at = (self._places[0].index - active.first_index) * INDEX_UNIT_SIZE
+        data = encode_units(self._places[:count])
         async with InUse(self._files, units_path(active.start_pos)) as file:
             if at + len(data) > self._units_size:
                 step = self._config.units_step_bytes
@@ -174,20 +182,22 @@ class Writer:
                 await file.allocate(size, fill=True)
                 self._units_size = size
             await file.pwrite(at, [data], sync=strict)
-        self._places = []
+        del self._places[:count]
         self._units_writes += 1
         if strict:
             self._units_writes_synced = self._units_writes
 
     async def sync_units(self) -> None:
-        """Make the units written so far durable.  May run beside a flush."""
-        writes = self._units_writes
-        if self._units_writes_synced == writes:
-            return
-        path = units_path(self.segments.last.start_pos)
-        async with InUse(self._files, path) as file:
-            await file.fdatasync()
-        self._units_writes_synced = max(self._units_writes_synced, writes)
+        """Write the units of everything synced so far and make them durable.  May run beside a flush."""
+        async with self._units_lock:
+            await self._write_units(strict=False)
+            writes = self._units_writes
+            if self._units_writes_synced == writes:
+                return
+            path = units_path(self.segments.last.start_pos)
+            async with InUse(self._files, path) as file:
+                await file.fdatasync()
+            self._units_writes_synced = max(self._units_writes_synced, writes)
 
     # -- cutting
 
@@ -196,7 +206,7 @@ class Writer:
         if cut.from_index > self.written_index:
             await self._truncate_dirty()
             return
-        async with self.preparer.extending:
+        async with self.preparer.extending, self._units_lock:
             dropped = self.segments.cut(cut.from_index)
             for segment in dropped:
                 await remove_segment(self._disk, self._files, segment.start_pos)

@@ -30,6 +30,7 @@ class Explorer:
         config = CoreConfig(
             heartbeat_interval_ms=HEARTBEAT_MS,
             election_timeout_ms=ELECTION_MS,
+            commit_notice_delay_ms=draw.choice((0, 0, 2, 50)),
             max_inflight_messages=draw.choice((1, 2, 8)),
             max_append_bytes=draw.choice((1, 250_000, 4 << 20)),
             max_inflight_bytes=4 << 20,

@@ -88,6 +88,7 @@ class CrashDisk:
         self.operations = 0
         self.crash_after = crash_after
         self.room_bytes: int | None = None
+        self.full_paths: tuple[str, ...] = ()  # prefixes of files that take nothing
         self.fail_sync_of: str | None = None
         self.fail_read_of: str | None = None
         self.log: list[tuple[str, str]] = []
@@ -159,6 +160,8 @@ class CrashFile:
 
     def _room(self, end: int, data: bytes) -> int:
         """How many bytes of a write up to ``end`` there is room for."""
+        if self._path.startswith(self._disk.full_paths):
+            return 0
         room = self._disk.room_bytes
         growth = end - len(self._content.current)
         if room is None or growth <= 0:

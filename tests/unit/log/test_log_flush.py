@@ -8,6 +8,7 @@ import pytest
 
 from dledger.core.types import EntryId, HardState, NodeId
 from dledger.log.log import Log
+from dledger.log.segment import units_path
 from dledger_wire.errors import StorageFailedError, StorageFullError
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.log.log_rig import TINY, add, bodies, config, everything, promise, reopened, run
@@ -29,8 +30,28 @@ def test_one_flush_is_one_write_and_one_sync_of_the_log() -> None:
         disk.log.clear()
         await log.flush()
         assert [what for what, path in disk.log if path.startswith("commitlog")] == ["pwrite", "sync"]
-        assert [what for what, path in disk.log if path.startswith("index-units")].count("pwrite") == 1
+        assert not [what for what, path in disk.log if path.startswith("index-units")]
         await log.close()
+        assert [what for what, path in disk.log if path.startswith("index-units")].count("pwrite") == 1
+
+    run(scenario)
+
+
+def test_units_wait_for_space_on_a_full_disk_and_the_log_goes_on() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log, _ = await Log.open(disk, config(segment_bytes=1 << 20, units_sync_delay_ms=5))
+        promise(log, 1)
+        add(log, 3)
+        disk.full_paths = ("index-units",)
+        await log.flush()
+        await asyncio.sleep(0.02)
+        assert log.failure is None
+        assert log.durable.index == 3
+        disk.full_paths = ()
+        disk.log.clear()
+        await log.close()
+        assert ("pwrite", units_path(0)) in disk.log
 
     run(scenario)
 
