@@ -4,7 +4,7 @@
 every write returned before it is on stable storage; everything else goes at once; a failed sync ends the node.*
 
 Owns the one write stream, the messages held for it, the core's timer, and the bytes behind append requests.  While one flush is in
-flight further writes queue in the log; the next flush takes them all (group commit).
+flight further writes queue in the log; the next flush takes them together (group commit).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from dledger_wire.check import require
 from dledger_wire.errors import StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
+# One flush takes about that much, so that a disk which is behind shows progress well within an election timeout.
+FLUSH_BYTES = 8 << 20
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class DriverHooks:
     cut: Callable[[int], None]
     told: Callable[[Effect], None]  # every effect that asks for no I/O
     failed: Callable[[BaseException], None]
+    flushed: Callable[[], None] = lambda: None  # the disk took something
 
 
 class Driver:
@@ -189,7 +192,7 @@ class Driver:
         upto, hard_state = self._written, self._hard_state_queued
         self._hard_state_queued = False
         try:
-            done = await self._log.flush(sync=self._sync_flush or hard_state)
+            done = await self._log.flush(sync=self._sync_flush or hard_state, max_bytes=FLUSH_BYTES)
         except StorageFullError as error:
             self._hard_state_queued |= hard_state
             await self._wait_for_space(error)
@@ -202,11 +205,13 @@ class Driver:
             self._full = False
             _logger.warning("the disk takes writes again")
             self.step(StorageRecovered())
-        self._durable = upto
-        self._release_held()
+        if done.complete:
+            self._durable = upto
+            self._release_held()
         if hard_state:
             self.step(HardStateStored(done.hard_state.term, done.hard_state.vote))
         self.step(Stored(done.last))
+        self._hooks.flushed()
 
     async def _wait_for_space(self, error: StorageFullError) -> None:
         if not self._full:

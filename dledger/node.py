@@ -132,6 +132,7 @@ class RaftNode:
             cut=self._proposals.cut,
             told=self._told,
             failed=self._fail,
+            flushed=self._schedule_offer,
         )
         self._core = core
         self._driver = Driver(
@@ -227,15 +228,20 @@ class RaftNode:
         self._schedule_offer()
         return future
 
+    def _offer_due(self) -> bool:
+        if self.log.unwritten_bytes > self._settings.max_unwritten_bytes:
+            return False  # followers may be faster than this disk; what waits for it stays bounded
+        return self._proposals.due(in_flight=self.log.last.index > self.commit_index)
+
     def _schedule_offer(self) -> None:
-        if not self._offer_scheduled and self._proposals.due(in_flight=self.log.last.index > self.commit_index):
+        if not self._offer_scheduled and self._offer_due():
             self._offer_scheduled = True
             # At the next iteration, so that everything which arrives in this one joins.
             self._loop.call_soon(self._offer)
 
     def _offer(self) -> None:
         self._offer_scheduled = False
-        while self._running and not self._transferring and self._proposals.due(in_flight=self.log.last.index > self.commit_index):
+        while self._running and not self._transferring and self._offer_due():
             if not self._offer_one():
                 return
 

@@ -30,6 +30,8 @@ class RaftSettings:
     # Waiting and not yet in the log; beyond that BUSY.
     max_pending_bytes: int = 32 << 20
     max_payload_bytes: int = 16 << 20
+    # In the leader's log and not yet on its own disk; beyond that proposals wait.
+    max_unwritten_bytes: int = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

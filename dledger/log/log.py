@@ -36,15 +36,16 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+_logger = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What is durable after a flush (written only, after ``flush(sync=False)``)."""
+    """What is durable after a flush (written only, after ``flush(sync=False)``); ``complete``: everything that was queued when it began."""
 
     last: EntryId
     hard_state: HardState
-
-
-_logger = logging.getLogger(__name__)
+    complete: bool = True
 
 
 class Log:
@@ -262,15 +263,21 @@ class Log:
 
     # -- writing
 
-    async def flush(self, *, sync: bool = True) -> Flushed:
-        """Write everything queued so far; with ``sync`` it is durable when this returns.
+    @property
+    def unwritten_bytes(self) -> int:
+        """How much of the log is in memory only, about."""
+        return max(0, self._end_pos - self._writer.end_pos)
+
+    async def flush(self, *, sync: bool = True, max_bytes: int | None = None) -> Flushed:
+        """Write everything queued so far (with ``max_bytes``, about that much of it); with ``sync`` it is durable when this returns.
 
         StorageFullError: the disk is full; everything stays queued, try again.  StorageFailedError: a write or sync failed for good;
         this log takes nothing more.  Calls wait for each other.
         """
         async with self._flushing:
             self._check_usable()
-            batch = self._queue.take()
+            batch = self._queue.take(max_bytes)
+            complete = not self._queue
             if batch.entries:
                 self._reached_index = batch.entries[-1].index
             self._cut_floor = self._last.index + 1
@@ -290,13 +297,13 @@ class Log:
                 self._reached_index = self._writer.written_index
                 self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
             self._schedule_units_sync()
-            return self._flushed(sync)
+            return self._flushed(sync, complete=complete)
 
-    def _flushed(self, sync: bool) -> Flushed:
+    def _flushed(self, sync: bool, *, complete: bool) -> Flushed:
         # What was cut while the write was in flight is not durable, whatever was written: its indexes mean other entries now.
         self._durable_index = min(self._writer.synced_index, self._cut_floor - 1)
         index = self._durable_index if sync else min(self._writer.written_index, self._cut_floor - 1)
-        return Flushed(EntryId(index, self._term_at(index)), self._writer.hard_state)
+        return Flushed(EntryId(index, self._term_at(index)), self._writer.hard_state, complete)
 
     def _schedule_units_sync(self) -> None:
         if self._units_timer is None and self._writer.has_unsynced_units and not self._closed:

@@ -61,8 +61,16 @@ class WriteQueue:
         if cut.from_index <= reached_index:
             batch.cut = _lower(batch.cut, cut)
 
-    def take(self) -> Batch:
+    def take(self, max_bytes: int | None = None) -> Batch:
+        """What the next flush writes: everything, or about ``max_bytes`` of entries (at least one), the rest stays queued."""
         batch, self._next = self._next, Batch()
+        if max_bytes is not None:
+            count = taken = 0
+            while count < len(batch.entries) and taken < max_bytes:
+                taken += batch.entries[count].size_bytes
+                count += 1
+            self._next.entries = batch.entries[count:]
+            del batch.entries[count:]
         return batch
 
     def give_back(self, batch: Batch) -> None:

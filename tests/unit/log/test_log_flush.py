@@ -277,3 +277,25 @@ def test_memory_stays_bounded_and_keeps_what_is_not_written() -> None:
         await log.close()
 
     run(scenario)
+
+
+def test_a_bounded_flush_writes_part_and_says_so() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log, _ = await Log.open(disk, config(segment_bytes=1 << 20))
+        promise(log, 1)
+        add(log, 10)
+        one = log.locate(1)
+        assert one is not None
+        done = await log.flush(max_bytes=3 * one.size)
+        assert (done.last.index, done.complete) == (3, False)
+        assert done.hard_state.term == 1
+        assert log.unwritten_bytes == log.end_pos - log.locate(3).end_pos  # type: ignore[union-attr]
+        log.cut(6)
+        add(log, 1, 1)
+        done = await log.flush(max_bytes=1 << 20)
+        assert (done.last.index, done.complete) == (6, True)
+        assert log.unwritten_bytes == 0
+        await log.close()
+
+    run(scenario)
