@@ -76,7 +76,7 @@ class Preparer:
         async with self.extending:
             active = self.active
             window_end = self.write_pos + self._config.fill_window_bytes
-            if active.ready_pos < min(active.end_pos, window_end):
+            if self._lacks_a_step(active, min(active.end_pos, window_end)):
                 await self._fill(active, min(active.end_pos, window_end))
                 return True
             if window_end <= active.end_pos:
@@ -85,10 +85,15 @@ class Preparer:
                 await self._make_next()
                 return True
             upto = min(self.next.end_pos, self.next.start_pos + window_end - active.end_pos)
-            if self.next.ready_pos >= upto:
+            if not self._lacks_a_step(self.next, upto):
                 return False
             await self._fill(self.next, upto)
             return True
+
+    def _lacks_a_step(self, segment: Filled, upto: int) -> bool:
+        """Whether filling up to ``upto`` is worth a sync: not for every few bytes that the window moves."""
+        missing = upto - segment.ready_pos
+        return missing >= self._config.fill_step_bytes or (missing > 0 and upto == segment.end_pos)
 
     async def _fill(self, segment: Filled, upto: int) -> None:
         upto = min(upto, segment.ready_pos + self._config.fill_step_bytes)
