@@ -27,6 +27,8 @@ STOP_GRACE_S = 20.0
 def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     """Run a node until it is told to stop; its files are in ``data``/ID."""
     restart_with_malloc_settings()
+    # The disk threads need the interpreter for moments only; at the default 5 ms they would wait for it longer than for the disk.
+    sys.setswitchinterval(0.0005)
     folder = str(Path(data) / settings.node.id)
     lock = DataFolderLock(folder)
     try:

@@ -100,6 +100,7 @@ class RaftNode:
             max_rounds=settings.max_rounds,
         )
         self._offer_scheduled = False
+        self._room = asyncio.Event()  # set whenever something of what waited went into the log, or nothing will any more
         self._offered = 0  # payloads the entry being proposed takes
         self._offered_configuration: Configuration | None = None
         self._transferring = False
@@ -202,6 +203,7 @@ class RaftNode:
         self._driver.stop()
         self._links.stop()
         self._proposals.fail_pending(lambda: NotLeaderError(f"not stored: {reason}"))
+        self._room.set()
         self._proposals.fail_rounds(reason)
         self._fail_reads(reason)
         self._applier.fail_waiters(lambda: NotReadyError(reason))
@@ -228,6 +230,12 @@ class RaftNode:
         self._schedule_offer()
         return future
 
+    async def wait_for_room(self) -> None:
+        """Return when little enough waits that a proposal will not be BUSY.  At once on a node that does not lead: it refuses anyway."""
+        while self._running and self.role is Role.LEADER and self._proposals.pending_bytes > self._settings.max_pending_bytes // 2:
+            self._room.clear()
+            await self._room.wait()
+
     def _offer_due(self) -> bool:
         if self.log.unwritten_bytes > self._settings.max_unwritten_bytes:
             return False  # followers may be faster than this disk; what waits for it stays bounded
@@ -243,7 +251,8 @@ class RaftNode:
         self._offer_scheduled = False
         while self._running and not self._transferring and self._offer_due():
             if not self._offer_one():
-                return
+                break
+        self._room.set()
 
     def _offer_one(self) -> bool:
         """Make one entry of what waits; false when nothing did or the core refused."""
@@ -434,6 +443,7 @@ class RaftNode:
     def _leadership_lost(self, term: int) -> None:
         self._transferring = False
         self._proposals.fail_pending(self._not_leader)
+        self._room.set()
         self._fail_reads("leadership was lost")
         # The new leader's commits usually tell within an election timeout what became of the entries in flight.
         wait_s = self._settings.core.election_timeout_ms / 1000

@@ -21,7 +21,7 @@ from dledger_wire.rpc import ByteStream, CallContext, Server
 from store.message_log import BatchOutcome
 
 METHOD = "/dledger.v1.Broker/Produce"
-STREAM_BYTES = 32 << 20  # in flight on one stream
+STREAM_BYTES = 16 << 20  # in flight on one stream
 STREAM_REQUESTS = 4096
 
 
@@ -50,6 +50,7 @@ class ProduceService:
         answers = asyncio.get_running_loop().create_task(lane.answer(), name="produce answers")
         try:
             while (message := await stream.read()) is not None:
+                await self._face.raft.wait_for_room()
                 lane.accept(message)
                 if lane.is_full:
                     await lane.room()
