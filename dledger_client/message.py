@@ -22,10 +22,42 @@ MAX_DELAY_LEVEL = 18
 
 # Names with a meaning of their own: they are set by arguments, by the client or by the broker.
 RESERVED_PROPERTIES = frozenset(
-    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG "
-    "CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME TRAN_PREPARED_QUEUE_OFFSET "
-    "TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_OUT_MS "
-    "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID INSTANCE_ID CLUSTER __transactionId__ __BORNHOST".split()
+    {
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MSG_REGION",
+        "UNIQ_KEY",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELIVER_MS",
+        "TIMER_DELAY_MS",
+        "TIMER_OUT_MS",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "INSTANCE_ID",
+        "CLUSTER",
+        "__transactionId__",
+        "__BORNHOST",
+    }
 )
 
 
@@ -63,7 +95,8 @@ class Message:
             self.extras = _tag_property(tags) if tags else b""
 
     def __repr__(self) -> str:
-        more = "".join(f", {name}={getattr(self, name)!r}" for name in ("tags", "keys", "properties", "flag", "delay_level") if getattr(self, name))
+        shown = [name for name in ("tags", "keys", "properties", "flag", "delay_level") if getattr(self, name)]
+        more = "".join(f", {name}={getattr(self, name)!r}" for name in shown)
         body = self.body if len(self.body) <= 32 else self.body[:29] + b"..."
         return f"Message({self.topic!r}, {body!r} ({len(self.body)} bytes){more})"
 

@@ -28,7 +28,20 @@ class Outcome:
     ``parts`` are the outcomes of the batches a refused batch was cut into, each with the number of its first message.
     """
 
-    __slots__ = ("_callbacks", "_lock", "duplicate", "error", "first_offset", "group", "ids", "parts", "queue_id", "settled", "store_timestamp", "topic")
+    __slots__ = (
+        "_callbacks",
+        "_lock",
+        "duplicate",
+        "error",
+        "first_offset",
+        "group",
+        "ids",
+        "parts",
+        "queue_id",
+        "settled",
+        "store_timestamp",
+        "topic",
+    )
 
     def __init__(self, lock: threading.Lock, topic: str, group: str, queue_id: int) -> None:
         self._lock = lock
@@ -51,7 +64,7 @@ class Outcome:
         for callback in callbacks or ():
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - a user's callback must not stop the producer; concurrent.futures does the same
+            except Exception:
                 _logger.exception("a callback of a send failed")
 
     def fail(self, error: DledgerError) -> None:

@@ -141,12 +141,16 @@ class Router:
                         raise error
                     problems.append(str(error))
                 if address is None and not asked:
-                    raise UnreachableError(f"no node reachable at {', '.join(self.addresses())}: {problems[-1]}", problems="; ".join(problems))
+                    raise UnreachableError(
+                        f"no node reachable at {', '.join(self.addresses())}: {problems[-1]}", problems="; ".join(problems)
+                    )
         finally:
             for task in asked:
                 task.cancel()
 
-    async def survey(self, topics: Sequence[str], enough: Callable[[str, broker_pb2.MetadataResponse], bool]) -> list[tuple[str, broker_pb2.MetadataResponse]]:
+    async def survey(
+        self, topics: Sequence[str], enough: Callable[[str, broker_pb2.MetadataResponse], bool]
+    ) -> list[tuple[str, broker_pb2.MetadataResponse]]:
         """What all nodes say, asked at once: until one says ``enough``, all have answered, or the slow ones have had their time."""
         tasks = [asyncio.ensure_future(self._ask(address, topics)) for address in self.addresses()]
         loop = asyncio.get_running_loop()

@@ -1,0 +1,9 @@
+"""The clients for asyncio; the same names as in ``dledger_client``."""
+
+from dledger_client.aio.admin import Admin
+from dledger_client.aio.consumer import PullConsumer
+from dledger_client.aio.producer import Producer
+from dledger_client.message import Message, SendResult, SendStatus
+from dledger_client.received import ReceivedMessage
+
+__all__ = ["Admin", "Message", "Producer", "PullConsumer", "ReceivedMessage", "SendResult", "SendStatus"]

@@ -1,0 +1,145 @@
+"""Topics, for asyncio: create, update, delete, list, describe."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from dledger_client.local import surroundings
+from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_wire._pb import admin_pb2
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.rpc import Network
+
+ADMIN = "/dledger.v1.Admin/"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node's own word; ``reachable`` False when it gave none."""
+
+    group: str
+    id: str
+    address: str
+    reachable: bool
+    role: str = ""
+    term: int = 0
+    last_index: int = 0
+    committed_index: int = 0
+    applied_index: int = 0
+
+
+class Admin:
+    """What an application needs to manage its topics."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        timeout_ms: int = 10_000,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        parse_bootstrap(bootstrap)
+        around = surroundings(bootstrap, network, clock, random)
+        self._timeout_ms = timeout_ms
+        self._router = Router(bootstrap, around.network, around.clock, around.random)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._router.close()
+
+    def _deadline_ms(self) -> int:
+        return self._router.clock.monotonic_ms() + self._timeout_ms
+
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 0,
+        *,
+        read_queues: int = 0,
+        write_queues: int = 0,
+        perm: int = 0,
+        group: str = "",
+        if_not_exists: bool = False,
+    ) -> TopicQueues:
+        """Create a topic; zeros mean the cluster's defaults.  TopicExistsError unless ``if_not_exists``."""
+        spec = admin_pb2.TopicSpec(
+            name=name,
+            read_queues=read_queues or queues,
+            write_queues=write_queues or queues,
+            perm=perm,
+            if_not_exists=if_not_exists,
+            group=await self._one_group(group),
+        )
+        again = admin_pb2.TopicSpec()
+        again.CopyFrom(spec)
+        again.if_not_exists = True
+        return await self._change("CreateTopic", spec, again)
+
+    async def update_topic(self, name: str, *, read_queues: int = 0, write_queues: int = 0, perm: int = 0, group: str = "") -> TopicQueues:
+        """Change what is given of a topic; zeros keep what is."""
+        group = group or await self._group_with(name)
+        spec = admin_pb2.TopicSpec(name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, group=group)
+        return await self._change("UpdateTopic", spec, spec)
+
+    async def delete_topic(self, name: str, *, group: str = "") -> None:
+        """Delete a topic and its messages."""
+        spec = admin_pb2.TopicSpec(name=name, group=group or await self._group_with(name))
+        await self._change("DeleteTopic", spec, None)
+
+    async def list_topics(self) -> list[TopicQueues]:
+        """All topics, by name."""
+        return sorted(await self._router.all_topics(self._deadline_ms()), key=lambda topic: (topic.topic, topic.group))
+
+    async def describe_topic(self, name: str) -> list[TopicQueues]:
+        """A topic's queues, group by group.  TopicNotFoundError."""
+        return await self._router.topic(name, self._deadline_ms(), fresh=True)
+
+    async def status(self) -> list[NodeStatus]:
+        """Every node's status; nobody is waited for longer than a second."""
+        groups = await self._router.ensure_groups(self._deadline_ms())
+        asked = [self._status_of(group.name, node.id, node.address) for group in groups.values() for node in group.nodes]
+        return list(await asyncio.gather(*asked))
+
+    async def _status_of(self, group: str, node_id: str, address: str) -> NodeStatus:
+        try:
+            answer = await self._router.channel(address).call(f"{ADMIN}NodeStatus", b"", timeout_s=1.0)
+        except DledgerError:
+            return NodeStatus(group, node_id, address, reachable=False)
+        found = admin_pb2.NodeStatusReply.FromString(answer)
+        return NodeStatus(
+            group, node_id, address, True, found.role, found.term, found.last_index, found.committed_index, found.applied_index
+        )
+
+    async def _one_group(self, group: str) -> str:
+        groups = await self._router.ensure_groups(self._deadline_ms())
+        if group or len(groups) == 1:
+            return group or next(iter(groups))
+        raise InvalidArgumentError(f"the cluster has several replica groups; expected group, one of {', '.join(sorted(groups))}")
+
+    async def _group_with(self, name: str) -> str:
+        found = await self.describe_topic(name)
+        if len(found) > 1:
+            raise InvalidArgumentError(
+                f"topic {name} is in several replica groups; expected group, one of {', '.join(q.group for q in found)}"
+            )
+        return found[0].group
+
+    async def _change(self, method: str, spec: admin_pb2.TopicSpec, again: admin_pb2.TopicSpec | None) -> TopicQueues:
+        repeated = again.SerializeToString() if again is not None else None
+        answer = await self._router.call_leader(
+            spec.group, ADMIN + method, spec.SerializeToString(), deadline_ms=self._deadline_ms(), again=repeated
+        )
+        self._router.forget_topic(spec.name)
+        reply = admin_pb2.TopicReply.FromString(answer)
+        return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")

@@ -1,0 +1,206 @@
+"""The pull consumer for asyncio: reads queues by offset, from the leader or from followers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from dledger_client.local import surroundings
+from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
+from dledger_client.replicas import Replicas, Source, lag_or_error
+from dledger_client.retry import PauseDrawn
+from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_wire._pb import broker_pb2
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
+from dledger_wire.java_hash import cached_java_hash
+from dledger_wire.rpc import Network
+
+OFFSETS = "/dledger.v1.Broker/Offsets"
+NO_TIME = -1
+ANSWER_BYTES = 64 << 20  # of one request of a long read
+
+
+def parse_tags(expression: str) -> list[str]:
+    """The tags of ``a || b``; empty for ``*``, which means all.  InvalidArgumentError for anything else."""
+    if expression.strip() in ("", "*"):
+        return []
+    tags = [tag.strip() for tag in expression.split("||")]
+    if not all(tags):
+        raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *")
+    return list(dict.fromkeys(tags))
+
+
+class PullConsumer:
+    """Reads queues by offset.
+
+    ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node.  ``timeout_ms`` is how
+    long an operation is tried over all replicas.  With several replica groups, ``group_name`` arguments say which one a queue is of.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str = "",
+        *,
+        read_from: str = "leader",
+        replica: str | None = None,
+        timeout_ms: int = 10_000,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        parse_bootstrap(bootstrap)
+        around = surroundings(bootstrap, network, clock, random)
+        self.group = group
+        self._timeout_ms = timeout_ms
+        self._router = Router(bootstrap, around.network, around.clock, around.random)
+        self._replicas = Replicas(self._router, read_from, replica)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections.  Idempotent."""
+        await self._replicas.close()
+        await self._router.close()
+
+    def _deadline_ms(self) -> int:
+        return self._router.clock.monotonic_ms() + self._timeout_ms
+
+    async def topic(self, name: str) -> list[TopicQueues]:
+        """The queues of a topic, group by group.  TopicNotFoundError."""
+        return await self._router.topic(name, self._deadline_ms(), fresh=True)
+
+    async def replicas(self) -> dict[str, list[str]]:
+        """The node ids of every replica group, the leader first."""
+        groups = await self._router.ensure_groups(self._deadline_ms())
+        found = {}
+        for name, group in groups.items():
+            others = sorted(node.id for node in group.nodes if node.id != group.leader_id)
+            found[name] = [group.leader_id, *others] if group.leader_id else others
+        return found
+
+    async def _group_of(self, topic: str, queue_id: int, group_name: str | None) -> str:
+        if group_name is not None:
+            return group_name
+        found = await self._router.topic(topic, self._deadline_ms())
+        for queues in found:
+            if queue_id < queues.read_queues:
+                return queues.group
+        most = max(queues.read_queues for queues in found)
+        raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
+
+    async def offsets(self, topic: str, timestamp_ms: int | None = None) -> dict[tuple[str, int], QueueOffsets]:
+        """By (replica group, queue id): what each readable queue holds, as its leader knows it."""
+        found: dict[tuple[str, int], QueueOffsets] = {}
+        asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
+        for queues in await self.topic(topic):
+            refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
+            request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
+            answer = await self._router.call_leader(queues.group, OFFSETS, request, deadline_ms=self._deadline_ms())
+            for queue in broker_pb2.OffsetsResponse.FromString(answer).queues:
+                found[queues.group, queue.queue_id] = QueueOffsets(queue.min_offset, queue.max_offset, queue.offset_for_time)
+        return found
+
+    async def fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        group_name: str | None = None,
+        max_bytes: int = 4 << 20,
+        wait_ms: int = 0,
+        tags: str = "*",
+        linearizable: bool = False,
+    ) -> list[ReceivedMessage]:
+        """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue (after ``wait_ms`` without news).
+
+        OffsetOutOfRangeError (with what there is), TopicNotFoundError, TopicPermissionError.
+        """
+        if offset < 0 or max_messages < 1 or queue_id < 0:
+            raise InvalidArgumentError(f"queue {queue_id}, offset {offset}, max_messages {max_messages}: expected none below 0, 0, 1")
+        wanted = parse_tags(tags)
+        request = broker_pb2.FetchRequest(
+            topic=topic,
+            queue_id=queue_id,
+            offset=offset,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            wait_ms=wait_ms,
+            group=self.group,
+            tag_hashes=[cached_java_hash(tag) for tag in wanted],
+            linearizable=linearizable,
+        )
+        group = await self._group_of(topic, queue_id, group_name)
+        chunks = await self._replicas.read(group, request, self._deadline_ms())
+        messages = [message for chunk in chunks if chunk.count for message in chunk.messages()]
+        # Tags are filtered by their hash over there: equal hashes of other tags are sorted out here.
+        return [message for message in messages if message.tags in wanted] if wanted else messages
+
+    async def read_chunks(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        upto: int,
+        *,
+        group_name: str | None = None,
+        tags: str = "*",
+        chunk_bytes: int = ANSWER_BYTES,
+    ) -> AsyncIterator[Chunk]:
+        """Everything of a queue from ``offset`` to ``upto`` (exclusive), as chunks of raw frames, each offset once.
+
+        When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``upto``; with tags they may
+        hold messages of another tag with the same hash.
+        """
+        group = await self._group_of(topic, queue_id, group_name)
+        hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
+        pauses, failures, deadline_ms = PauseDrawn(self._router.random), 0, self._deadline_ms()
+        untried: list[Source] = []
+        while offset < upto:
+            if not untried:
+                untried = await self._replicas.sources(group, deadline_ms)
+            source = untried[0]
+            request = broker_pb2.FetchRequest(
+                topic=topic, queue_id=queue_id, offset=offset, max_bytes=chunk_bytes, group=self.group, tag_hashes=hashes
+            )
+            if not hashes:
+                request.max_messages = min(upto - offset, 0xFFFFFFFF)
+            try:
+                before = offset
+                async for chunk in self._replicas.chunks(source, group, request, lambda: self._timeout_ms / 1000):
+                    chunk = _cut(chunk, upto)
+                    offset = chunk.next_offset
+                    if chunk.count:
+                        yield chunk
+                if offset == before:  # it has nothing there yet
+                    raise OffsetOutOfRangeError(
+                        f"{topic}/{queue_id}: nothing at {offset}, expected messages up to {upto}", min_offset=0, max_offset=offset
+                    )
+                failures, deadline_ms = 0, self._deadline_ms()
+            except DledgerError as error:
+                problem = lag_or_error(error, source, max(offset, 1) if isinstance(error, OffsetOutOfRangeError) else offset)
+                untried.pop(0)
+                failures += 1
+                if not (problem.retriable or problem.refresh_route) or self._router.clock.monotonic_ms() >= deadline_ms:
+                    raise problem from None
+                if not untried:
+                    await self._replicas.rest(group, pauses.pause_ms(failures, busy=False))
+
+
+def _cut(chunk: Chunk, upto: int) -> Chunk:
+    """The chunk without what lies at or behind ``upto``."""
+    if chunk.next_offset <= upto:
+        return chunk
+    count = int((chunk.offsets < upto).sum())
+    size = int(chunk.sizes[:count].sum())
+    chunk.offsets, chunk.sizes, chunk.frames = chunk.offsets[:count], chunk.sizes[:count], chunk.frames[:size]
+    chunk.next_offset = upto
+    return chunk

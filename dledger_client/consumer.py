@@ -1,0 +1,65 @@
+"""The synchronous pull consumer: the asyncio one on the shared loop thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
+from dledger_client.loop_thread import LoopThread
+from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
+from dledger_client.router import TopicQueues
+
+
+class PullConsumer:
+    """Reads queues by offset; see ``dledger_client.aio.PullConsumer`` for the settings and errors."""
+
+    def __init__(self, bootstrap: str, group: str = "", **settings: Any) -> None:
+        self._thread = LoopThread.shared()
+        self._inner = self._thread.call(lambda: AsyncPullConsumer(bootstrap, group, **settings))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.run(self._inner.close())
+
+    def topic(self, name: str) -> list[TopicQueues]:
+        """The queues of a topic, group by group."""
+        return self._thread.run(self._inner.topic(name))
+
+    def replicas(self) -> dict[str, list[str]]:
+        """The node ids of every replica group, the leader first."""
+        return self._thread.run(self._inner.replicas())
+
+    def offsets(self, topic: str, timestamp_ms: int | None = None) -> dict[tuple[str, int], QueueOffsets]:
+        """By (replica group, queue id): what each readable queue holds."""
+        return self._thread.run(self._inner.offsets(topic, timestamp_ms))
+
+    def fetch(self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **how: Any) -> list[ReceivedMessage]:
+        """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue."""
+        return self._thread.run(self._inner.fetch(topic, queue_id, offset, max_messages, **how))
+
+    def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Iterator[Chunk]:
+        """Everything of a queue from ``offset`` to ``upto`` as chunks of raw frames."""
+        chunks = self._inner.read_chunks(topic, queue_id, offset, upto, **how)
+        try:
+            while (chunk := self._thread.run(_next(chunks))) is not None:
+                yield chunk
+        finally:
+            self._thread.run(_close(chunks))
+
+
+async def _next(chunks: Any) -> Chunk | None:
+    async for chunk in chunks:
+        found: Chunk = chunk
+        return found
+    return None
+
+
+async def _close(chunks: Any) -> None:
+    await chunks.aclose()

@@ -1,0 +1,315 @@
+"""A producer's inside, shared by the synchronous and the asyncio face: messages in, batches out to the links of the groups.
+
+Owns the lanes, the memory they may take, the choice of queues and the unique ids.  ``add`` may be called from any thread and costs a few
+list operations under one lock; everything else runs on the client's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger_client.encode import encode_messages
+from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES, Batch, Lane
+from dledger_client.link import GroupLink
+from dledger_client.message import Message
+from dledger_client.outcome import Outcome, settled
+from dledger_client.router import Router, TopicQueues
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import (
+    DledgerError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    NotSentError,
+    TopicPermissionError,
+)
+from dledger_wire.java_hash import cached_java_hash
+from dledger_wire.message_id import UniqueIds
+from dledger_wire.status import Perm
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """Limits of a producer: milliseconds and bytes."""
+
+    send_timeout_ms: int = 10_000
+    linger_ms: int = 0
+    batch_bytes: int = 1 << 20
+    max_buffered_bytes: int = 64 << 20
+    max_message_bytes: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("send_timeout_ms", "batch_bytes", "max_buffered_bytes", "max_message_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name} {getattr(self, name)}: expected at least 1")
+        if self.linger_ms < 0:
+            raise InvalidArgumentError(f"linger_ms {self.linger_ms}: expected at least 0")
+
+
+class TopicLanes:
+    """The queues of a topic a producer may write to, over all groups, and the one that takes messages without a key now."""
+
+    def __init__(self, lanes: list[Lane], start: int) -> None:
+        self.lanes = lanes
+        self._place = start % len(lanes)
+        self.sticky = lanes[self._place]
+
+    def rotate(self) -> None:
+        self._place = (self._place + 1) % len(self.lanes)
+        self.sticky = self.lanes[self._place]
+
+    def by_key(self, key: str) -> Lane:
+        """RocketMQ's SelectMessageQueueByHash: the key's Java hash over the number of queues."""
+        return self.lanes[abs(cached_java_hash(key)) % len(self.lanes)]
+
+    def by_queue(self, topic: str, queue_id: int) -> Lane:
+        for lane in self.lanes:
+            if lane.queue_id == queue_id:
+                return lane
+        known = ", ".join(str(lane.queue_id) for lane in self.lanes)
+        raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
+
+
+class ProducerEngine:
+    """Made on the loop it runs on."""
+
+    def __init__(self, router: Router, group: str, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
+        self.router = router
+        self.group = group
+        self.linger_ms = options.linger_ms
+        self.closed = False
+        self.buffered_bytes = 0
+        self._options = options
+        self._ids = ids
+        self._born_host = born_host
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()  # of everything that add touches
+        self._settling = threading.Lock()
+        self._topics: dict[str, TopicLanes] = {}
+        self._lanes: dict[tuple[str, str, int], Lane] = {}
+        self._links: dict[str, GroupLink] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._room: list[Callable[[], object]] = []  # who waits for buffer room
+        self._fresh: dict[str, list[Lane]] = {}  # by group: lanes that got something since the link last looked
+
+    # Routes
+
+    async def resolve(self, topic: str, deadline_ms: int) -> None:
+        """Learn the queues of a topic.  TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering."""
+        if topic in self._topics:
+            return
+        found = await self.router.topic(topic, deadline_ms, fresh=True)
+        lanes = [lane for queues in sorted(found, key=lambda queues: queues.group) for lane in self._lanes_of_topic(queues)]
+        if not lanes:
+            raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
+        start = self.router.random.randrange(0, len(lanes))
+        with self._lock:
+            self._topics[topic] = TopicLanes(lanes, start)
+
+    def _lanes_of_topic(self, queues: TopicQueues) -> list[Lane]:
+        if not queues.perm & Perm.WRITE:
+            return []
+        found = []
+        for queue_id in range(queues.write_queues):
+            key = (queues.topic, queues.group, queue_id)
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(queues.topic, queues.group, queue_id)
+            found.append(lane)
+        if queues.group not in self._links:
+            self._fresh[queues.group] = []
+            link = self._links[queues.group] = GroupLink(self, queues.group)
+            self._tasks.append(self._loop.create_task(link.run(), name=f"produce to {queues.group}"))
+        return found
+
+    def knows(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def lanes_of(self, group: str) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.group == group]
+
+    # Adding, from any thread
+
+    def add(self, message: Message, queue_key: str | None, queue_id: int | None) -> tuple[Outcome, int] | None:
+        """Put a message into a batch: (its batch's outcome, its number there); None when there is no room.
+
+        The topic must be resolved.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
+        """
+        size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
+        if len(message.body) > self._options.max_message_bytes:
+            limit = self._options.max_message_bytes
+            raise MessageTooLargeError(f"{message.topic}: body of {len(message.body)} bytes; expected at most {limit}", limit_bytes=limit)
+        wake = False
+        with self._lock:
+            if self.closed:
+                raise NotSentError("the producer is closed")
+            if self.buffered_bytes + size > self._options.max_buffered_bytes and self.buffered_bytes:
+                return None
+            topic = self._topics[message.topic]
+            if queue_key is not None:
+                lane = topic.by_key(queue_key)
+            elif queue_id is not None:
+                lane = topic.by_queue(message.topic, queue_id)
+            else:
+                lane = topic.sticky
+            batch = lane.open
+            if batch is None:
+                batch = lane.open = self._new_batch(lane)
+                wake = True
+            index = len(batch.messages)
+            batch.messages.append(message)
+            batch.size_bytes += size
+            self.buffered_bytes += size
+            if batch.size_bytes >= self._options.batch_bytes:
+                self._seal(lane)
+                wake = True
+            if wake:
+                self._fresh[lane.group].append(lane)
+        if wake:
+            self._wake(lane)
+        return batch.outcome, index
+
+    def _new_batch(self, lane: Lane) -> Batch:
+        now_ms = self.router.clock.monotonic_ms()
+        return Batch(lane, self._new_outcome(lane), now_ms, now_ms + self._options.send_timeout_ms)
+
+    def _new_outcome(self, lane: Lane) -> Outcome:
+        return Outcome(self._settling, lane.topic, lane.group, lane.queue_id)
+
+    def detached_outcome(self, topic: str) -> Outcome:
+        """An outcome of a message that is in no batch yet."""
+        return Outcome(self._settling, topic, "", -1)
+
+    def _seal(self, lane: Lane) -> None:
+        """The open batch takes no more; messages without a key go on in the next queue.  The caller holds the lock."""
+        batch, lane.open = lane.open, None
+        if batch is not None:
+            lane.waiting.append(batch)
+        topic = self._topics[lane.topic]
+        if topic.sticky is lane:
+            topic.rotate()
+
+    def _wake(self, lane: Lane) -> None:
+        link = self._links[lane.group]
+        if not link.wake_requested:
+            link.wake_requested = True
+            self._loop.call_soon_threadsafe(self._woken, link)
+
+    def _woken(self, link: GroupLink) -> None:
+        # First the flag: whoever adds after the look below wakes again.
+        link.wake_requested = False
+        with self._lock:
+            fresh, self._fresh[link.group] = self._fresh[link.group], []
+        for lane in fresh:
+            link.add(lane)
+        link.wake()
+
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Call back, on the loop, when there is room for more (or the producer is closed)."""
+        with self._lock:
+            self._room.append(callback)
+
+    # What the links need
+
+    def take(self, lane: Lane, *, idle: bool, flush: bool) -> Batch | None:
+        """The next batch of a lane: a full one, or the open one when it has lingered, and nothing else is in flight or nobody lingers."""
+        with self._lock:
+            if not lane.waiting and lane.open is not None:
+                lingered = self.router.clock.monotonic_ms() - lane.open.created_ms >= self.linger_ms
+                if flush or (lingered and (idle or self.linger_ms)):
+                    self._seal(lane)
+            return lane.waiting.popleft() if lane.waiting else None
+
+    def encode(self, batch: Batch) -> None:
+        """Make the record of a batch; its messages get their unique ids."""
+        ids = self._ids.take(len(batch.messages))
+        batch.outcome.ids = ids
+        lane = batch.lane
+        born_ms = self.router.clock.wall_ms()
+        batch.parts = encode_messages(lane.topic, lane.queue_id, batch.messages, ids, born_ms=born_ms, born_host=self._born_host)
+
+    def stored(self, batch: Batch, result: broker_pb2.BatchResult) -> None:
+        outcome = batch.outcome
+        outcome.first_offset, outcome.store_timestamp, outcome.duplicate = (
+            result.first_queue_offset,
+            result.store_timestamp_ms,
+            result.duplicate,
+        )
+        self._release(batch)
+        if not batch.told:
+            outcome.settle()
+
+    def refuse(self, batch: Batch, error: DledgerError, first_bad: int) -> list[Batch]:
+        """Fail a batch, or only the message that was at fault; returns what is left to be sent."""
+        count = len(batch.messages)
+        if not 0 <= first_bad < count or count == 1 or batch.told:
+            self._release(batch)
+            if not batch.told:
+                batch.outcome.fail(error)
+            return []
+        parts, again = [], []
+        for first, upto in ((0, first_bad), (first_bad, first_bad + 1), (first_bad + 1, count)):
+            if first == upto:
+                continue
+            part = Batch(batch.lane, self._new_outcome(batch.lane), batch.created_ms, batch.deadline_ms, batch.messages[first:upto])
+            part.size_bytes = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in part.messages)
+            parts.append((first, part.outcome))
+            if first != first_bad:
+                again.append(part)
+            else:
+                self._release(part)
+                part.outcome.fail(error)
+        batch.outcome.cut_into(parts)
+        return again
+
+    def expire(self, lane: Lane, now_ms: int) -> list[Batch]:
+        """Take out what was never stored and whose time is up."""
+        expired = []
+        with self._lock:
+            if lane.open is not None and now_ms >= lane.open.deadline_ms:
+                self._seal(lane)
+            while lane.waiting and now_ms >= lane.waiting[0].deadline_ms:
+                expired.append(lane.waiting.popleft())
+        for batch in expired:
+            self._release(batch)
+        return [batch for batch in expired if not batch.told]
+
+    def _release(self, batch: Batch) -> None:
+        batch.parts = None
+        with self._lock:
+            self.buffered_bytes -= batch.size_bytes
+            waiting: list[Callable[[], object]] = []
+            if self.buffered_bytes <= self._options.max_buffered_bytes * 3 // 4 or not self.buffered_bytes:
+                waiting, self._room = self._room, []
+        for callback in waiting:
+            callback()
+
+    # Flushing and closing
+
+    async def flush(self) -> None:
+        """Return when every message added so far is acknowledged or failed."""
+        outcomes = []
+        for link in self._links.values():
+            self._woken(link)
+            link.flush()
+            outcomes += [batch.outcome for batch in link.batches() if not batch.told]
+        for outcome in outcomes:
+            await settled(outcome)
+
+    async def close(self) -> None:
+        """Send what is there, then end.  What is not stored by its deadline fails."""
+        await self.flush()
+        with self._lock:
+            self.closed = True
+            waiting, self._room = self._room, []
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self._links.values():
+            for batch in link.batches():
+                if not batch.told and not batch.outcome.settled:
+                    batch.outcome.fail(NotSentError("the producer was closed"))
+        for callback in waiting:
+            callback()

@@ -1,0 +1,121 @@
+"""The messages of one queue on their way: collected into batches, sent in order, kept until their fate is known.
+
+Owns the rules of sequences on the client's side.  A batch gets its sequence when it is first sent and keeps it until it is stored or
+refused for good; after a broken stream everything unanswered is sent again in the same order, so the broker recognises what it has.
+When a batch is refused for good, those behind it are out of order: they are numbered anew once nothing of the lane is in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dledger_client.message import Message
+from dledger_client.outcome import Outcome
+from dledger_wire.batch import Sequence64, stamp_sequence
+from dledger_wire.checksum import Buffer
+
+UNSENT = -1
+MESSAGE_OVERHEAD_BYTES = 160  # frame head, topic, unique id: close enough for limits
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Messages of one queue that are stored together or not at all.  ``told``: its deadline passed, the application knows."""
+
+    lane: Lane
+    outcome: Outcome
+    created_ms: int
+    deadline_ms: int
+    messages: list[Message] = field(default_factory=list)
+    size_bytes: int = 0
+    first_sequence: int = UNSENT
+    parts: list[Buffer] | None = None
+    in_flight: bool = False
+    told: bool = False
+
+    def stamp(self, producer_id: int, epoch: int, first_sequence: int) -> None:
+        """Give the encoded batch its sequence."""
+        if self.parts is not None:
+            stamp_sequence(self.parts, Sequence64(producer_id, epoch, first_sequence))
+        self.first_sequence = first_sequence
+
+
+class Lane:
+    """One queue of one topic.  ``open`` and ``waiting`` are filled under the producer's lock, everything else is the link's."""
+
+    __slots__ = ("group", "next_sequence", "open", "queue_id", "renumber_from", "sent", "topic", "waiting")
+
+    def __init__(self, topic: str, group: str, queue_id: int) -> None:
+        self.topic, self.group, self.queue_id = topic, group, queue_id
+        self.open: Batch | None = None
+        self.waiting: deque[Batch] = deque()
+        self.sent: deque[Batch] = deque()
+        self.next_sequence = 0
+        self.renumber_from = UNSENT  # where the numbering goes on after a refusal, once nothing is in flight
+
+    @property
+    def is_idle(self) -> bool:
+        return self.open is None and not self.waiting and not self.sent
+
+    def to_resend(self) -> Batch | None:
+        """The first batch that was sent on an earlier stream and is not answered."""
+        if self.renumber_from != UNSENT:
+            return None
+        return next((batch for batch in self.sent if not batch.in_flight), None)
+
+    def sending(self, batch: Batch, producer_id: int, epoch: int) -> None:
+        """A batch goes out, for the first time or again."""
+        if batch.first_sequence == UNSENT:
+            batch.stamp(producer_id, epoch, self.next_sequence)
+            self.next_sequence += len(batch.messages)
+            self.sent.append(batch)
+        batch.in_flight = True
+
+    def resolved(self, batch: Batch) -> None:
+        """The batch is stored."""
+        self.sent.remove(batch)
+        self.renumber_if_quiet()
+
+    def refused(self, batch: Batch, *, again: list[Batch]) -> None:
+        """The batch is not stored and never will be; ``again`` are what is left of it to try."""
+        self.sent.remove(batch)
+        if self.renumber_from == UNSENT or batch.first_sequence < self.renumber_from:
+            self.renumber_from = batch.first_sequence
+        self.waiting.extendleft(reversed(again))
+        self.renumber_if_quiet(before=len(again))
+
+    def out_of_order(self, batch: Batch) -> bool:
+        """The batch is not stored since one before it is missing; False when there is none before it: the session is of no use."""
+        batch.in_flight = False
+        if self.renumber_from == UNSENT and self.sent[0] is batch:
+            self.renumber_from = batch.first_sequence
+            self.renumber_if_quiet()
+            return False
+        self.renumber_if_quiet()
+        return True
+
+    def stream_lost(self) -> None:
+        """Nothing is in flight any more; what was is to be sent again."""
+        for batch in self.sent:
+            batch.in_flight = False
+        self.renumber_if_quiet()
+
+    def renumber_if_quiet(self, before: int = 0) -> None:
+        """After a refusal, and once nothing is in flight: everything that was behind waits again, without a number.
+
+        ``before``: how many waiting batches stood before those behind.
+        """
+        if self.renumber_from == UNSENT or any(batch.in_flight for batch in self.sent):
+            return
+        front = [self.waiting.popleft() for _ in range(before)]
+        for batch in self.sent:
+            batch.first_sequence = UNSENT
+        self.waiting.extendleft(reversed(self.sent))
+        self.waiting.extendleft(reversed(front))
+        self.sent.clear()
+        self.next_sequence, self.renumber_from = self.renumber_from, UNSENT
+
+    def restart(self) -> None:
+        """A new session: numbering starts at 0.  Nothing may be sent and unresolved."""
+        self.next_sequence = 0

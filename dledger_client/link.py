@@ -1,0 +1,297 @@
+"""The produce stream of one replica group: finds the leader, sends what lanes hold, takes the answers, starts again when it breaks.
+
+Owns the session (producer id and epoch of this producer in that group), what is in flight, and what an answer means.  A batch goes at
+once when nothing is in flight, else when it is full or an answer comes back: the busier the group, the larger the batches.  Everything
+here runs on the client's event loop.
+
+    retriable refusal, broken stream     leader looked for, everything unanswered sent again in order
+    refused for good                     its messages fail; a single bad message takes only itself along
+    out of order without a reason        the broker has forgotten this producer: drain, new epoch, numbers from 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from dledger_client.lanes import UNSENT, Batch, Lane
+from dledger_client.retry import PauseDrawn, may_try_again
+from dledger_wire import envelope
+from dledger_wire._pb import broker_pb2
+from dledger_wire.checksum import Buffer
+from dledger_wire.error_detail import from_detail
+from dledger_wire.errors import (
+    BusyError,
+    CorruptBatchError,
+    DeadlineExceededError,
+    DledgerError,
+    MessageTooLargeError,
+    NotLeaderError,
+    NotSentError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnreachableError,
+)
+from dledger_wire.rpc import ByteStream
+
+if TYPE_CHECKING:
+    from dledger_client.engine import ProducerEngine
+
+PRODUCE = "/dledger.v1.Broker/Produce"
+INIT_PRODUCER = "/dledger.v1.Broker/InitProducer"
+INIT_TIMEOUT_MS = 5000
+REQUEST_BYTES = 1 << 20
+WINDOW_BYTES = 12 << 20
+WINDOW_REQUESTS = 64
+LANE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
+SWEEP_S = 0.02
+SILENCE_MS = 1000
+CLOSE_TIMEOUT_S = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupLink:
+    """One producer's connection to one replica group."""
+
+    def __init__(self, engine: ProducerEngine, group: str) -> None:
+        self.group = group
+        self.wake_requested = False
+        self._engine = engine
+        self._lanes: dict[Lane, None] = {}  # those with something to do, in the order they got it
+        self._wake = asyncio.Event()
+        self._producer_id = 0
+        self._epoch = -1  # no session yet
+        self._restarting = False
+        self._requests: dict[int, list[Batch]] = {}
+        self._next_request_id = 1
+        self._in_flight_bytes = 0
+        self._attempt = 0
+        self._failed_address, self._failed_term = "", 0
+        self._problem: DledgerError | None = None
+        self._flush_all = False
+        self._heard_ms = 0
+
+    # Work
+
+    def add(self, lane: Lane) -> None:
+        self._lanes[lane] = None
+
+    def wake(self) -> None:
+        """There may be something to do.  Called on the loop."""
+        self._wake.set()
+
+    def flush(self) -> None:
+        """Send everything without lingering."""
+        self._flush_all = True
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        return all(lane.is_idle for lane in self._lanes)
+
+    def batches(self) -> list[Batch]:
+        """Everything not resolved."""
+        found: list[Batch] = []
+        for lane in self._lanes:
+            found += [*lane.sent, *lane.waiting]
+            if lane.open is not None:
+                found.append(lane.open)
+        return found
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        pauses = PauseDrawn(self._engine.router.random)
+        while True:
+            while self.is_idle:
+                self._wake.clear()
+                self._forget_idle_lanes()
+                await self._wake.wait()
+            try:
+                await self._serve(await self._leader())
+            except DledgerError as error:
+                if not may_try_again(error):
+                    _logger.warning("group %s: %s", self.group, error.message)
+                self._problem = error
+                self._attempt += 1
+                await asyncio.sleep(pauses.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000)
+                self.sweep()
+
+    def _forget_idle_lanes(self) -> None:
+        # Numbers are kept with the engine's lane, this is only the work list.
+        for lane in [lane for lane in self._lanes if lane.is_idle]:
+            del self._lanes[lane]
+
+    async def _leader(self) -> str:
+        router = self._engine.router
+        view = router.groups.get(self.group)
+        if view is None or not view.leader_address or (view.leader_address == self._failed_address and view.term <= self._failed_term):
+            view = await router.find_leader(self.group, self._failed_address, self._failed_term)
+        self._failed_address, self._failed_term = view.leader_address, view.term
+        return view.leader_address
+
+    async def _start_session(self) -> None:
+        engine = self._engine
+        request = broker_pb2.InitProducerRequest(producer_name=engine.group, producer_id=self._producer_id)
+        deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
+        answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
+        response = broker_pb2.InitProducerResponse.FromString(answer)
+        self._producer_id, self._epoch = response.producer_id, response.epoch
+        self._restarting = False
+        for lane in engine.lanes_of(self.group):
+            lane.restart()
+
+    # One stream
+
+    async def _serve(self, address: str) -> None:
+        if self._epoch < 0:
+            await self._start_session()
+        stream = self._engine.router.channel(address).open(PRODUCE)
+        reader = asyncio.get_running_loop().create_task(self._read(stream), name=f"produce answers of {self.group}")
+        reader.add_done_callback(lambda _: self._wake.set())
+        try:
+            while True:
+                if reader.done():
+                    reader.result()
+                    raise UnreachableError(f"{address}: the produce stream ended", address=address)
+                self.sweep()
+                await self._look_for_another_leader(address)
+                if self._restarting and not any(lane.sent for lane in self._lanes):
+                    await self._start_session()
+                request = self._next_request()
+                if request is not None:
+                    await stream.write(request)
+                    continue
+                if self.is_idle:
+                    self._flush_all = False
+                self._wake.clear()
+                await self._wait()
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            self._requests.clear()
+            self._in_flight_bytes = 0
+            for lane in self._lanes:
+                lane.stream_lost()
+            with contextlib.suppress(TimeoutError, DledgerError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await stream.close()
+
+    async def _look_for_another_leader(self, address: str) -> None:
+        """A leader that says nothing for long may be one no more: a paused process keeps its connections."""
+        now_ms = self._engine.router.clock.monotonic_ms()
+        if not self._requests or now_ms - self._heard_ms < SILENCE_MS:
+            return
+        self._heard_ms = now_ms
+        view = await self._engine.router.find_leader(self.group)
+        if view.leader_address != address:
+            raise UnreachableError(f"{address} is silent and {view.leader_address} leads now", address=address)
+
+    async def _wait(self) -> None:
+        """Until there is news; not longer than the next look at deadlines and lingering batches while something is there."""
+        timeout_s = None if self.is_idle else max(0.001, min(SWEEP_S, self._engine.linger_ms / 1000 or SWEEP_S))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _next_request(self) -> bytes | None:
+        """The next produce request, of one batch of each lane that has one ready."""
+        if self._in_flight_bytes >= WINDOW_BYTES or len(self._requests) >= WINDOW_REQUESTS:
+            return None
+        batches: list[Batch] = []
+        size = 0
+        for lane in list(self._lanes):
+            batch = self._next_of(lane)
+            if batch is None:
+                continue
+            if batch.parts is None:
+                self._engine.encode(batch)
+            lane.sending(batch, self._producer_id, self._epoch)
+            batches.append(batch)
+            size += batch.size_bytes
+            # Whoever was served goes behind the others.
+            del self._lanes[lane]
+            self._lanes[lane] = None
+            if size >= REQUEST_BYTES:
+                break
+        if not batches:
+            return None
+        request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
+        if not self._requests:
+            self._heard_ms = self._engine.router.clock.monotonic_ms()
+        self._requests[request_id] = batches
+        self._in_flight_bytes += size
+        payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
+        return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
+
+    def _next_of(self, lane: Lane) -> Batch | None:
+        if len(lane.sent) >= LANE_WINDOW and lane.to_resend() is None:
+            return None
+        again = lane.to_resend()
+        if again is not None:
+            return again
+        if self._restarting or lane.renumber_from != UNSENT:
+            return None
+        return self._engine.take(lane, idle=not self._requests, flush=self._flush_all)
+
+    # Answers
+
+    async def _read(self, stream: ByteStream) -> None:
+        while (message := await stream.read()) is not None:
+            response = broker_pb2.ProduceResponse.FromString(message)
+            self._heard_ms = self._engine.router.clock.monotonic_ms()
+            batches = self._requests.pop(response.request_id, None)
+            if batches is None or len(batches) != len(response.results):
+                raise UnreachableError(f"group {self.group}: an answer to no request")
+            problem: DledgerError | None = None
+            for batch, result in zip(batches, response.results, strict=True):
+                self._in_flight_bytes -= batch.size_bytes
+                problem = self._answered(batch, result) or problem
+            if problem is not None:
+                raise problem
+            self._attempt, self._failed_address, self._problem = 0, "", None
+            self._wake.set()
+
+    def _answered(self, batch: Batch, result: broker_pb2.BatchResult) -> DledgerError | None:
+        """Take one batch's answer; returns the error that makes a new stream necessary."""
+        batch.in_flight = False
+        if not result.HasField("error"):
+            batch.lane.resolved(batch)
+            self._engine.stored(batch, result)
+            return None
+        error = from_detail(result.error)
+        if isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
+            if not batch.lane.out_of_order(batch):
+                self._restarting = True
+            return None
+        if may_try_again(error) or error.outcome_unknown:
+            if isinstance(error, NotLeaderError) and error.leader_address:
+                self._engine.router.leader_is(self.group, error.leader_address)
+            return error
+        batch.lane.refused(batch, again=self._engine.refuse(batch, error, _first_bad(error)))
+        return None
+
+    # Deadlines
+
+    def sweep(self) -> None:
+        """Tell the application of batches whose time is up.  What was sent stays until its fate is known, so that order is kept."""
+        now_ms = self._engine.router.clock.monotonic_ms()
+        for lane in self._lanes:
+            for batch in lane.sent:
+                if not batch.told and now_ms >= batch.deadline_ms:
+                    batch.told = True
+                    batch.outcome.fail(DeadlineExceededError(f"{lane.topic}: not acknowledged in time; it may be stored ({self._why()})"))
+            for batch in self._engine.expire(lane, now_ms):
+                batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; nothing was stored ({self._why()})"))
+
+    def _why(self) -> str:
+        return self._problem.message if self._problem is not None else f"group {self.group} is slow"
+
+
+def _first_bad(error: DledgerError) -> int:
+    """The one message of a batch that was at fault; -1 when it was not a single one."""
+    return error.detail_int("first_bad") if isinstance(error, MessageTooLargeError | CorruptBatchError) else -1

@@ -1,0 +1,76 @@
+"""The event loop behind the synchronous faces: one thread a process, shared by all clients, made when it is first needed.
+
+Owns the thread.  After a fork the child gets one of its own: threads do not survive a fork, and neither do the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A running event loop that other threads hand work to."""
+
+    _shared: LoopThread | None = None
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @classmethod
+    def shared(cls) -> LoopThread:
+        """This process's loop."""
+        with cls._lock:
+            if cls._shared is None or cls._shared.process_id != os.getpid():
+                cls._shared = cls()
+            return cls._shared
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run ``work`` on the loop and wait for it.  TimeoutError after ``timeout_s``; the work is cancelled then."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a synchronous call from a callback would wait for itself; use the asyncio clients there")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a plain function on the loop and wait for it."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _after_fork() -> None:
+    # The lock may have been held by a thread that does not exist here.
+    LoopThread._lock = threading.Lock()
+    LoopThread._shared = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

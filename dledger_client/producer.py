@@ -1,0 +1,101 @@
+"""The synchronous producer: the asyncio one's engine on the shared loop thread."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from dledger_client.aio.producer import Producer as AsyncProducer
+from dledger_client.loop_thread import LoopThread
+from dledger_client.message import Message, SendResult
+from dledger_client.outcome import Outcome, SendFuture
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, NotSentError
+from dledger_wire.rpc import Network
+
+
+class Producer:
+    """Sends messages; safe to use from many threads.  See ``dledger_client.aio.Producer`` for the settings."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str = "",
+        *,
+        send_timeout_ms: int = 10_000,
+        linger_ms: int = 0,
+        batch_bytes: int = 1 << 20,
+        max_buffered_bytes: int = 64 << 20,
+        max_message_bytes: int = 4 << 20,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._timeout_ms = send_timeout_ms
+        self._thread = LoopThread.shared()
+        self._inner = AsyncProducer(
+            bootstrap,
+            group,
+            send_timeout_ms=send_timeout_ms,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            max_buffered_bytes=max_buffered_bytes,
+            max_message_bytes=max_message_bytes,
+            network=network,
+            clock=clock,
+            random=random,
+        )
+        self._engine = self._thread.call(lambda: self._inner.engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def send(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> SendResult:
+        """Send one message and wait until a majority has it."""
+        return self.send_async(message, queue_key, queue_id).result()
+
+    def send_async(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> SendFuture:
+        """Send without waiting for the answer; waits only while the buffer is full.  Every error is the future's."""
+        engine = self._engine
+        try:
+            if not engine.knows(message.topic):
+                deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
+                self._thread.run(engine.resolve(message.topic, deadline_ms))
+            place = engine.add(message, queue_key, queue_id)
+            if place is None:
+                place = self._add_when_room(message, queue_key, queue_id)
+            return SendFuture(*place)
+        except DledgerError as error:
+            outcome = engine.detached_outcome(message.topic)
+            outcome.fail(error)
+            return SendFuture(outcome, 0)
+
+    def _add_when_room(self, message: Message, queue_key: str | None, queue_id: int | None) -> tuple[Outcome, int]:
+        engine = self._engine
+        deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
+        while True:
+            room = threading.Event()
+            engine.when_room(room.set)
+            # Room may have come before the callback was there.
+            place = engine.add(message, queue_key, queue_id)
+            if place is not None:
+                return place
+            left_s = (deadline_ms - engine.router.clock.monotonic_ms()) / 1000
+            if left_s <= 0 or not room.wait(left_s):
+                raise NotSentError("no room in the producer's buffer in time; nothing was stored")
+
+    def send_oneway(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> None:
+        """Send and forget: nobody is told what became of it."""
+        self.send_async(message, queue_key, queue_id)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything sent so far is acknowledged or failed; TimeoutError after ``timeout`` seconds."""
+        self._thread.run(self._inner.flush(), timeout)
+
+    def close(self) -> None:
+        """Flush, then close the connections.  Idempotent."""
+        self._thread.run(self._inner.close())

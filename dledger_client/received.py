@@ -1,0 +1,203 @@
+"""What consumers get: chunks of frames as a replica sent them, and the messages in them.
+
+Owns decoding on the reader's side.  A chunk is split into columns at once; a message is a row of it that turns its properties into a
+dictionary only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.compress import compression_in, decompress
+from dledger_wire.errors import CorruptFrameError
+from dledger_wire.frame_layout import decode_properties
+from dledger_wire.frames import cut_bytes, frame_columns, frame_positions
+from dledger_wire.message_id import offset_message_id
+from dledger_wire.status import SysFlag
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """What a queue holds: offsets ``min_offset`` to ``max_offset`` (exclusive); ``at_time``: the first one of the time asked for."""
+
+    min_offset: int
+    max_offset: int
+    at_time: int
+
+
+class Chunk:
+    """Messages of one queue: ``frames`` back to back, ``sizes`` of each, their queue ``offsets``.  Reading goes on at ``next_offset``."""
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        replica: str,
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[Any],
+        frames: memoryview | bytes,
+        next_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.topic, self.group, self.queue_id, self.replica = topic, group, queue_id, replica
+        self.offsets, self.sizes, self.frames = offsets, sizes, frames
+        self.next_offset, self.max_offset = next_offset, max_offset
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def messages(self) -> list[ReceivedMessage]:
+        """Every message of the chunk, in order.  CorruptFrameError when bytes in it are no message."""
+        rows = _Rows(self)
+        return [ReceivedMessage(rows, row) for row in range(len(self.sizes))]
+
+
+class _Rows:
+    """The columns of a chunk as Python lists, each made when it is first asked for."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self._data = np.frombuffer(chunk.frames, np.uint8)
+        self.columns = frame_columns(self._data, frame_positions(chunk.sizes))
+        self.offsets: list[int] = chunk.offsets.tolist()
+        heads = self.columns.heads
+        bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)
+        flags = heads["sys_flag"]
+        if (flags & int(SysFlag.COMPRESSED)).any():
+            bodies = [
+                decompress(body, compression_in(flag)) if flag & 1 else body for body, flag in zip(bodies, flags.tolist(), strict=True)
+            ]
+        self.bodies = bodies
+
+    @cached_property
+    def properties(self) -> list[bytes]:
+        return cut_bytes(self.chunk.frames, self.columns.properties_at, self.columns.properties_length)
+
+    @cached_property
+    def born_hosts(self) -> list[str]:
+        return self.columns.hosts("born_host")
+
+    def head(self, row: int, field: str) -> int:
+        return int(self.columns.heads[field][row])
+
+    def store_host(self, row: int) -> bytes:
+        host = bytes(self.columns.heads["store_host"][row].tobytes())
+        return host if self.head(row, "sys_flag") & SysFlag.STORE_HOST_V6 else host[:8]
+
+
+class ReceivedMessage:
+    """One message as it was stored.  Times are milliseconds since the epoch."""
+
+    __slots__ = ("_properties", "_row", "_rows", "body", "queue_offset")
+
+    def __init__(self, rows: _Rows, row: int) -> None:
+        self._rows, self._row = rows, row
+        self._properties: dict[str, str] | None = None
+        self.body = rows.bodies[row]
+        self.queue_offset = rows.offsets[row]
+
+    @property
+    def topic(self) -> str:
+        return self._rows.chunk.topic
+
+    @property
+    def group(self) -> str:
+        """The replica group it is stored in."""
+        return self._rows.chunk.group
+
+    @property
+    def queue_id(self) -> int:
+        return self._rows.chunk.queue_id
+
+    @property
+    def replica(self) -> str:
+        """The node it was read from."""
+        return self._rows.chunk.replica
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of them, the system's own too."""
+        if self._properties is None:
+            self._properties = decode_properties(self._rows.properties[self._row])
+        return self._properties
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get("TAGS", "")
+
+    @property
+    def keys(self) -> str:
+        return self.properties.get("KEYS", "")
+
+    @property
+    def msg_id(self) -> str:
+        """The id its producer gave it; the id of its place where there is none."""
+        return self.properties.get("UNIQ_KEY") or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id of its place: store host and position in the log."""
+        return offset_message_id(self._rows.store_host(self._row), self.physical_offset)
+
+    @property
+    def physical_offset(self) -> int:
+        return self._rows.head(self._row, "physical_offset")
+
+    @property
+    def born_timestamp(self) -> int:
+        return self._rows.head(self._row, "born_timestamp")
+
+    @property
+    def store_timestamp(self) -> int:
+        return self._rows.head(self._row, "store_timestamp")
+
+    @property
+    def born_host(self) -> str:
+        return self._rows.born_hosts[self._row]
+
+    @property
+    def flag(self) -> int:
+        return self._rows.head(self._row, "flag")
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._rows.head(self._row, "reconsume_times")
+
+    def __repr__(self) -> str:
+        place = f"{self.topic}/{self.queue_id}@{self.queue_offset}"
+        return f"ReceivedMessage({place}, {self.body[:32]!r}{'...' if len(self.body) > 32 else ''})"
+
+
+def decode_chunk(
+    topic: str,
+    group: str,
+    queue_id: int,
+    replica: str,
+    *,
+    count: int,
+    first_offset: int,
+    has_offsets: bool,
+    payload: memoryview,
+    next_offset: int,
+    max_offset: int,
+) -> Chunk:
+    """A chunk out of a fetch answer's payload: (offsets,) sizes, frames."""
+    at = 8 * count if has_offsets else 0
+    if at + 4 * count > len(payload):
+        raise CorruptFrameError(f"a chunk of {count} messages in {len(payload)} bytes")
+    if has_offsets:
+        offsets = np.frombuffer(payload, ">u8", count).astype(np.int64)
+    else:
+        offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
+    sizes = np.frombuffer(payload, ">u4", count, at)
+    frames = payload[at + 4 * count :]
+    if int(sizes.sum(dtype=np.int64)) != len(frames):
+        raise CorruptFrameError(f"a chunk whose sizes add up to {int(sizes.sum(dtype=np.int64))}, with {len(frames)} bytes of frames")
+    return Chunk(topic, group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset)

@@ -1,0 +1,186 @@
+"""Reading from replicas: which one, over which stream, and what to do when it does not answer.
+
+Owns the fetch streams of one consumer and the order in which replicas are tried.  A follower that lags (knows neither topic nor offset
+yet) is no reason to fail: the next one is asked, the leader last; only the leader's word counts there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from dledger_client.received import Chunk, decode_chunk
+from dledger_client.retry import until
+from dledger_client.router import Router
+from dledger_wire import envelope
+from dledger_wire._pb import broker_pb2
+from dledger_wire.error_detail import from_detail
+from dledger_wire.errors import (
+    DeadlineExceededError,
+    DledgerError,
+    InvalidArgumentError,
+    NotYetError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+    UnreachableError,
+)
+from dledger_wire.rpc import ByteStream
+
+FETCH = "/dledger.v1.Broker/Fetch"
+READ_FROM = ("leader", "follower", "any")
+IDLE_STREAMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A replica that may be asked."""
+
+    node_id: str
+    address: str
+    is_leader: bool
+
+
+class Replicas:
+    """Fetches for one consumer, on its loop."""
+
+    def __init__(self, router: Router, read_from: str, replica: str | None) -> None:
+        if read_from not in READ_FROM:
+            raise InvalidArgumentError(f"read_from {read_from!r}: expected one of {', '.join(READ_FROM)}")
+        self._router = router
+        self._read_from = read_from
+        self._replica = replica
+        self._idle: dict[str, list[ByteStream]] = {}
+        self._next_id = 1
+        self._turn = router.random.randrange(0, 1 << 16)
+
+    async def close(self) -> None:
+        streams = [stream for idle in self._idle.values() for stream in idle]
+        self._idle.clear()
+        for stream in streams:
+            with contextlib.suppress(DledgerError):
+                await stream.close()
+
+    async def sources(self, group: str, deadline_ms: int) -> list[Source]:
+        """The replicas to try, in order.  The leader comes last when followers are wanted."""
+        groups = await self._router.ensure_groups(deadline_ms)
+        view = groups.get(group)
+        if view is None:
+            raise InvalidArgumentError(f"no replica group {group!r} in cluster {self._router.cluster}; expected one of {', '.join(groups)}")
+        if self._read_from == "leader" and self._replica is None and not view.leader_address:
+            view = await self._router.find_leader(group)
+        known = [Source(node.id, node.address, node.address == view.leader_address) for node in view.nodes]
+        if self._replica is not None:
+            found = [source for source in known if source.node_id == self._replica]
+            if not found:
+                raise InvalidArgumentError(
+                    f"no replica {self._replica!r} in group {group}; expected one of {', '.join(s.node_id for s in known)}"
+                )
+            return found
+        self._turn += 1
+        leaders = [source for source in known if source.is_leader]
+        followers = [source for source in known if not source.is_leader]
+        followers = [followers[(place + self._turn) % len(followers)] for place in range(len(followers))]
+        if self._read_from == "leader":
+            return leaders
+        if self._read_from == "follower":
+            return followers + leaders
+        everybody = leaders + followers
+        return [everybody[(place + self._turn) % len(everybody)] for place in range(len(everybody))]
+
+    async def chunks(
+        self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
+    ) -> AsyncIterator[Chunk]:
+        """The answer of one replica to one request.  ``deadline``: seconds left for the next chunk."""
+        stream = self._take(source.address)
+        request.request_id, self._next_id = self._next_id, self._next_id + 1
+        whole = False
+        try:
+            await stream.write(request.SerializeToString())
+            while not whole:
+                header, payload = await self._read(stream, source, deadline())
+                if header.request_id != request.request_id:
+                    raise UnreachableError(f"{source.address}: an answer to another request", address=source.address)
+                whole = header.end
+                if header.HasField("error"):
+                    raise from_detail(header.error)
+                yield decode_chunk(
+                    request.topic,
+                    group,
+                    request.queue_id,
+                    source.node_id,
+                    count=header.count,
+                    first_offset=header.first_offset,
+                    has_offsets=header.has_offsets,
+                    payload=payload,
+                    next_offset=header.next_offset,
+                    max_offset=header.max_offset,
+                )
+        finally:
+            await self._give_back(source.address, stream, whole=whole)
+
+    async def _read(self, stream: ByteStream, source: Source, left_s: float) -> tuple[broker_pb2.FetchResponse, memoryview]:
+        try:
+            async with asyncio.timeout(max(0.001, left_s)):
+                message = await stream.read()
+        except TimeoutError:
+            raise UnreachableError(f"{source.node_id} at {source.address} did not answer in time", address=source.address) from None
+        if message is None:
+            raise UnreachableError(f"{source.address}: the fetch stream ended", address=source.address)
+        return envelope.decode(broker_pb2.FetchResponse, message)
+
+    def _take(self, address: str) -> ByteStream:
+        idle = self._idle.get(address)
+        return idle.pop() if idle else self._router.channel(address).open(FETCH)
+
+    async def _give_back(self, address: str, stream: ByteStream, *, whole: bool) -> None:
+        idle = self._idle.setdefault(address, [])
+        if whole and len(idle) < IDLE_STREAMS:
+            idle.append(stream)
+            return
+        closing = asyncio.ensure_future(stream.close())
+        closing.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+
+    async def read(self, group: str, request: broker_pb2.FetchRequest, deadline_ms: int) -> list[Chunk]:
+        """The whole answer to one request, from the first replica that can give it."""
+        clock = self._router.clock
+
+        def left_s() -> float:
+            return (deadline_ms - clock.monotonic_ms()) / 1000 + request.wait_ms / 1000
+
+        async for attempt in until(deadline_ms, clock, self._router.random):
+            with attempt:
+                return await self._read_once(group, request, left_s, deadline_ms)
+        raise DeadlineExceededError("no attempt was made before the deadline")
+
+    async def _read_once(self, group: str, request: broker_pb2.FetchRequest, left_s: Callable[[], float], deadline_ms: int) -> list[Chunk]:
+        problem: DledgerError | None = None
+        for source in await self.sources(group, deadline_ms):
+            try:
+                return [chunk async for chunk in self.chunks(source, group, request, left_s)]
+            except DledgerError as error:
+                problem = lag_or_error(error, source, request.offset)
+                if not (problem.retriable or problem.refresh_route):
+                    raise problem from None
+        await self._look_around(group)
+        raise problem or UnreachableError(f"group {group} has no replica to read from")
+
+    async def _look_around(self, group: str) -> None:
+        """Nobody could answer: the leader may be another one now."""
+        with contextlib.suppress(DledgerError):
+            await self._router.find_leader(group)
+
+    async def rest(self, group: str, pause_ms: int) -> None:
+        """Before all replicas are tried again: a pause, and a look at who leads."""
+        await asyncio.sleep(pause_ms / 1000)
+        await self._look_around(group)
+
+
+def lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:
+    """The error, or NotYetError when it only shows that a follower lags."""
+    if source.is_leader:
+        return error
+    if isinstance(error, TopicNotFoundError) or (isinstance(error, OffsetOutOfRangeError) and offset > error.max_offset):
+        return NotYetError(f"{source.node_id}: {error.message} (this follower lags)")
+    return error
