@@ -264,13 +264,6 @@ class Router:
     def forget_topic(self, name: str) -> None:
         self._topics.pop(name, None)
 
-    async def all_topics(self, deadline_ms: int) -> list[TopicQueues]:
-        async for attempt in until(deadline_ms, self.clock, self.random):
-            with attempt:
-                response = await self._first_answer([], all_topics=True)
-                return [_queues(info) for info in response.topics if info.found]
-        raise NotReadyError("no attempt was made before the deadline")
-
     async def ensure_groups(self, deadline_ms: int) -> dict[str, Group]:
         """The groups, asked for if nothing is known yet."""
         if not self.groups:

@@ -11,6 +11,7 @@ cancelled inside ``read`` or ``write`` breaks its stream (grpc.aio's rule).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from dledger_wire.rpc import ByteStream, StreamHandler, UnaryHandler
 ERROR_KEY = "dledger-error-bin"
 MAX_MESSAGE_BYTES = 64 << 20
 BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
+END_OR_BREAK_S = 0.03  # how long after the end of messages a break may still show
 
 _logger = logging.getLogger(__name__)
 
@@ -270,8 +272,9 @@ class _ServerStream:
         if message is not grpc.aio.EOF:
             return bytes(message)
         # A broken connection shows as end of messages first and as cancellation a moment later.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_OR_BREAK_S):
+                await self.broken.wait()
         if self.broken.is_set():
             raise self._gone()
         self._finished = True

@@ -171,8 +171,7 @@ class _Stream(asyncio.BufferedProtocol):
             self.opening.cancel()
         if not self.closed.done():
             self.closed.set_result(None)
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self.resume_writing()  # whoever is held back learns that the connection is lost
         self._wake_reader()
 
     def pause_writing(self) -> None:

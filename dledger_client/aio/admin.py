@@ -99,7 +99,15 @@ class Admin:
 
     async def list_topics(self) -> list[TopicQueues]:
         """All topics, by name."""
-        return sorted(await self._router.all_topics(self._deadline_ms()), key=lambda topic: (topic.topic, topic.group))
+        found: list[TopicQueues] = []
+        for group in await self._router.ensure_groups(self._deadline_ms()):
+            # The leader's word: other replicas may lag behind a topic just made.
+            answer = await self._router.call_leader(group, f"{ADMIN}ListTopics", b"", deadline_ms=self._deadline_ms())
+            found += [
+                TopicQueues(topic.name, topic.group or group, topic.read_queues, topic.write_queues, topic.perm, "")
+                for topic in admin_pb2.TopicList.FromString(answer).topics
+            ]
+        return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
     async def describe_topic(self, name: str) -> list[TopicQueues]:
         """A topic's queues, group by group.  TopicNotFoundError."""

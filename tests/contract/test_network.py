@@ -254,6 +254,32 @@ def test_a_closed_channel_breaks_its_streams_on_both_sides(world: World) -> None
     world.run(scenario)
 
 
+def test_a_writer_held_back_learns_that_the_other_side_went_away(world: World) -> None:
+    async def scenario(world: World) -> None:
+        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def pour(stream: ByteStream, _context: CallContext) -> None:
+            await stream.read()
+            try:
+                while True:
+                    await stream.write(bytes(1 << 20))
+            except UnreachableError:
+                seen.set_result("broken")
+
+        address = world.address()
+        server = await started(world, address, serves_stream(pour))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        await stream.write(b"x")
+        assert len(await stream.read() or b"") == 1 << 20
+        await asyncio.sleep(0.05)  # until the writer is held back; if it is not yet, the test only shows less
+        await channel.close()
+        assert await asyncio.wait_for(seen, 5) == "broken"
+        await server.stop(0)
+
+    world.run(scenario)
+
+
 def test_a_stopped_server_breaks_its_streams_and_a_new_one_is_reached_again(world: World) -> None:
     async def scenario(world: World) -> None:
         loop = asyncio.get_running_loop()
