@@ -70,9 +70,9 @@ class NodeAnswer:
 
 
 def real_network() -> Network:
-    from dledger_wire.grpc_network import GrpcNetwork
+    from dledger_wire.mixed_network import MixedNetwork
 
-    return GrpcNetwork()
+    return MixedNetwork()
 
 
 async def ask_nodes(config: ClusterConfig, deadline_s: float = STATUS_DEADLINE_S) -> list[NodeAnswer]:

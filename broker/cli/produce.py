@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Annotated, Any
 
 import typer
@@ -87,7 +86,7 @@ class _Sending:
     def send_all(self, bootstrap: str, bodies: Iterator[bytes], timeout_s: float) -> None:
         from dledger_client import Message, Producer
 
-        with Producer(bootstrap=bootstrap, group="dledger-cli", send_timeout_s=timeout_s) as producer:
+        with Producer(bootstrap=bootstrap, group="dledger-cli", send_timeout_ms=int(timeout_s * 1000)) as producer:
             start = time.monotonic()
             try:
                 for body in bodies:
@@ -102,7 +101,7 @@ class _Sending:
             finally:
                 self.took_s = time.monotonic() - start
 
-    def _done(self, future: Future[Any]) -> None:
+    def _done(self, future: Any) -> None:
         error = future.exception()
         with self._lock:
             if error is None:

@@ -124,9 +124,35 @@ class PullConsumer:
 
         OffsetOutOfRangeError (with what there is), TopicNotFoundError, TopicPermissionError.
         """
+        chunks = await self.fetch_chunks(
+            topic,
+            queue_id,
+            offset,
+            max_messages,
+            group_name=group_name,
+            max_bytes=max_bytes,
+            wait_ms=wait_ms,
+            tags=tags,
+            linearizable=linearizable,
+        )
+        return [message for chunk in chunks for message in self.with_tags(chunk, tags)]
+
+    async def fetch_chunks(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        group_name: str | None = None,
+        max_bytes: int = 4 << 20,
+        wait_ms: int = 0,
+        tags: str = "*",
+        linearizable: bool = False,
+    ) -> list[Chunk]:
+        """``fetch`` without its decoding; the last chunk's ``next_offset`` tells where to read on, behind filtered messages too."""
         if offset < 0 or max_messages < 1 or queue_id < 0:
             raise InvalidArgumentError(f"queue {queue_id}, offset {offset}, max_messages {max_messages}: expected none below 0, 0, 1")
-        wanted = parse_tags(tags)
         request = broker_pb2.FetchRequest(
             topic=topic,
             queue_id=queue_id,
@@ -135,13 +161,16 @@ class PullConsumer:
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             group=self.group,
-            tag_hashes=[cached_java_hash(tag) for tag in wanted],
+            tag_hashes=[cached_java_hash(tag) for tag in parse_tags(tags)],
             linearizable=linearizable,
         )
         group = await self._group_of(topic, queue_id, group_name)
-        chunks = await self._replicas.read(group, request, self._deadline_ms())
-        messages = [message for chunk in chunks if chunk.count for message in chunk.messages()]
-        # Tags are filtered by their hash over there: equal hashes of other tags are sorted out here.
+        return await self._replicas.read(group, request, self._deadline_ms())
+
+    def with_tags(self, chunk: Chunk, tags: str) -> list[ReceivedMessage]:
+        """The messages of a chunk that have one of the tags: replicas filter by hash, equal hashes of other tags are sorted out here."""
+        wanted = parse_tags(tags)
+        messages = chunk.messages() if chunk.count else []
         return [message for message in messages if message.tags in wanted] if wanted else messages
 
     async def read_chunks(

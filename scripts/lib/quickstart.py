@@ -18,7 +18,6 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,7 @@ class Load:
             future.add_done_callback(lambda done, number=number: self._done(number, done))
         self.producer.flush()
 
-    def _done(self, number: int, future: Future[Any]) -> None:
+    def _done(self, number: int, future: Any) -> None:
         self._window.release()
         error = future.exception()
         with self._lock:

@@ -1,0 +1,144 @@
+"""The failover bench: a private cluster under load loses its leader to kill -9, round after round; every message is accounted for.
+
+Owns the load (numbered messages at a steady rate), the pause of each round (from the kill to the acknowledgement of a message sent after
+it) and the account at the end: each acknowledged number exactly once, numbers rising within each queue.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from broker.cli.bench_report import Figures, Progress, announce
+from broker.cli.private_cluster import PrivateCluster
+from dledger_client import Admin, Message, Producer, PullConsumer
+from dledger_wire.errors import DeadlineExceededError
+
+TOPIC = "failover"
+QUEUES = 4
+PATIENCE_S = 20.0
+
+
+@dataclass
+class FailoverResult:
+    """Pauses are in ``figures.latencies_ms``, one a round."""
+
+    figures: Figures = field(default_factory=Figures)
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+
+
+class _Load:
+    """Sends numbered messages at a steady rate from a thread of its own."""
+
+    def __init__(self, producer: Producer, body: bytes, rate: float) -> None:
+        self.acknowledged: set[int] = set()
+        self.failed = 0
+        self._producer, self._body, self._rate = producer, body, rate
+        self._stop = threading.Event()
+        self._watched_from = float("inf")  # messages sent later than that count for the round's pause
+        self._seen = threading.Event()
+        self.seen_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        start, number = time.perf_counter(), 0
+        while not self._stop.is_set():
+            due = start + number / self._rate
+            pause = due - time.perf_counter()
+            if pause > 0.001:
+                time.sleep(pause)
+            sent_at = time.perf_counter()
+            message = Message(TOPIC, b"%d " % number + self._body)
+            self._producer.send_async(message).add_done_callback(partial(self._done, number, sent_at))
+            number += 1
+        self._producer.flush()
+
+    def _done(self, number: int, sent_at: float, future: Any) -> None:
+        if future.exception() is not None:
+            self.failed += 1
+            return
+        self.acknowledged.add(number)
+        if sent_at > self._watched_from and not self._seen.is_set():
+            self.seen_at = time.perf_counter()
+            self._seen.set()
+
+    def watch(self) -> float:
+        """From now on, wait for the acknowledgement of a message sent later."""
+        self._seen.clear()
+        self._watched_from = time.perf_counter()
+        return self._watched_from
+
+    def pause_ms(self, since: float) -> float:
+        if not self._seen.wait(PATIENCE_S):
+            raise DeadlineExceededError(f"no write was acknowledged within {PATIENCE_S:g} s after the leader was killed")
+        return (self.seen_at - since) * 1e3
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def measure_failovers(rounds: int, body: bytes, rate: float) -> FailoverResult:
+    """Run the bench; DeadlineExceededError when the group does not come back."""
+    result = FailoverResult()
+    folder = Path(tempfile.mkdtemp(prefix="dledger-failover-"))
+    try:
+        with PrivateCluster(folder) as cluster:
+            cluster.start()
+            announce(cluster.config, f"kill -9 of the leader, {rounds} rounds, {rate:g} messages of {len(body)} B a second")
+            with Admin(cluster.bootstrap) as admin:
+                admin.create_topic(TOPIC, queues=QUEUES)
+            with Producer(cluster.bootstrap, group="dledger-bench", send_timeout_ms=30_000) as producer:
+                load = _Load(producer, body, rate)
+                begun = time.perf_counter()
+                try:
+                    _run_rounds(cluster, load, rounds, result)
+                finally:
+                    load.stop()
+            result.figures.took_s = time.perf_counter() - begun
+            result.figures.acknowledged, result.figures.failed = len(load.acknowledged), load.failed
+            result.figures.bytes = len(load.acknowledged) * len(body)
+            _account(cluster.bootstrap, load.acknowledged, result)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _run_rounds(cluster: PrivateCluster, load: _Load, rounds: int, result: FailoverResult) -> None:
+    progress = Progress(rounds, "rounds")
+    draw = random.SystemRandom()
+    for done in range(rounds):
+        time.sleep(0.5 + draw.random() / 2)
+        victim = cluster.leader()
+        since = load.watch()
+        cluster.kill(victim)
+        result.figures.latencies_ms.append(load.pause_ms(since))
+        cluster.start(victim)
+        progress.update(done + 1, len(load.acknowledged))
+    progress.end()
+
+
+def _account(bootstrap: str, acknowledged: set[int], result: FailoverResult) -> None:
+    """Read everything back and compare it with what was acknowledged."""
+    times: dict[int, int] = {}
+    with PullConsumer(bootstrap) as consumer:
+        for (group, queue_id), held in consumer.offsets(TOPIC).items():
+            last = -1
+            for chunk in consumer.read_chunks(TOPIC, queue_id, held.min_offset, held.max_offset, group_name=group):
+                for message in chunk.messages():
+                    number = int(message.body.partition(b" ")[0])
+                    times[number] = times.get(number, 0) + 1
+                    result.reordered += number <= last
+                    last = number
+    result.lost = sum(number not in times for number in acknowledged)
+    result.duplicated = sum(count - 1 for count in times.values())

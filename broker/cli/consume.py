@@ -1,0 +1,148 @@
+"""``dledger consume``: the messages of a topic as lines, from all its queues, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from broker.cli.context import ConfigOption, JsonOption, load_config, run
+from broker.cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from dledger_client.aio import PullConsumer
+    from dledger_client.received import ReceivedMessage
+
+BATCH = 1000
+POLL_MS = 500
+AHEAD = 8  # batches read and not printed yet
+
+
+def register(app: typer.Typer) -> None:
+    app.command("consume", epilog="Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower")(
+        consume
+    )
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    group: Annotated[str, typer.Option("--group", metavar="G", help="Name of the consumer group.")] = "dledger-cli",
+    start: Annotated[str, typer.Option("--from", metavar="WHERE", help="first, last, or a time in ms since 1970.")] = "first",
+    most: Annotated[int, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = 0,
+    idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing came for S seconds.")] = 0,
+    follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
+    tag: Annotated[str, typer.Option("--tag", metavar="EXPR", help="Only messages with these tags: a || b.")] = "*",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print message bodies, one a line (with --json all there is to know), in order within each queue."""
+    if start not in ("first", "last") and not start.isdecimal():
+        raise typer.BadParameter(f"{start!r}: expected first, last or milliseconds since 1970", param_hint="--from")
+    bootstrap = load_config(config).bootstrap()
+    printer = _Printer(most, as_json=as_json)
+    try:
+        run(_consume(bootstrap, topic, group, start, tag, "follower" if follower else "leader", idle_exit, printer))
+    except KeyboardInterrupt:
+        note(f"read {printer.count}")
+        raise typer.Exit(130) from None
+
+
+class _Printer:
+    """Writes messages to stdout; ``done`` once as many as wanted are written."""
+
+    def __init__(self, most: int, *, as_json: bool) -> None:
+        self.count = 0
+        self._most = most
+        self._as_json = as_json
+
+    @property
+    def done(self) -> bool:
+        return bool(self._most) and self.count >= self._most
+
+    def show(self, messages: list[ReceivedMessage]) -> None:
+        if self._most:
+            messages = messages[: self._most - self.count]
+        self.count += len(messages)
+        if self._as_json:
+            for message in messages:
+                print_json(_json_of(message))
+            return
+        out = sys.stdout.buffer
+        out.write(b"".join(message.body + b"\n" for message in messages))
+        out.flush()
+
+
+def _json_of(message: ReceivedMessage) -> dict[str, Any]:
+    try:
+        body = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body_base64": base64.b64encode(message.body).decode()}
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "born_at": message.born_timestamp,
+        "stored_at": message.store_timestamp,
+        **body,
+    }
+
+
+async def _consume(
+    bootstrap: str, topic: str, group: str, start: str, tag: str, read_from: str, idle_exit_s: float, printer: _Printer
+) -> None:
+    from dledger_client.aio import PullConsumer
+
+    async with PullConsumer(bootstrap, group, read_from=read_from) as consumer:
+        found = await consumer.offsets(topic, int(start) if start.isdecimal() else None)
+        batches: asyncio.Queue[list[ReceivedMessage]] = asyncio.Queue(AHEAD)
+        readers = []
+        for (replica_group, queue_id), held in found.items():
+            offset = {"first": held.min_offset, "last": held.max_offset}.get(start, held.at_time)
+            work = _read_queue(consumer, topic, replica_group, queue_id, offset, tag, batches)
+            readers.append(asyncio.get_running_loop().create_task(work, name=f"{topic}/{queue_id}"))
+        try:
+            while not printer.done:
+                batch = await _next_batch(batches, readers, idle_exit_s)
+                if batch is None:
+                    return
+                printer.show(batch)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def _next_batch(
+    batches: asyncio.Queue[list[ReceivedMessage]], readers: list[asyncio.Task[None]], idle_exit_s: float
+) -> list[ReceivedMessage] | None:
+    """The next messages of any queue; None when nothing came for ``idle_exit_s``; raises what a reader failed with."""
+    getting = asyncio.get_running_loop().create_task(batches.get(), name="next batch")
+    try:
+        await asyncio.wait([getting, *readers], timeout=idle_exit_s or None, return_when=asyncio.FIRST_COMPLETED)
+        if getting.done():
+            return getting.result()
+        for reader in readers:
+            if reader.done():
+                reader.result()
+        return None
+    finally:
+        getting.cancel()
+
+
+async def _read_queue(
+    consumer: PullConsumer, topic: str, group: str, queue_id: int, offset: int, tag: str, batches: asyncio.Queue[list[ReceivedMessage]]
+) -> None:
+    """Read one queue for ever.  With tags, an answer without messages may still have moved on: the chunks tell how far."""
+    while True:
+        chunks = await consumer.fetch_chunks(topic, queue_id, offset, BATCH, group_name=group, wait_ms=POLL_MS, tags=tag)
+        for chunk in chunks:
+            offset = chunk.next_offset
+            messages = consumer.with_tags(chunk, tag)
+            if messages:
+                await batches.put(messages)
