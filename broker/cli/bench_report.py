@@ -10,11 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.cli.output import is_terminal, note, print_json, with_spaces
-from broker.config import ClusterConfig
 from broker.units import format_size
+
+if TYPE_CHECKING:
+    from broker.config import ClusterConfig
 
 PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 BAR_WIDTH = 24

@@ -31,7 +31,7 @@ def produce(
     key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
     queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="All messages to the queue of this key.")] = "",
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Generate N messages instead of reading.")] = 0,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
     size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message.")] = "1KiB",
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
     config: ConfigOption = None,
