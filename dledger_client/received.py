@@ -42,8 +42,8 @@ class Chunk:
         offsets: npt.NDArray[np.int64],
         sizes: npt.NDArray[Any],
         frames: memoryview | bytes,
-        next_offset: int,
-        max_offset: int,
+        next_offset: int = 0,
+        max_offset: int = 0,
     ) -> None:
         self.topic, self.group, self.queue_id, self.replica = topic, group, queue_id, replica
         self.offsets, self.sizes, self.frames = offsets, sizes, frames

@@ -7,15 +7,14 @@ offsets that alternate between "body" and "what lies between two bodies": Arrow 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dledger_client.received import Chunk
 from dledger_wire.compress import compression_in, decompress
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frame import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, Records, frame_heads, frame_positions, gather, uniform_stride
@@ -24,19 +23,6 @@ from dledger_wire.status import SysFlag
 from pyspark_dledger.schema import arrow_schema
 
 _STRING_OFFSET_LIMIT = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Frames of one queue as a replica sent them: ``offsets`` are their queue offsets, ``sizes`` their sizes, in order."""
-
-    topic: str
-    group: str
-    queue_id: int
-    replica: str
-    offsets: npt.NDArray[np.int64]
-    sizes: npt.NDArray[Any]
-    frames: memoryview | bytes
 
 
 class ChunkDecoder:

@@ -134,9 +134,18 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         max_records_per_partition=given.number("maxRecordsPerPartition", 0, least=1),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         columns=columns if columns is not None else _wanted_columns(given),
-        fetch_bytes=given.number("fetchBytes", 4 << 20, least=64 << 10),
+        fetch_bytes=given.number("fetchBytes", 32 << 20, least=64 << 10),
         read_timeout_ms=given.number("readTimeoutMs", 120_000, least=100),
     )
+
+
+def parse_trigger_limit(options: Mapping[str, str]) -> int:
+    """Option ``maxMessagesPerTrigger`` of a stream; 0 is no limit.  A stream has no end, so options that name one are refused."""
+    given = _Given(options)
+    for name in ("endingOffsets", "endingTimestamp"):
+        if given.optional(name) is not None:
+            raise InvalidArgumentError(f"option {name}: a stream has no end; expected it in batch reads only")
+    return given.number("maxMessagesPerTrigger", 0, least=1)
 
 
 def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,15 +5,15 @@ Owns the wiring only: options to schema, and to the reader that plans and reads.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pyspark_dledger.options import parse_read_options, wanted_columns
+from pyspark_dledger.options import parse_read_options, parse_trigger_limit, wanted_columns
 from pyspark_dledger.schema import columns_of, ddl
 
 
 class DefaultSource(DataSource):
-    """The ``dledger`` source: batch reads of committed messages, from followers by default."""
+    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default."""
 
     @classmethod
     def name(cls) -> str:
@@ -26,3 +26,8 @@ class DefaultSource(DataSource):
         from pyspark_dledger.reader import BatchReader
 
         return BatchReader(parse_read_options(self.options, columns_of(schema)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_dledger.stream import StreamReader
+
+        return StreamReader(parse_read_options(self.options, columns_of(schema)), parse_trigger_limit(self.options))

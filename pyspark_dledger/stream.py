@@ -1,7 +1,7 @@
 """The streaming read: offsets in Spark's checkpoint, admission control, exact restarts.
 
-Owns what Spark keeps (a JSON object of offsets per topic and queue) and how far one trigger goes.  Spark writes the end of a batch down before
-it runs the batch, so after a crash the same range is planned again; the split is a pure function of the range and the options
+Owns what Spark keeps (a JSON object of offsets per topic and queue) and how far one trigger goes.  Spark writes the end of a batch down
+before it runs the batch, so after a crash the same range is planned again; the split is a pure function of the range and the options
 (plan.py), and a range of a committed log never changes, so the rows are the same.
 
 PySpark 4.1 knows no admission control: there ``latestOffset`` is called without arguments and takes everything.
@@ -19,7 +19,7 @@ from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger import cluster
 from pyspark_dledger.options import EARLIEST, ReadOptions
 from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, resolve, split
-from pyspark_dledger.reader import RangePartition, read_range
+from pyspark_dledger.reader import partitions_of, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,8 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until, _ = from_json(end)
         view = cluster.describe(self._options)
         ranges = [self._held(queue, begun.get(queue, EARLIEST), offset, view.bounds) for queue, offset in sorted(until.items())]
-        pieces = split([piece for piece in ranges if piece.start < piece.end], self._options.min_partitions, self._options.max_records_per_partition)
-        return [RangePartition(piece, view.replicas[piece.queue.group]) for piece in pieces]
+        filled = [piece for piece in ranges if piece.start < piece.end]
+        return partitions_of(split(filled, self._options.min_partitions, self._options.max_records_per_partition))
 
     def _held(self, queue: QueueId, start: int, end: int, bounds: Mapping[QueueId, QueueBounds]) -> OffsetRange:
         """The range as far as it is still held; a queue new since the last batch starts at its earliest message."""
