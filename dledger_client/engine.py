@@ -195,7 +195,10 @@ class ProducerEngine:
         link = self._links[lane.group]
         if not link.wake_requested:
             link.wake_requested = True
-            self._loop.call_soon_threadsafe(self._woken, link)
+            if _running_loop() is self._loop:
+                self._loop.call_soon(self._woken, link)
+            else:
+                self._loop.call_soon_threadsafe(self._woken, link)
 
     def _woken(self, link: GroupLink) -> None:
         # First the flag: whoever adds after the look below wakes again.
@@ -313,3 +316,11 @@ class ProducerEngine:
                     batch.outcome.fail(NotSentError("the producer was closed"))
         for callback in waiting:
             callback()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop of this thread, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

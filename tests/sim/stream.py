@@ -38,7 +38,12 @@ def as_travelled(error: DledgerError) -> DledgerError:
 
 
 def internal_error(net: SimNetwork, method: str, error: Exception) -> DledgerError:
-    """A handler's bug: told to the run, and to the caller as the real network tells it."""
+    """A handler's bug: told to the run, and to the caller as the real network tells it.
+
+    After the run the coroutines of dead processes are freed, which looks like errors and is none.
+    """
+    if net.loop.is_closed():
+        return DledgerError(f"{method}: the run is over")
     net.loop.call_exception_handler({"message": f"{method}: handler failed", "exception": error})
     _logger.error("%s: handler failed", method, exc_info=error)
     return DledgerError(f"{method}: internal error {type(error).__name__}")

@@ -1,0 +1,136 @@
+"""Whole nodes in virtual time: three ``BrokerNode`` on simulated disks and cables, started, killed, powered off and started again.
+
+Owns the hosts and their lives.  Every node is the product's own code, from the log's files to the services; only clock, randomness, disk
+and network are injected.  The seed decides everything: the same seed gives the same trace.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from broker.config import ClusterConfig
+from broker.node import BrokerNode, store_settings_of
+from dledger.env import Environment
+from dledger.log.config import LogConfig
+from tests.sim.clock import SimClock
+from tests.sim.disk import DiskSettings, SimDisk
+from tests.sim.disk_content import Loss
+from tests.sim.invariants import Invariants
+from tests.sim.loop import Process, SimLoop
+from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
+from tests.sim.trace import Trace
+
+PORT = 10911
+SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=16 << 10, fill_window_bytes=0, open_files_limit=16)
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """One machine: its disk and clock outlive the processes on it."""
+
+    node_id: str
+    address: str
+    disk: SimDisk
+    clock: SimClock
+    rng: random.Random
+    runs: int = 0
+    process: Process | None = None
+    node: BrokerNode | None = None
+    problems: list[BaseException] = field(default_factory=list)
+
+    @property
+    def ip(self) -> str:
+        return self.address.rpartition(":")[0]
+
+
+class SimCluster:
+    """One group of nodes and the world around it."""
+
+    def __init__(
+        self, seed: int, *, nodes: int = 3, readable: bool = False, network: NetworkSettings | None = None, disk: DiskSettings | None = None
+    ) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.loop = SimLoop(shuffle=random.Random(self.random.getrandbits(64)), max_handles=3_000_000)
+        self.trace = Trace(self.loop, readable=readable)
+        self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
+        self.invariants = Invariants(self.trace)
+        self.config = ClusterConfig.parse(_cluster_file(nodes), "sim.yaml")
+        self.hosts: dict[str, Host] = {}
+        for _, node in self.config.all_nodes():
+            rng = random.Random(self.random.getrandbits(64))
+            ip = node.address.rpartition(":")[0]
+            sim_disk = SimDisk(self.loop, ip, random.Random(self.random.getrandbits(64)), self.trace, disk)
+            clock = SimClock(self.loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
+            self.hosts[node.id] = Host(node.id, node.address, sim_disk, clock, rng)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(host.address for host in self.hosts.values())
+
+    # Lives of nodes
+
+    def start(self, node_id: str) -> None:
+        """Start a node's process; it runs until it is killed or fails."""
+        host = self.hosts[node_id]
+        host.runs += 1
+        process = host.process = Process(host.ip, host.runs)
+        rng = random.Random(host.rng.getrandbits(64))
+        env = Environment(clock=host.clock, random=rng, disk=host.disk.mount(process), network=self.net.of(process))
+        settings = self.config.node(node_id)
+        store = store_settings_of(settings)
+        node = host.node = BrokerNode(settings, env, log_config=SMALL_LOG, store_settings=store)
+        self.invariants.watch(node_id, node)
+        self.trace.note("start", host.ip, f"run {host.runs}")
+        self.loop.spawn(process, self._run(host, node), "node")
+
+    async def _run(self, host: Host, node: BrokerNode) -> None:
+        try:
+            await node.start()
+            host.problems.append(await node.failed)
+        except Exception as error:
+            host.problems.append(error)
+
+    def kill(self, node_id: str) -> None:
+        """kill -9: what the kernel has, stays."""
+        self._end(self.hosts[node_id], silent=False)
+        self.hosts[node_id].disk.process_died()
+
+    def power_off(self, node_id: str, loss: Loss) -> None:
+        """The machine goes: unsynced bytes may be lost or torn, and nobody hears a connection end."""
+        self._end(self.hosts[node_id], silent=True)
+        self.hosts[node_id].disk.power_failure(loss)
+
+    def _end(self, host: Host, *, silent: bool) -> None:
+        if host.process is None:
+            return
+        self.trace.note("kill", host.ip)
+        self.loop.kill(host.process, host.node)
+        self.net.process_died(host.process, silent=silent)
+        host.process = host.node = None
+
+    def new_client(self, ip: str) -> tuple[Process, ProcessNetwork]:
+        """A process on a machine of its own, for clients."""
+        process = Process(ip, 1)
+        return process, self.net.of(process)
+
+    # Looking
+
+    def running(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.process is not None]
+
+    def master(self) -> str | None:
+        """The node that is master of the highest term, among those that run."""
+        masters = [(host.node.roles.master_term, host.node_id) for host in self.running() if host.node and host.node.roles.master_term]
+        return max(masters)[1] if masters else None
+
+    def problems(self) -> list[str]:
+        """What nodes stopped with, and what nobody caught."""
+        found = [f"{host.node_id}: {problem!r}" for host in self.hosts.values() for problem in host.problems]
+        return found + [str(context.get("exception") or context["message"]) for context in self.loop.unhandled]
+
+
+def _cluster_file(nodes: int) -> str:
+    lines = "\n".join(f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}'}}" for number in range(nodes))
+    return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\n"

@@ -1,0 +1,100 @@
+"""What clients do in the simulator, and what they saw: producers of numbered messages, and the final reading of every replica.
+
+Owns the histories, one a queue, in the terms of ``tests/checkers/append_log``.  The clients are the product's own, on an injected network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from dledger_client.aio import Admin, Message, Producer, PullConsumer
+from dledger_wire.errors import DledgerError
+from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome
+from tests.sim.clock import SimClock
+from tests.sim.cluster import SimCluster
+from tests.sim.loop import Process
+
+TOPIC = "t"
+CLIENT_IP = "10.0.1.1"
+
+
+class Workload:
+    """Producers on one client machine; ``histories`` by queue."""
+
+    def __init__(self, cluster: SimCluster, *, queues: int, messages: int, send_timeout_ms: int) -> None:
+        self.histories = [LogHistory() for _ in range(queues)]
+        self.acknowledged = 0
+        self._cluster = cluster
+        self._messages = messages
+        self._timeout_ms = send_timeout_ms
+        self._random = random.Random(cluster.random.getrandbits(64))
+        self._clock = SimClock(cluster.loop)
+        self.process: Process
+        self.process, self._network = cluster.new_client(CLIENT_IP)
+
+    async def create_topic(self) -> None:
+        async with Admin(
+            self._cluster.bootstrap, timeout_ms=20_000, network=self._network, clock=self._clock, random=self._random
+        ) as admin:
+            await admin.create_topic(TOPIC, queues=len(self.histories), if_not_exists=True)
+
+    async def produce(self) -> None:
+        """Send to every queue at once, and wait until the fate of each message is known."""
+        producer = Producer(
+            self._cluster.bootstrap,
+            "sim",
+            send_timeout_ms=self._timeout_ms,
+            network=self._network,
+            clock=self._clock,
+            random=self._random,
+        )
+        async with producer:
+            await asyncio.gather(*(self._produce(producer, queue_id) for queue_id in range(len(self.histories))))
+
+    async def _produce(self, producer: Producer, queue_id: int) -> None:
+        waiting = []
+        for number in range(self._messages):
+            waiting.append(asyncio.ensure_future(self._send(producer, queue_id, AppendId(f"p{queue_id}", number))))
+            if self._random.random() < 0.7:
+                await asyncio.sleep(self._random.random() * 0.02)
+        await asyncio.gather(*waiting)
+
+    async def _send(self, producer: Producer, queue_id: int, identity: AppendId) -> None:
+        loop = self._cluster.loop
+        invoked, outcome, offset = loop.now_s, Outcome.ACKED, -1
+        try:
+            result = await producer.send(Message(TOPIC, encode_id(identity)), queue_id=queue_id)
+            offset = result.queue_offset
+            self.acknowledged += 1
+        except DledgerError as error:
+            outcome = Outcome.UNKNOWN if error.outcome_unknown else Outcome.FAILED
+        self.histories[queue_id].appends.append(Append(identity, invoked, loop.now_s, outcome, offset))
+
+    async def drain(self) -> None:
+        """Read every queue whole from every replica."""
+        for node_id in self._cluster.hosts:
+            async with PullConsumer(
+                self._cluster.bootstrap, replica=node_id, network=self._network, clock=self._clock, random=self._random
+            ) as consumer:
+                for queue_id, history in enumerate(self.histories):
+                    history.drained[node_id] = await _read_queue(consumer, queue_id)
+
+
+async def _read_queue(consumer: PullConsumer, queue_id: int) -> list[tuple[int, AppendId]]:
+    found: list[tuple[int, AppendId]] = []
+    while True:
+        offset = found[-1][0] + 1 if found else 0
+        messages = await consumer.fetch(TOPIC, queue_id, offset, 1000)
+        if not messages:
+            return found
+        found += [(message.queue_offset, decode_id(message.body)) for message in messages]
+
+
+def encode_id(identity: AppendId) -> bytes:
+    return f"{identity.producer}/{identity.sequence}".encode()
+
+
+def decode_id(body: bytes) -> AppendId:
+    producer, _, sequence = body.decode().partition("/")
+    return AppendId(producer, int(sequence))
