@@ -1,0 +1,92 @@
+"""The rules of the house that a machine can check: import directions, injected surroundings, sizes, documentation of modules, packaging."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from broker.config import ClusterConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("dledger", "dledger_wire", "dledger_client", "pyspark_dledger", "store", "broker")
+MODULES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py") if "_pb" not in file.parts)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+MAX_LINES = 700
+# Server code takes these from its environment, so that the whole node runs in the simulator.
+OUTSIDE = {"time", "random", "socket", "threading", "os", "subprocess", "multiprocessing", "tempfile", "shutil"}
+MAY_TOUCH_THE_MACHINE = (
+    "dledger/real_",
+    "broker/main.py",
+    "broker/cli/",
+    "broker/malloc.py",
+    "broker/data_folder.py",
+    "broker/process_facts.py",
+)
+    "dledger/real_",
+    "broker/main.py",
+    "broker/cli/",
+    "broker/malloc.py",
+    "broker/data_folder.py",
+    "broker/process_facts.py",
+)
+
+
+def name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def imports(file: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_imports_run_one_way() -> None:
+    done = subprocess.run([str(Path(sys.executable).parent / "lint-imports")], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("file", [file for file in MODULES if file.parts[len(ROOT.parts)] in ("dledger", "store", "broker")], ids=name)
+def test_servers_take_the_machine_from_their_environment(file: Path) -> None:
+    if not name(file).startswith(MAY_TOUCH_THE_MACHINE) and name(file) != "broker/config.py":
+        assert not imports(file) & OUTSIDE
+        calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
+
+
+@pytest.mark.parametrize("file", MODULES + TESTS, ids=name)
+def test_modules_are_small_and_say_what_they_own(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text)), "no docstring"
+
+
+def test_every_dependency_has_a_reason_and_is_locked() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines() if "==" in line}
+    project = tomllib.loads(text)["project"]
+    wanted = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    for requirement in wanted:
+        line = next(line for line in text.splitlines() if f'"{requirement}"' in line)
+        assert " # " in line, f"{requirement}: no reason"
+        assert re.split(r"[<>=;\[ ]", requirement)[0].lower() in locked, f"{requirement} is not in requirements.lock"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "cluster-configs").glob("*.yaml")), ids=name)
+def test_shipped_cluster_files_are_right(file: Path) -> None:
+    assert ClusterConfig.load(str(file)).groups
+
+
+def test_the_packaged_cluster_file_is_the_shipped_one() -> None:
+    assert (ROOT / "broker" / "cli" / "local-3.yaml").read_bytes() == (ROOT / "cluster-configs" / "local-3.yaml").read_bytes()
