@@ -32,7 +32,9 @@ prepare_python() {
     fail "cannot make a virtual environment with $python (on Debian: apt-get install python3-venv)"
   fi
   .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements.lock || fail "installing requirements.lock failed"
-  .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . || fail "installing the project failed"
+  # compat: Spark finds data sources by listing sys.path, which the import hooks of a plain editable install do not show up in
+  .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e . \
+    || fail "installing the project failed"
   echo "$wanted" > "$stamp"
 }
 

@@ -28,13 +28,6 @@ MAY_TOUCH_THE_MACHINE = (
     "broker/data_folder.py",
     "broker/process_facts.py",
 )
-    "dledger/real_",
-    "broker/main.py",
-    "broker/cli/",
-    "broker/malloc.py",
-    "broker/data_folder.py",
-    "broker/process_facts.py",
-)
 
 
 def name(file: Path) -> str:
