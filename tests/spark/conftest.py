@@ -1,0 +1,66 @@
+"""One Spark session and one cluster for the tests of this folder; everything here carries the marker ``spark``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger_client import Admin, Message, Producer
+from tests.cluster.harness import ROOT, Cluster
+
+TOPIC = "orders"
+COUNT = 3000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.timeout(240))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real local[2] session, found by nothing but its name."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+    from pyspark.sql import SparkSession
+
+    work = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[2]").appName("tests").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.warehouse.dir", str(work / "warehouse")).config("spark.local.dir", str(work / "local"))
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    session = builder.config("spark.sql.session.timeZone", "UTC").config("spark.log.level", "OFF").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes with a topic of ``COUNT`` numbered messages."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made.start()
+    with Admin(made.bootstrap) as admin:
+        admin.create_topic(TOPIC, queues=3)
+    with Producer(made.bootstrap) as producer:
+        send(producer, 0, COUNT)
+    made.wait_equal()
+    yield made
+    made.kill_all()
+
+
+def send(producer: Producer, first: int, upto: int) -> None:
+    """Numbered messages: tag even or odd, key k-N, a property, and every fifth body with bytes that are no text."""
+    futures = []
+    for number in range(first, upto):
+        body = b"%d|\xff\x00\r\n" % number if number % 5 == 0 else b"%d|text" % number
+        message = Message(TOPIC, body, tags="odd" if number % 2 else "even", keys=f"k-{number}", properties={"n": str(number)})
+        futures.append(producer.send_async(message))
+    producer.flush()
+    assert all(future.exception() is None for future in futures)

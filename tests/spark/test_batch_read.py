@@ -1,0 +1,131 @@
+"""``spark.read.format("dledger")`` against real nodes: every column, followers, ranges, splits, and one clear error for each mistake."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dledger_client import PullConsumer
+from tests.cluster.harness import Cluster
+from tests.spark.conftest import COUNT, TOPIC
+
+
+def reader(spark: Any, cluster: Cluster, **options: Any) -> Any:
+    found = spark.read.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", TOPIC)
+    for name, value in options.items():
+        found = found.option(name, value)
+    return found
+
+
+def number_of(body: bytes) -> int:
+    return int(body.partition(b"|")[0])
+
+
+def test_every_row_is_there_once_with_every_column(spark: Any, cluster: Cluster) -> None:
+    frame = reader(spark, cluster).load()
+    assert frame.schema.simpleString() == (
+        "struct<topic:string,queue_id:int,queue_offset:bigint,msg_id:string,keys:string,tags:string,body:binary,born_timestamp:timestamp,"
+        "store_timestamp:timestamp,properties:map<string,string>,group:string,replica:string>"
+    )
+    rows = frame.collect()
+    assert len(rows) == COUNT
+    assert len({(row.queue_id, row.queue_offset) for row in rows}) == COUNT
+    assert sorted(number_of(bytes(row.body)) for row in rows) == list(range(COUNT))
+    with PullConsumer(cluster.bootstrap) as consumer:
+        stored = {(queue, m.queue_offset): m for queue in range(3) for m in consumer.fetch(TOPIC, queue, 0, COUNT)}
+    for row in rows:
+        message = stored[row.queue_id, row.queue_offset]
+        assert (bytes(row.body), row.msg_id, row.keys, row.tags) == (message.body, message.msg_id, message.keys, message.tags)
+        assert row.properties == message.properties
+        assert (row.topic, row.group) == (TOPIC, "g0")
+        assert row.store_timestamp.timestamp() == pytest.approx(message.store_timestamp / 1000, abs=0.001)
+
+
+def test_rows_come_from_followers_unless_the_leader_is_asked_for(spark: Any, cluster: Cluster) -> None:
+    leader = cluster.leader()
+    for read_from, expected in (("follower", {"n0", "n1", "n2"} - {leader}), ("leader", {leader})):
+        found = {row.replica for row in reader(spark, cluster, readFrom=read_from).load().select("replica").distinct().collect()}
+        assert found
+        assert found <= expected
+
+
+def test_tags_ranges_and_splits(spark: Any, cluster: Cluster) -> None:
+    odd = reader(spark, cluster, tags="odd").load().select("tags", "keys").collect()
+    assert len(odd) == COUNT // 2
+    assert {row.tags for row in odd} == {"odd"}
+    with PullConsumer(cluster.bootstrap) as consumer:
+        held = {queue: offsets.max_offset for (_, queue), offsets in consumer.offsets(TOPIC).items()}
+    queue = max(held, key=lambda each: held[each])
+    starts = {TOPIC: {f"g0:{each}": 5 if each == queue else -1 for each in held}}
+    ends = {TOPIC: {f"g0:{queue}": 17}}
+    rows = reader(spark, cluster, startingOffsets=json.dumps(starts), endingOffsets=json.dumps(ends)).load().collect()
+    assert sorted(row.queue_offset for row in rows if row.queue_id == queue) == list(range(5, 17))
+    split = reader(spark, cluster, minPartitions=12).load()
+    assert split.rdd.getNumPartitions() >= 12
+    assert split.count() == COUNT
+
+
+def test_time_ranges(spark: Any, cluster: Cluster) -> None:
+    times = [row.store_timestamp for row in reader(spark, cluster).load().select("store_timestamp").collect()]
+    middle = sorted(times)[COUNT // 2]
+    stamp = int(middle.timestamp() * 1000)
+    later = reader(spark, cluster, startingTimestamp=stamp).load().count()
+    earlier = reader(spark, cluster, endingTimestamp=stamp).load().count()
+    assert later == sum(time >= middle for time in times)
+    assert earlier + later == COUNT
+
+
+def test_columns_are_built_only_when_wanted(spark: Any, cluster: Cluster) -> None:
+    frame = reader(spark, cluster, columns="queue_offset,keys").load()
+    assert frame.columns == ["queue_offset", "keys"]
+    assert frame.count() == COUNT
+    frame = (
+        spark.read.schema("body binary, keys string").format("dledger").option("bootstrap", cluster.bootstrap).option("topic", TOPIC).load()
+    )
+    assert frame.columns == ["body", "keys"]
+    assert frame.count() == COUNT
+
+
+def test_an_empty_topic_has_no_rows(spark: Any, cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "empty", "--queues", "2")
+    assert spark.read.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", "empty").load().count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"topic": "nowhere"}, "topic nowhere does not exist"),
+        ({"bootstrap": "127.0.0.1:1"}, "no node reachable at 127.0.0.1:1"),
+        ({"readFrom": "moon"}, "option readFrom: 'moon'; expected one of follower, leader, any"),
+        ({"colour": "red"}, "option colour: unknown"),
+        ({"minPartitions": "many"}, "option minPartitions: 'many'; expected a whole number"),
+        ({"startingOffsets": '{"orders":{"g0:0":999999}}'}, "set failOnDataLoss to false"),
+        ({"startingOffsets": '{"orders":{"g0:99":0}}'}, "queue g0:99 of topic orders does not exist"),
+    ],
+)
+def test_every_mistake_has_one_clear_error(spark: Any, cluster: Cluster, options: dict[str, str], expected: str) -> None:
+    query = reader(spark, cluster, **options, readTimeoutMs=3000)
+    with pytest.raises(Exception, match=r"(?s).*") as caught:
+        query.load().collect()
+    assert expected in str(caught.value)
+
+
+def test_lost_offsets_may_be_left_out(spark: Any, cluster: Cluster) -> None:
+    starts = '{"orders":{"g0:0":999999,"g0:1":-2,"g0:2":-2}}'
+    with PullConsumer(cluster.bootstrap) as consumer:
+        missing = consumer.offsets(TOPIC)["g0", 0].max_offset
+    assert reader(spark, cluster, startingOffsets=starts, failOnDataLoss="false").load().count() == COUNT - missing
+
+
+def test_a_dead_follower_is_gone_around(spark: Any, cluster: Cluster) -> None:
+    leader = cluster.leader()
+    victim = next(node for node in ("n0", "n1", "n2") if node != leader)
+    cluster.kill(victim)
+    try:
+        rows = reader(spark, cluster).load().select("replica").collect()
+        assert len(rows) == COUNT
+        assert victim not in {row.replica for row in rows}
+    finally:
+        cluster.start(victim)
