@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dledger_client.encode import encode_messages
 from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES, Batch, Lane
@@ -245,18 +246,28 @@ class ProducerEngine:
             outcome.settle()
 
     def refuse(self, batch: Batch, error: DledgerError, first_bad: int) -> list[Batch]:
-        """Fail a batch, or only the message that was at fault; returns what is left to be sent."""
+        """Fail a batch, or only the message that was at fault; returns what is left to be sent.
+
+        A batch that is too large as a whole, for a log of small segments, is cut in halves.
+        """
         count = len(batch.messages)
-        if not 0 <= first_bad < count or count == 1 or batch.told:
+        if isinstance(error, MessageTooLargeError) and first_bad < 0 and count > 1:
+            cuts = [0, count // 2, count]
+        elif 0 <= first_bad < count and count > 1:
+            cuts = [0, first_bad, first_bad + 1, count]
+        else:
+            cuts = []
+        if not cuts or batch.told:
             self._release(batch)
             if not batch.told:
                 batch.outcome.fail(error)
             return []
         parts, again = [], []
-        for first, upto in ((0, first_bad), (first_bad, first_bad + 1), (first_bad + 1, count)):
+        for first, upto in pairwise(cuts):
             if first == upto:
                 continue
             part = Batch(batch.lane, self._new_outcome(batch.lane), batch.created_ms, batch.deadline_ms, batch.messages[first:upto])
+            part.order = batch.order + first
             part.size_bytes = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in part.messages)
             parts.append((first, part.outcome))
             if first != first_bad:

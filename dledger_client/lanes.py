@@ -30,6 +30,7 @@ class Batch:
     messages: list[Message] = field(default_factory=list)
     size_bytes: int = 0
     first_sequence: int = UNSENT
+    order: int = 0  # the number of its first message when it was last numbered; pieces of a refused batch keep their place by it
     parts: list[Buffer] | None = None
     in_flight: bool = False
     told: bool = False
@@ -38,19 +39,20 @@ class Batch:
         """Give the encoded batch its sequence."""
         if self.parts is not None:
             stamp_sequence(self.parts, Sequence64(producer_id, epoch, first_sequence))
-        self.first_sequence = first_sequence
+        self.first_sequence = self.order = first_sequence
 
 
 class Lane:
     """One queue of one topic.  ``open`` and ``waiting`` are filled under the producer's lock, everything else is the link's."""
 
-    __slots__ = ("group", "next_sequence", "open", "queue_id", "renumber_from", "sent", "topic", "waiting")
+    __slots__ = ("group", "next_sequence", "open", "queue_id", "renumber_from", "returned", "sent", "topic", "waiting")
 
     def __init__(self, topic: str, group: str, queue_id: int) -> None:
         self.topic, self.group, self.queue_id = topic, group, queue_id
         self.open: Batch | None = None
         self.waiting: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
+        self.returned: list[Batch] = []  # what is left of refused batches, until everything is numbered anew
         self.next_sequence = 0
         self.renumber_from = UNSENT  # where the numbering goes on after a refusal, once nothing is in flight
 
@@ -80,10 +82,10 @@ class Lane:
     def refused(self, batch: Batch, *, again: list[Batch]) -> None:
         """The batch is not stored and never will be; ``again`` are what is left of it to try."""
         self.sent.remove(batch)
+        self.returned += again
         if self.renumber_from == UNSENT or batch.first_sequence < self.renumber_from:
             self.renumber_from = batch.first_sequence
-        self.waiting.extendleft(reversed(again))
-        self.renumber_if_quiet(before=len(again))
+        self.renumber_if_quiet()
 
     def out_of_order(self, batch: Batch) -> bool:
         """The batch is not stored since one before it is missing; False when there is none before it: the session is of no use."""
@@ -101,19 +103,16 @@ class Lane:
             batch.in_flight = False
         self.renumber_if_quiet()
 
-    def renumber_if_quiet(self, before: int = 0) -> None:
-        """After a refusal, and once nothing is in flight: everything that was behind waits again, without a number.
-
-        ``before``: how many waiting batches stood before those behind.
-        """
+    def renumber_if_quiet(self) -> None:
+        """After a refusal, and once nothing is in flight: everything that had a number waits again without one, in the same order."""
         if self.renumber_from == UNSENT or any(batch.in_flight for batch in self.sent):
             return
-        front = [self.waiting.popleft() for _ in range(before)]
-        for batch in self.sent:
+        behind = sorted([*self.sent, *self.returned], key=lambda batch: batch.order)
+        for batch in behind:
             batch.first_sequence = UNSENT
-        self.waiting.extendleft(reversed(self.sent))
-        self.waiting.extendleft(reversed(front))
+        self.waiting.extendleft(reversed(behind))
         self.sent.clear()
+        self.returned.clear()
         self.next_sequence, self.renumber_from = self.renumber_from, UNSENT
 
     def restart(self) -> None:

@@ -96,7 +96,7 @@ class GroupLink:
         """Everything not resolved."""
         found: list[Batch] = []
         for lane in self._lanes:
-            found += [*lane.sent, *lane.waiting]
+            found += [*lane.sent, *lane.returned, *lane.waiting]
             if lane.open is not None:
                 found.append(lane.open)
         return found

@@ -1,0 +1,77 @@
+"""A cluster in virtual time with clients beside it, for tests of what clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dledger_client.aio import Admin, Producer, PullConsumer
+from tests.sim.clock import SimClock
+from tests.sim.cluster import SimCluster
+from tests.sim.scenarios import until
+
+CLIENT_IP = "10.0.1.1"
+LIMIT_S = 120.0
+
+
+class Rig:
+    """Three nodes and a client machine.  ``make`` gives a client its injected surroundings."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.cluster = SimCluster(seed)
+        self.process, self._network = self.cluster.new_client(CLIENT_IP)
+        self._clock = SimClock(self.cluster.loop)
+        self._random = random.Random(seed)
+
+    def _around(self) -> dict[str, Any]:
+        return {"network": self._network, "clock": self._clock, "random": self._random}
+
+    def producer(self, **settings: Any) -> Producer:
+        return Producer(self.cluster.bootstrap, "tests", **settings, **self._around())
+
+    def consumer(self, **settings: Any) -> PullConsumer:
+        return PullConsumer(self.cluster.bootstrap, "tests", **settings, **self._around())
+
+    def admin(self) -> Admin:
+        return Admin(self.cluster.bootstrap, **self._around())
+
+    async def topic(self, name: str = "t", queues: int = 1, **spec: Any) -> None:
+        async with self.admin() as admin:
+            await admin.create_topic(name, queues=queues, **spec)
+
+    @property
+    def master(self) -> str:
+        found = self.cluster.master()
+        assert found is not None
+        return found
+
+    @property
+    def followers(self) -> list[str]:
+        return [node_id for node_id in self.cluster.hosts if node_id != self.cluster.master()]
+
+    def isolate(self, node_id: str) -> None:
+        ip = self.cluster.hosts[node_id].ip
+        for other in (*(host.ip for host in self.cluster.hosts.values()), CLIENT_IP):
+            if other != ip:
+                self.cluster.net.cut(ip, other)
+                self.cluster.net.cut(other, ip)
+
+    def run(self, scenario: Callable[[Rig], Awaitable[None]]) -> None:
+        """Start the nodes, then run the scenario on the client machine."""
+
+        async def main() -> None:
+            for node_id in self.cluster.hosts:
+                self.cluster.start(node_id)
+            await until(lambda: self.cluster.master() is not None)
+            await self.cluster.loop.spawn(self.process, _wrapped(scenario, self), "scenario")
+
+        try:
+            self.cluster.loop.run_until_complete(asyncio.wait_for(main(), LIMIT_S))
+        finally:
+            self.cluster.loop.close()
+
+
+async def _wrapped(scenario: Callable[[Rig], Awaitable[None]], rig: Rig) -> None:
+    await scenario(rig)

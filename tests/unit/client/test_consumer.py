@@ -1,0 +1,160 @@
+"""The pull consumer against real nodes in virtual time: replicas, lag, long polls, chunks across failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger_client.aio import Message
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError, UnreachableError
+from tests.unit.client.sim_rig import Rig
+
+
+async def fill(rig: Rig, count: int, queues: int = 1) -> None:
+    await rig.topic(queues=queues)
+    async with rig.producer() as producer:
+        futures = []
+        for number in range(count):
+            message = Message("t", b"%d" % number, tags="odd" if number % 2 else "even")
+            futures.append(producer.send_async(message, queue_id=0))
+        await producer.flush()
+        assert all(future.exception() is None for future in futures)
+
+
+@pytest.mark.parametrize("read_from", ["leader", "follower", "any"])
+def test_every_replica_gives_the_same(read_from: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 300)
+        async with rig.consumer(read_from=read_from) as consumer:
+            messages = await consumer.fetch("t", 0, 100, 50)
+            assert [message.body for message in messages] == [b"%d" % number for number in range(100, 150)]
+            assert [message.queue_offset for message in messages] == list(range(100, 150))
+            replicas = {message.replica for message in messages}
+            wanted = {"leader": {rig.master}, "follower": set(rig.followers), "any": set(rig.cluster.hosts)}
+            assert replicas <= wanted[read_from]
+
+    Rig().run(scenario)
+
+
+def test_a_pinned_replica_is_the_only_one_asked() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 10)
+        follower = rig.followers[0]
+        async with rig.consumer(replica=follower, timeout_ms=1500) as consumer:
+            assert (await consumer.fetch("t", 0, 0, 1))[0].replica == follower
+            rig.cluster.kill(follower)
+            with pytest.raises(UnreachableError):
+                await consumer.fetch("t", 0, 0, 1)
+        async with rig.consumer(replica="n9") as consumer:
+            with pytest.raises(InvalidArgumentError, match="no replica 'n9' in group g0; expected one of n0, n1, n2"):
+                await consumer.fetch("t", 0, 0, 1)
+
+    Rig().run(scenario)
+
+
+def test_a_lagging_follower_is_gone_around() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 10)
+        for follower in rig.followers:
+            rig.cluster.net.cut(rig.cluster.hosts[rig.master].ip, rig.cluster.hosts[follower].ip)
+            break
+        async with rig.producer() as producer, rig.consumer(read_from="follower") as consumer:
+            for number in range(10, 20):
+                await producer.send(Message("t", b"%d" % number))
+            for _ in range(6):
+                assert [message.body for message in await consumer.fetch("t", 0, 15, 5)] == [b"%d" % number for number in range(15, 20)]
+
+    Rig().run(scenario)
+
+
+def test_mistakes_are_typed() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 10)
+        async with rig.consumer() as consumer:
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await consumer.fetch("t", 0, 11)
+            assert (caught.value.min_offset, caught.value.max_offset) == (0, 10)
+            assert await consumer.fetch("t", 0, 10) == []
+            with pytest.raises(TopicNotFoundError):
+                await consumer.fetch("nowhere", 0, 0)
+            with pytest.raises(InvalidArgumentError, match="queue 3, expected 0 to 0"):
+                await consumer.fetch("t", 3, 0)
+            with pytest.raises(InvalidArgumentError):
+                await consumer.fetch("t", 0, -1)
+            with pytest.raises(InvalidArgumentError, match="expected tag"):
+                await consumer.fetch("t", 0, 0, tags="a || ")
+
+    Rig().run(scenario)
+
+
+def test_tags_are_filtered_and_reading_moves_on() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 100)
+        async with rig.consumer(read_from="follower") as consumer:
+            messages = await consumer.fetch("t", 0, 0, 1000, tags="odd || purple")
+            assert [message.queue_offset for message in messages] == list(range(1, 100, 2))
+            chunks = await consumer.fetch_chunks("t", 0, 0, 1000, tags="purple")
+            assert chunks[-1].next_offset == 100
+            assert sum(chunk.count for chunk in chunks) == 0
+
+    Rig().run(scenario)
+
+
+def test_a_long_poll_wakes_with_the_message_and_ends_without() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 1)
+        loop = rig.cluster.loop
+        async with rig.producer() as producer, rig.consumer(read_from="follower") as consumer:
+            start = loop.now_s
+            assert await consumer.fetch("t", 0, 1, wait_ms=400) == []
+            assert 0.4 <= loop.now_s - start < 0.6
+            poll = asyncio.ensure_future(consumer.fetch("t", 0, 1, wait_ms=10_000))
+            await asyncio.sleep(0.3)
+            sent_at = loop.now_s
+            await producer.send(Message("t", b"news"))
+            assert [message.body for message in await poll] == [b"news"]
+            assert loop.now_s - sent_at < 0.2
+
+    Rig().run(scenario)
+
+
+def test_chunks_go_on_at_another_replica_when_one_dies() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 3000)
+        async with rig.consumer(read_from="follower") as consumer:
+            offsets, killed = [], False
+            async for chunk in consumer.read_chunks("t", 0, 0, 3000, chunk_bytes=20_000):
+                offsets += chunk.offsets.tolist()
+                if not killed:
+                    killed = True
+                    rig.cluster.kill(chunk.replica)
+            assert offsets == list(range(3000))
+
+    Rig().run(scenario)
+
+
+def test_offsets_and_times() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 5, queues=2)
+        async with rig.consumer() as consumer:
+            held = await consumer.offsets("t")
+            assert {key: (value.min_offset, value.max_offset) for key, value in held.items()} == {("g0", 0): (0, 5), ("g0", 1): (0, 0)}
+            message = (await consumer.fetch("t", 0, 3, 1))[0]
+            found = await consumer.offsets("t", message.store_timestamp)
+            assert found["g0", 0].at_time <= 3
+            assert (await consumer.offsets("t", message.store_timestamp + 3_600_000))["g0", 0].at_time == 5
+
+    Rig().run(scenario)
+
+
+def test_a_linearizable_read_on_a_follower_sees_the_newest_write() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 1)
+        async with rig.producer() as producer, rig.consumer(read_from="follower") as consumer:
+            for number in range(1, 30):
+                result = await producer.send(Message("t", b"%d" % number))
+                messages = await consumer.fetch("t", 0, result.queue_offset, linearizable=True)
+                assert messages[0].body == b"%d" % number
+
+    Rig().run(scenario)
