@@ -13,8 +13,10 @@ import numpy.typing as npt
 from dledger_client.message import Message
 from dledger_wire.batch import encode_batch_parts
 from dledger_wire.checksum import Buffer
+from dledger_wire.frame_layout import IPV4_HOST_SIZE
 from dledger_wire.frames import encode_frames
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash
+from dledger_wire.small_batch import SMALL_COUNT, encode_small
 
 Int32s = npt.NDArray[np.int32]
 
@@ -24,6 +26,8 @@ def encode_messages(
 ) -> list[Buffer]:
     """The parts of one batch record, still without a sequence (``dledger_wire.batch.stamp_sequence``)."""
     count = len(messages)
+    if count <= SMALL_COUNT and len(born_host) == IPV4_HOST_SIZE and not any(message.keys or message.flag for message in messages):
+        return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
     extras = [message.extras for message in messages]
     constant = extras.count(extras[0]) == count
     flags = [message.flag for message in messages]
@@ -48,6 +52,18 @@ def encode_messages(
         key_owners=owners,
         key_hashes=hashes,
     )
+
+
+def _encode_few(
+    topic: str, queue_id: int, messages: Sequence[Message], ids: npt.NDArray[np.uint8], born_ms: int, born_host: bytes
+) -> list[Buffer]:
+    """The same without arrays: what a message sent alone costs its producer halves."""
+    unique = [row.tobytes() for row in ids]
+    bodies, extras = [message.body for message in messages], [message.extras for message in messages]
+    frames, sizes = encode_small(topic, queue_id, bodies, unique, extras, born_ms=born_ms, born_host=born_host)
+    hashes = [key_hash(topic, each.decode("ascii")) for each in unique]
+    tags = [cached_java_hash(message.tags) if message.tags else 0 for message in messages]
+    return encode_batch_parts(topic, queue_id, frames, np.array(sizes, np.uint32), np.array(tags, np.int32), np.array(hashes, np.int32))
 
 
 def _tag_hashes(messages: Sequence[Message], constant: bool) -> Int32s:

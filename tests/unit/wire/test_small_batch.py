@@ -14,7 +14,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frame import encode_properties
 from dledger_wire.frames import encode_frames
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns
-from dledger_wire.small_batch import SMALL_COUNT, proven_good
+from dledger_wire.small_batch import SMALL_COUNT, encode_small, proven_good
 
 TOPIC = "orders"
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
@@ -100,3 +100,16 @@ def test_stamps_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, count: int) 
         stamped.append(out)
     assert stamped[0] == stamped[1]
     assert stamped[0][8:] != record
+
+
+@pytest.mark.parametrize("topic", ["t", "orders", "x" * 130])
+def test_a_few_frames_are_encoded_to_the_same_bytes(topic: str) -> None:
+    draw = random.Random(len(topic))
+    for count in range(1, SMALL_COUNT + 1):
+        ids = np.frombuffer(draw.randbytes(16 * count).hex().upper().encode(), np.uint8).reshape(count, 32)
+        bodies = [draw.randbytes(draw.randrange(200)) for _ in range(count)]
+        extras = [encode_properties({"TAGS": "a"} if draw.random() < 0.5 else {}) for _ in range(count)]
+        wanted, wanted_sizes = encode_frames(topic, 3, bodies, ids, extras, born_timestamp=99, born_host=HOST)
+        frames, sizes = encode_small(topic, 3, bodies, [row.tobytes() for row in ids], extras, born_ms=99, born_host=HOST)
+        assert frames == wanted
+        assert sizes == wanted_sizes.tolist()
