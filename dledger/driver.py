@@ -20,7 +20,7 @@ from dledger.core.effects import Append, CommitTo, CutTail, Effect, SaveHardStat
 from dledger.core.events import Applied, Event, HardStateStored, PeerLost, Received, StorageFailed, StorageRecovered, Stored, Tick
 from dledger.core.messages import AppendRequest, AppendResponse, Message
 from dledger.core.raft import Raft
-from dledger.core.types import EntryKind, EntryMeta, NodeId
+from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
 from dledger.env import Buffer, Clock
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
@@ -173,6 +173,9 @@ class Driver:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            if self._core.role is Role.LEADER:
+                # The links are waiting in line too: what they send now is on the other disks as soon as it is on this one.
+                await asyncio.sleep(0)
             while self._durable < self._written:
                 await self._flush_once()
 

@@ -73,6 +73,7 @@ class GroupLink:
         self._problem: DledgerError | None = None
         self._flush_all = False
         self._heard_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     # Work
 
@@ -169,6 +170,9 @@ class GroupLink:
                 self._wake.clear()
                 await self._wait()
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             self._requests.clear()
@@ -190,13 +194,15 @@ class GroupLink:
             raise UnreachableError(f"{address} is silent and {view.leader_address} leads now", address=address)
 
     async def _wait(self) -> None:
-        """Until there is news; not longer than the next look at deadlines and lingering batches while something is there."""
-        timeout_s = None if self.is_idle else max(0.001, min(SWEEP_S, self._engine.linger_ms / 1000 or SWEEP_S))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        """Until there is news; while something is there, a timer sees to it that deadlines and lingering batches are looked at."""
+        if self._timer is None and not self.is_idle:
+            interval_s = max(0.001, min(SWEEP_S, self._engine.linger_ms / 1000 or SWEEP_S))
+            self._timer = asyncio.get_running_loop().call_later(interval_s, self._look_again)
+        await self._wake.wait()
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._wake.set()
 
     def _next_request(self) -> bytes | None:
         """The next produce request, of one batch of each lane that has one ready."""

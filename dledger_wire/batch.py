@@ -72,6 +72,7 @@ HEADER = struct.Struct(
 HEADER_SIZE = 80
 COMMAND_HEADER = struct.Struct(">IIBBHI")  # as far as the size of the JSON
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+_SIZE_AND_TAG = struct.Struct(">Ii")
 COMMAND_HEADER_SIZE = 16
 _FIRST_OFFSET_AT, _CRC_AT, _STORE_TIME_AT = 24, 56, 64
 _FLAGS_AT, _PRODUCER_AT, _EPOCH_AT, _SEQUENCE_AT = 10, 32, 40, 48
@@ -242,6 +243,11 @@ class BatchView:
     def tag_hashes(self) -> npt.NDArray[Any]:
         """Java hash of each message's tag, 0 without one, >i4[count]."""
         return self._array(self.count, self.count, ">i4")
+
+    def only_unit(self) -> tuple[int, int]:
+        """(frame size, tag hash) of a batch of one message."""
+        size, tag_hash = _SIZE_AND_TAG.unpack_from(self.data, self.frames_at - 12 - 8 * self.key_count)
+        return size, tag_hash
 
     @property
     def unique_hashes(self) -> npt.NDArray[Any]:

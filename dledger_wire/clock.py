@@ -38,5 +38,5 @@ class SystemClock:
 
 
 def system_random() -> Random:
-    """A generator seeded by the operating system."""
-    return random.SystemRandom()
+    """A generator seeded by the operating system; a follower draws from it at every message, so it is not asked each time."""
+    return random.Random()

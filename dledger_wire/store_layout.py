@@ -21,6 +21,7 @@ QUEUE_UNIT_DTYPE: Final = np.dtype(
         ("tag_hash", ">i8"),  # 12 Java hash of TAGS, sign-extended; due time in ms in the schedule topic
     ]
 )
+QUEUE_UNIT: Final = struct.Struct(">qiq")
 QUEUE_UNIT_SIZE: Final = 20
 QUEUE_UNITS_PER_FILE: Final = 300_000
 QUEUE_FILLER_SIZE: Final = 0x7FFFFFFF  # size field of the units before a queue's first valid one; position and tag hash 0
@@ -60,6 +61,7 @@ CHECKPOINT_FILE_SIZE: Final = 4096
 
 for _size, _expected in (
     (QUEUE_UNIT_DTYPE.itemsize, QUEUE_UNIT_SIZE),
+    (QUEUE_UNIT.size, QUEUE_UNIT_SIZE),
     (INDEX_HEADER.size, INDEX_HEADER_SIZE),
     (INDEX_ENTRY_DTYPE.itemsize, INDEX_ENTRY_SIZE),
     (CHECKPOINT.size, 40),

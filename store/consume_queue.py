@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
-from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_DTYPE
+from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT, QUEUE_UNIT_DTYPE
 from store.queue_files import QueueFiles, Units
 from store.sequences import QueueKey
 
@@ -108,6 +108,18 @@ class ConsumeQueue:
         units["tag_hash"] = tag_hashes
         self._add(units)
         self.last_end_pos = base_pos + int(positions[-1]) + int(sizes[-1])
+
+    def append_one(self, pos: int, size: int, tag_hash: int) -> None:
+        """``append`` for a message alone, without arrays."""
+        self._make_room(1)
+        self._buffer[self.max_offset - self._buffer_first] = (pos, size, tag_hash)
+        number = self.max_offset // self.files.file_units
+        if number - self._first_file == len(self._crcs):
+            self._crcs.append(0)
+            self._checked.add(number)
+        self._crcs[-1] = crc32c(QUEUE_UNIT.pack(pos, size, tag_hash), value=self._crcs[-1])
+        self.max_offset += 1
+        self.last_end_pos = pos + size
 
     def _add(self, units: Units) -> None:
         count = len(units)

@@ -66,8 +66,11 @@ class Dispatcher:
         queue = self._queues.obtain(key)
         first = batch.first_queue_offset
         require(first == queue.max_offset, "queue %s/%d: batch at %d after %d", *key, first, queue.max_offset)
-        sizes = batch.sizes
-        queue.append(pos + batch.frames_at, frame_positions(sizes), sizes, batch.tag_hashes)
+        if batch.count == 1:
+            queue.append_one(pos + batch.frames_at, *batch.only_unit())
+        else:
+            sizes = batch.sizes
+            queue.append(pos + batch.frames_at, frame_positions(sizes), sizes, batch.tag_hashes)
         self._queues.appended(queue, batch.count)
         self.applied.store_ms = max(self.applied.store_ms, batch.store_timestamp)
         self.applied.messages += batch.count

@@ -8,6 +8,7 @@ A payload is known by its size: every proposal takes a size of its own, so equal
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -134,7 +135,21 @@ class Node:
         self.config = config
         self.up = True
         self.starts = 0
+        # This node's clock beside the cluster's: how fast it runs, and by how much it is off.
+        self.clock_rate = 1.0
+        self.clock_offset_ms = 0
         self.boot()
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.cluster.now_ms * self.clock_rate) + self.clock_offset_ms
+
+    def wakeup_ms(self) -> int | None:
+        """When the core wants to be woken, by the cluster's clock; a clock that stands still never gets there."""
+        due_ms = self.core.next_wakeup_ms()
+        if due_ms is None or not self.clock_rate:
+            return due_ms if due_ms is not None and due_ms <= self.now_ms else None
+        return math.ceil((due_ms - self.clock_offset_ms) / self.clock_rate)
 
     def boot(self) -> None:
         """Start from the disk; everything in memory is new."""
@@ -146,7 +161,7 @@ class Node:
         self.log = Disk(self.disk.hard_state, self.disk.before, list(self.disk.entries), self.disk.membership, self.disk.commit)
         draws = random.Random(f"{self.cluster.seed}/{self.name}/{self.starts}")
         saved = self.disk.saved()
-        self.core = Raft(self.config, self.name, self.disk.membership, saved, draws, self, now_ms=self.cluster.now_ms)
+        self.core = Raft(self.config, self.name, self.disk.membership, saved, draws, self, now_ms=self.now_ms)
         self.effects: list[Effect] = []
         self.commits: list[int] = []
         self.reads: dict[int, int | None] = {}
@@ -198,7 +213,7 @@ class Node:
     # Acting
 
     def step(self, event: Event) -> list[Effect]:
-        effects = self.core.step(event, self.cluster.now_ms)
+        effects = self.core.step(event, self.now_ms)
         for effect in effects:
             self._carry_out(effect)
         self.effects.extend(effects)
@@ -463,9 +478,7 @@ class Cluster:
             if until is not None and until():
                 return True
             due = [(envelope.due_ms, at) for at, envelope in enumerate(self.bag)]
-            timers = [
-                (wakeup_ms, node.name) for node in self.nodes.values() if node.up and (wakeup_ms := node.core.next_wakeup_ms()) is not None
-            ]
+            timers = [(wakeup_ms, node.name) for node in self.nodes.values() if node.up and (wakeup_ms := node.wakeup_ms()) is not None]
             next_ms = min([*(when for when, _at in due), *(when for when, _name in timers)], default=end_ms + 1)
             if next_ms > end_ms:
                 self.now_ms = end_ms
