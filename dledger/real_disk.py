@@ -27,6 +27,8 @@ READ_THREADS = 4
 IOV_MAX = 1024  # what Linux takes in one pwritev
 FILL_STEP_BYTES = 1 << 20
 _ZEROS = bytes(FILL_STEP_BYTES)
+READ_AHEAD_FROM = 256 << 10  # reads of at least that much, each a little behind the one before, are taken for a stream
+READ_AHEAD_BYTES = 8 << 20
 TEMPORARY_SUFFIX = ".tmp"
 _NO_STAGE = mmap.mmap(-1, 1)
 
@@ -86,6 +88,7 @@ class RealFile:
         self._fd = fd
         self._path = path
         self._direct_fd = direct_fd
+        self._read_to = -1  # where the last read ended
         self._direct = DirectWriter(fd, direct_fd, disk.stage) if direct_fd is not None else None
         self._aside_running = 0
         self._aside_changed = threading.Condition()
@@ -110,7 +113,17 @@ class RealFile:
             raise
 
     async def pread(self, pos: int, size: int) -> bytes:
-        return await self._aside(lambda: _pread_all(self._open_fd(), pos, size))
+        return await self._aside(lambda: self._read(pos, size))
+
+    def _read(self, pos: int, size: int) -> bytes:
+        fd = self._open_fd()
+        data = _pread_all(fd, pos, size)
+        if self._direct is not None:
+            # What is written around the page cache has to be read from the disk: a reader that goes on finds it there already.
+            if 0 <= pos - self._read_to <= READ_AHEAD_BYTES and len(data) >= READ_AHEAD_FROM:
+                os.posix_fadvise(fd, pos + len(data), READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            self._read_to = pos + len(data)
+        return data
 
     async def fdatasync(self) -> None:
         await self._disk.in_order(lambda: _fdatasync(self._open_fd(), self._path))
