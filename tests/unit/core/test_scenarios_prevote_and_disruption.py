@@ -257,10 +257,8 @@ def isolated(cluster: Cluster) -> None:
 
 TOPOLOGIES = [
     (5, clique_with_tails),
-    (3, leader_cannot_receive),
-    (5, leader_cannot_receive),
-    (3, leader_cannot_send),
-    (5, leader_cannot_send),
+    *[(size, cut) for size in (3, 5) for cut in (leader_cannot_receive, leader_cannot_send, isolated)],
+    (3, chain),
 ]
 
 
