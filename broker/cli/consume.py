@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
 from broker.cli.output import note, print_json
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def consume(
     follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
     tag: Annotated[str, typer.Option("--tag", metavar="EXPR", help="Only messages with these tags: a || b.")] = "*",
     config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Print message bodies, one a line (with --json all there is to know), in order within each queue."""
@@ -44,7 +45,7 @@ def consume(
     bootstrap = load_config(config).bootstrap()
     printer = _Printer(most, as_json=as_json)
     try:
-        run(_consume(bootstrap, topic, group, start, tag, "follower" if follower else "leader", idle_exit, printer))
+        run(_consume(bootstrap, topic, group, start, tag, "follower" if follower else "leader", timeout, idle_exit, printer))
     except KeyboardInterrupt:
         note(f"read {printer.count}")
         raise typer.Exit(130) from None
@@ -94,11 +95,11 @@ def _json_of(message: ReceivedMessage) -> dict[str, Any]:
 
 
 async def _consume(
-    bootstrap: str, topic: str, group: str, start: str, tag: str, read_from: str, idle_exit_s: float, printer: _Printer
+    bootstrap: str, topic: str, group: str, start: str, tag: str, read_from: str, timeout_s: float, idle_exit_s: float, printer: _Printer
 ) -> None:
     from dledger_client.aio import PullConsumer
 
-    async with PullConsumer(bootstrap, group, read_from=read_from) as consumer:
+    async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
         found = await consumer.offsets(topic, int(start) if start.isdecimal() else None)
         batches: asyncio.Queue[list[ReceivedMessage]] = asyncio.Queue(AHEAD)
         readers = []
