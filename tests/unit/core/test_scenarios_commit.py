@@ -10,6 +10,7 @@ from dledger.core.effects import CommitTo, Send
 from dledger.core.events import Stored
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, VoteRequest
 from dledger.core.types import EntryId, EntryKind, Role
+from tests.unit.core.explorer import explore
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, ack, append, leader_by_hand, solo
 from tests.unit.core.safety import Safety
 
@@ -117,7 +118,7 @@ def test_C11_acknowledgements_of_older_entries_do_not_count_for_new_ones(late: A
     assert node.commit == 0
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_C13_no_entry_is_stored_under_a_term_that_is_not_its_senders(order: tuple[int, ...]) -> None:
     """An old leader's entries, a new leader's heartbeat and a candidate, in every order: one thread of change, one serial outcome."""
     messages = [
@@ -146,8 +147,6 @@ def test_C14_a_pending_entry_commits_under_the_smaller_group() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_C16_random_walks_keep_every_invariant_and_end_in_progress(seed: int) -> None:
-    from tests.unit.core.explorer import explore
-
     explore(seed, 400)
 
 
