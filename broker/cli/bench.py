@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.bench_report import Figures, Progress, announce
-from broker.cli.context import SHIPPED_CONFIG, ConfigOption, JsonOption, config_path, load_config, run
+from broker.cli.context import SHIPPED_CONFIG, ConfigOption, JsonOption, config_path, load_config, parse_size_option, run
 from broker.cli.output import error_line
 
 if TYPE_CHECKING:
     from broker.config import ClusterConfig
 
-TOPIC = "bench"
 SAMPLE_EVERY = 997  # a prime: latencies of messages at changing places in their batches
 # The client's loop thread takes turns with the sending one; at the default 5 ms each waits long for the other.
 SWITCH_INTERVAL_S = 0.0005
@@ -34,6 +33,7 @@ COLLECT_AFTER = 100_000
 
 MessagesOption = Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many messages.")]
 SizeOption = Annotated[str, typer.Option("--size", metavar="B", help="Size of each body.")]
+TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic used; made when it is not there.")]
 QueuesOption = Annotated[int, typer.Option("--queues", metavar="N", min=1, max=1024, help="Queues of the bench topic.")]
 
 
@@ -64,25 +64,21 @@ def _cluster(config: str | None) -> Iterator[ClusterConfig]:
 
 
 def _body(size: str) -> bytes:
-    from broker.units import parse_size
-
-    try:
-        size_bytes = parse_size(size)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--size") from None
+    size_bytes = parse_size_option(size)
     return bytes(range(256)) * (size_bytes // 256) + bytes(size_bytes % 256)
 
 
-def _make_topic(bootstrap: str, queues: int) -> None:
+def _make_topic(bootstrap: str, topic: str, queues: int) -> None:
     from dledger_client import Admin
 
     with Admin(bootstrap) as admin:
-        admin.create_topic(TOPIC, queues=queues, if_not_exists=True)
+        admin.create_topic(topic, queues=queues, if_not_exists=True)
 
 
 def produce(
     messages: MessagesOption = 1_000_000,
     size: SizeOption = "1KiB",
+    topic: TopicOption = "bench",
     queues: QueuesOption = 4,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -91,7 +87,7 @@ def produce(
     body = _body(size)
     with _cluster(config) as cluster:
         announce(cluster, f"{messages} messages of {len(body)} B, one process, send_async")
-        figures = _produce(cluster.bootstrap(), body, messages, queues)
+        figures = _produce(cluster.bootstrap(), topic, body, messages, queues)
     figures.show("acknowledged", as_json=as_json, size=len(body))
     if figures.failed:
         raise typer.Exit(1)
@@ -102,24 +98,24 @@ def _tune_interpreter() -> None:
     gc.set_threshold(COLLECT_AFTER, 20, 20)
 
 
-def _produce(bootstrap: str, body: bytes, messages: int, queues: int) -> Figures:
+def _produce(bootstrap: str, topic: str, body: bytes, messages: int, queues: int) -> Figures:
     from dledger_client import Message, Producer
 
     _tune_interpreter()
     figures = Figures()
-    _make_topic(bootstrap, queues)
+    _make_topic(bootstrap, topic, queues)
     with Producer(bootstrap, group="dledger-bench") as producer:
-        producer.send(Message(TOPIC, body))  # routes and session are known before the clock starts
+        producer.send(Message(topic, body))  # routes and session are known before the clock starts
         progress = Progress(messages, "messages")
         futures: deque[Any] = deque()
         send, add = producer.send_async, futures.append
         start = time.perf_counter()
         for first in range(0, messages, SAMPLE_EVERY):
-            sampled = send(Message(TOPIC, body))
+            sampled = send(Message(topic, body))
             sampled.add_done_callback(_stopwatch(figures))
             add(sampled)
             for _ in range(min(SAMPLE_EVERY - 1, messages - first - 1)):
-                add(send(Message(TOPIC, body)))
+                add(send(Message(topic, body)))
             _check_done(futures, figures)
             progress.update(first, figures.acknowledged)
         producer.flush()
@@ -152,6 +148,7 @@ def consume(
     messages: MessagesOption = 1_000_000,
     size: SizeOption = "1KiB",
     follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
+    topic: TopicOption = "bench",
     queues: QueuesOption = 4,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -160,35 +157,35 @@ def consume(
     body = _body(size)
     with _cluster(config) as cluster:
         bootstrap = cluster.bootstrap()
-        _make_topic(bootstrap, queues)
-        missing = messages - run(_stored(bootstrap))
+        _make_topic(bootstrap, topic, queues)
+        missing = messages - run(_stored(bootstrap, topic))
         if missing > 0:
-            _produce(bootstrap, body, missing, queues)
+            _produce(bootstrap, topic, body, missing, queues)
         announce(cluster, f"{messages} messages, one process, decoded, from {'followers' if follower else 'the leader'}")
-        figures = run(_consume(bootstrap, messages, "follower" if follower else "leader"))
+        figures = run(_consume(bootstrap, topic, messages, "follower" if follower else "leader"))
     figures.show("consumed", as_json=as_json)
 
 
-async def _stored(bootstrap: str) -> int:
+async def _stored(bootstrap: str, topic: str) -> int:
     from dledger_client.aio import PullConsumer
 
     async with PullConsumer(bootstrap) as consumer:
-        return sum(held.max_offset - held.min_offset for held in (await consumer.offsets(TOPIC)).values())
+        return sum(held.max_offset - held.min_offset for held in (await consumer.offsets(topic)).values())
 
 
-async def _consume(bootstrap: str, messages: int, read_from: str) -> Figures:
+async def _consume(bootstrap: str, topic: str, messages: int, read_from: str) -> Figures:
     from dledger_client.aio import PullConsumer
 
     _tune_interpreter()
     figures = Figures()
     async with PullConsumer(bootstrap, "dledger-bench", read_from=read_from) as consumer:
-        held = await consumer.offsets(TOPIC)
+        held = await consumer.offsets(topic)
         progress = Progress(messages, "messages")
         start = time.perf_counter()
         for (group, queue_id), offsets in held.items():
             left = messages - figures.acknowledged
             upto = min(offsets.max_offset, offsets.min_offset + left)
-            async for chunk in consumer.read_chunks(TOPIC, queue_id, offsets.min_offset, upto, group_name=group):
+            async for chunk in consumer.read_chunks(topic, queue_id, offsets.min_offset, upto, group_name=group):
                 for message in chunk.messages():
                     figures.bytes += len(message.body)
                 figures.acknowledged += chunk.count
@@ -201,6 +198,7 @@ async def _consume(bootstrap: str, messages: int, read_from: str) -> Figures:
 def latency(
     messages: MessagesOption = 5_000,
     size: SizeOption = "1KiB",
+    topic: TopicOption = "bench",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -208,23 +206,23 @@ def latency(
     body = _body(size)
     with _cluster(config) as cluster:
         announce(cluster, f"{messages} messages of {len(body)} B, one at a time")
-        _make_topic(cluster.bootstrap(), 4)
-        figures = run(_latency(cluster.bootstrap(), body, messages))
+        _make_topic(cluster.bootstrap(), topic, 4)
+        figures = run(_latency(cluster.bootstrap(), topic, body, messages))
     figures.show("acknowledged", as_json=as_json, size=len(body))
 
 
-async def _latency(bootstrap: str, body: bytes, messages: int) -> Figures:
+async def _latency(bootstrap: str, topic: str, body: bytes, messages: int) -> Figures:
     from dledger_client.aio import Message, Producer
 
     figures = Figures()
     async with Producer(bootstrap, "dledger-bench") as producer:
         for _ in range(max(100, messages // 10)):  # warm
-            await producer.send(Message(TOPIC, body), queue_id=0)
+            await producer.send(Message(topic, body), queue_id=0)
         progress = Progress(messages, "messages")
         begun = time.perf_counter()
         for number in range(messages):
             start = time.perf_counter()
-            await producer.send(Message(TOPIC, body), queue_id=0)
+            await producer.send(Message(topic, body), queue_id=0)
             figures.latencies_ms.append((time.perf_counter() - start) * 1e3)
             figures.acknowledged += 1
             progress.update(number, number)

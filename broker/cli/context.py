@@ -42,6 +42,16 @@ def config_path(option: str | None, data: str | None = None) -> str:
     return str(written if written.is_file() else SHIPPED_CONFIG)
 
 
+def parse_size_option(size: str, option: str = "--size") -> int:
+    """A size such as ``1KiB`` given to ``option``; wrong usage when it is none."""
+    from broker.units import parse_size
+
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
 def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     from broker.config import ClusterConfig
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, parse_size_option
 from broker.cli.output import error_line, is_terminal, note, print_json, with_spaces
 
 WINDOW = 10_000
@@ -39,9 +39,7 @@ def produce(
     as_json: JsonOption = False,
 ) -> None:
     """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
-    from broker.units import parse_size
-
-    bodies = _generated(count, parse_size(size)) if count else _lines(file)
+    bodies = _generated(count, parse_size_option(size)) if count else _lines(file)
     cluster = load_config(config)
     options = {"tags": tag, "keys": key} | ({"delay_level": delay_level} if delay_level else {})
     sending = _Sending(topic, options, queue_key or None, rate, count)
@@ -82,6 +80,7 @@ class _Sending:
         self._room = threading.Semaphore(WINDOW)
         self._lock = threading.Lock()
         self._shown_at = 0.0
+        self._errors: set[str] = set()
 
     def send_all(self, bootstrap: str, bodies: Iterator[bytes], timeout_s: float) -> None:
         from dledger_client import Message, Producer
@@ -102,14 +101,18 @@ class _Sending:
                 self.took_s = time.monotonic() - start
 
     def _done(self, future: Any) -> None:
+        """Count the answer; of errors, each text is shown once, and only a few of them."""
         error = future.exception()
+        is_news = False
         with self._lock:
             if error is None:
                 self.acknowledged += 1
             else:
                 self.failed += 1
+                is_news = len(self._errors) < SHOWN_ERRORS and str(error) not in self._errors
+                self._errors |= {str(error)} if is_news else set()
         self._room.release()
-        if error is not None and self.failed <= SHOWN_ERRORS:
+        if is_news:
             error_line(str(error))
 
     def _progress(self, start: float) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from broker.cli.private_cluster import PrivateCluster
 
@@ -72,18 +74,17 @@ class Cluster(PrivateCluster):
 
 
 def send_garbage(address: str, data: bytes) -> None:
-    """Write bytes at a port and hang up."""
+    """Write bytes at a port and hang up; the other side may hang up first."""
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=5) as connection, contextlib.suppress(OSError):
+        connection.settimeout(1.0)
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(1.0)
-        try:
-            while connection.recv(4096):
-                pass
-        except OSError:
+        while connection.recv(4096):
             pass
 
 
-def kill_group(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def listening_addresses(pid: int) -> list[str]:
+    """Every TCP address the process listens on, also those no configuration names."""
+    listening = [one.laddr for one in psutil.Process(pid).net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    return sorted(f"{address.ip.removeprefix('::ffff:')}:{address.port}" for address in listening)

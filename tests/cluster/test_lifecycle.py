@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import random
 import shutil
 import signal
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from broker.data_folder import holder_pid
-from tests.cluster.harness import Cluster, dledger, send_garbage
+from tests.cluster.harness import Cluster, dledger, listening_addresses, send_garbage
 
 
 @pytest.fixture
@@ -91,17 +94,63 @@ def test_sigterm_hands_over_and_ends_with_0(cluster: Cluster) -> None:
     assert '"event": "stopping"' in cluster.log_text(leader)
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(1 << 16), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 999]
-)
-def test_garbage_on_every_port_changes_nothing(cluster: Cluster, garbage: bytes) -> None:
+def stream_frame(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">BI", kind, len(payload)) + payload
+
+
+def garbage() -> list[bytes]:
+    """What scanners, strangers and broken clients send: noise, other protocols, and beginnings of ours that go wrong."""
+    noise = random.Random(7)
+    methods = ("/dledger.v1.Broker/Produce", "/dledger.v1.Broker/Fetch", "/dledger.v1.Raft/Link", "/a/B")
+    openings = [stream_frame(0, json.dumps({"method": method, "metadata": {}}).encode()) for method in methods]
+    return [
+        b"",
+        b"\x00" * 4096,
+        b"\xff" * 4096,
+        noise.randbytes(1 << 16),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + noise.randbytes(999),
+        b"\x16\x03\x01\x02\x00\x01" + noise.randbytes(200),
+        stream_frame(0, b"not json"),
+        stream_frame(1, b"no opening before"),
+        b"\x00\xff\xff\xff\xff",
+        *(opening + stream_frame(1, noise.randbytes(5000)) for opening in openings),
+        *(opening + noise.randbytes(5000) for opening in openings),
+    ]
+
+
+def test_garbage_on_every_port_changes_nothing(cluster: Cluster) -> None:
     before = pids(cluster)
-    for node_id in cluster.local.node_ids():
-        for address in cluster.config.node(node_id).addresses:
-            for _ in range(3):
-                send_garbage(address, garbage)
-    cluster.cli_ok("topic", "create", "still-works", "--queues", "1")
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    ports = {node_id: listening_addresses(pid) for node_id, pid in before.items()}
+    for node_id, addresses in ports.items():
+        assert set(addresses) > set(cluster.config.node(node_id).addresses), "the port of the streams is found too"
+        for address in addresses:
+            for data in garbage():
+                send_garbage(address, data)
+    assert cluster.produce("t", [b"after"])["acknowledged"] == 1
+    assert cluster.consume("t", 1, "--follower") == [b"after"]
     assert pids(cluster) == before
+    for node_id in ports:
+        assert "Traceback" not in cluster.log_text(node_id)
+
+
+def test_all_nodes_killed_at_once_and_up_again(idle: Cluster) -> None:
+    data = str(idle.data)
+    idle.cli_ok("up", "--data", data)
+    idle.cli_ok("topic", "create", "kept", "--queues", "1")
+    bodies = [b"%d" % n for n in range(2000)]
+    assert idle.produce("kept", bodies)["acknowledged"] == 2000
+    for pid in pids(idle).values():
+        os.kill(pid, signal.SIGKILL)
+    for node_id in idle.local.node_ids():
+        assert idle.local.wait_stopped(node_id, 5)
+    assert idle.cli("consume", "kept", "--timeout", "1").returncode == 1
+    idle.cli_ok("up", "--data", data)
+    assert idle.consume("kept", 2000) == bodies
+    idle.cli_ok("verify", "--online")
+    idle.cli_ok("down", "--data", data)
+    idle.cli_ok("verify", "--data", data)
 
 
 def test_the_name_server_addresses_serve_as_bootstrap(cluster: Cluster) -> None:
