@@ -64,7 +64,11 @@ class Replication:
     def members_changed(self) -> None:
         """The configuration in force changed while leading."""
         core = self._core
+        voters = self._voters
         self._set_peers(core.log.last.index + 1)
+        for peer in self._voters:
+            if peer not in voters:
+                peer.contact_ms = core.now_ms  # it may be silent an election timeout long from now on, like everybody
         self._set_quorum_deadline()
         if core.transfers.target is not None and core.transfers.target not in core.memberships.current.voters:
             core.transfers.target_gone()

@@ -284,7 +284,10 @@ class Explorer:
             cluster.run(ELECTION_MS // 2, until=self._recovered)
             self.copy()
             if self._recovered():
-                break
+                term = cluster.leader().term
+                cluster.run(2 * ELECTION_MS)  # one that led in vain until now finds out
+                if self._recovered() and cluster.leader().term == term:
+                    break
         expect(self._recovered(), "no progress after healing:", [node.core.status() for node in cluster.nodes.values()])
         leader = cluster.leader()
         goal = leader.last.index + 1
