@@ -10,10 +10,15 @@ from typing import Any
 from dledger_client.aio import Admin, Producer, PullConsumer
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
-from tests.sim.scenarios import until
 
 CLIENT_IP = "10.0.1.1"
 LIMIT_S = 120.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait in virtual time."""
+    while not condition():  # noqa: ASYNC110 - virtual time costs nothing
+        await asyncio.sleep(0.02)
 
 
 class Rig:

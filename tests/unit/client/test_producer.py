@@ -16,8 +16,7 @@ from dledger_wire.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
-from tests.sim.scenarios import until
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import Rig, until
 
 
 async def bodies(consumer: PullConsumer, queue_id: int = 0, topic: str = "t") -> list[bytes]:

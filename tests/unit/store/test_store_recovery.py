@@ -1,0 +1,152 @@
+"""A store's start on whatever a stop left behind: clean, killed, powered off, with queue files missing, short, longer or damaged.
+
+Real nodes in virtual time on a simulated disk; what is read afterwards must be exactly what was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dledger_client.aio import Message
+from store.persistence import ABORT_PATH
+from tests.sim.disk import SimDisk
+from tests.sim.disk_content import Content, Loss, Pending
+from tests.unit.client.sim_rig import Rig, until
+
+COUNT = 400
+QUEUE = "consumequeue/t/0/00000000000000000000"
+
+
+async def fill(rig: Rig, first: int, upto: int) -> None:
+    async with rig.producer() as producer:
+        futures = [producer.send_async(Message("t", b"%d" % number), queue_id=0) for number in range(first, upto)]
+        await producer.flush()
+        assert [future.result().queue_offset for future in futures] == list(range(first, upto))
+
+
+async def settled(rig: Rig) -> None:
+    def equal() -> bool:
+        nodes = [host.node for host in rig.cluster.running() if host.node is not None and hasattr(host.node, "raft")]
+        marks = {node.store.applied_index for node in nodes} | {node.raft.commit_index for node in nodes}
+        return len(nodes) == 3 and len(marks) == 1 and rig.cluster.master() is not None
+
+    await until(equal)
+
+
+async def assert_whole(rig: Rig, node_id: str, count: int) -> None:
+    async with rig.consumer(replica=node_id) as consumer:
+        messages = await consumer.fetch("t", 0, 0, count + 10)
+        assert [message.body for message in messages] == [b"%d" % number for number in range(count)]
+        assert [message.queue_offset for message in messages] == list(range(count))
+
+
+def remove_file(disk: SimDisk) -> None:
+    del disk.names[QUEUE], disk.durable_names[QUEUE]
+
+
+def cut_short(disk: SimDisk) -> None:
+    disk.names[QUEUE].do(Pending(777, None))
+
+
+def add_units(disk: SimDisk) -> None:
+    content = disk.names[QUEUE]
+    content.do(Pending(content.current.size, b"\x07" * 20 * 13))
+
+
+def flip(disk: SimDisk) -> None:
+    disk.flip_bit(QUEUE, 1234, 3)
+
+
+def wipe_derived(disk: SimDisk) -> None:
+    for path in [path for path in disk.names if path.startswith(("consumequeue/", "config/", "checkpoint"))]:
+        del disk.names[path]
+        disk.durable_names.pop(path, None)
+
+
+def foreign_queue(disk: SimDisk) -> None:
+    content = Content()
+    content.do(Pending(0, b"\x01" * 2000))
+    for names in (disk.names, disk.durable_names):
+        names["consumequeue/gone/3/00000000000000000000"] = content
+
+
+def damaged_snapshot(disk: SimDisk) -> None:
+    disk.flip_bit("config/applied.json", 200, 1)
+
+
+@pytest.mark.parametrize(
+    "tamper", [remove_file, cut_short, add_units, flip, wipe_derived, foreign_queue, damaged_snapshot], ids=lambda tamper: tamper.__name__
+)
+def test_queue_files_are_made_right_again_from_the_log(tamper: Callable[[SimDisk], None]) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, COUNT)
+        await settled(rig)
+        victim = rig.followers[0]
+        node = rig.cluster.hosts[victim].node
+        assert node is not None
+        await until(lambda: QUEUE in rig.cluster.hosts[victim].disk.names)
+        await until(lambda: "config/applied.json.bak" in rig.cluster.hosts[victim].disk.names or node.store.applied.index > 0)
+        await rig.cluster.loop.spawn(rig.cluster.hosts[victim].process, node.stop(), "stop")  # type: ignore[arg-type]
+        rig.cluster.kill(victim)
+        tamper(rig.cluster.hosts[victim].disk)
+        rig.cluster.start(victim)
+        await settled(rig)
+        await assert_whole(rig, victim, COUNT)
+        await fill(rig, COUNT, COUNT + 50)
+        await settled(rig)
+        await assert_whole(rig, victim, COUNT + 50)
+        assert not any("/gone/" in path for path in rig.cluster.hosts[victim].disk.names)
+        assert not rig.cluster.problems()
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("stop", ["orderly", "killed", *[f"power, {loss.value}" for loss in Loss]])
+def test_both_kinds_of_stop_lose_nothing_and_are_told_apart(stop: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, COUNT)
+        await settled(rig)
+        for node_id, host in rig.cluster.hosts.items():
+            assert host.node is not None
+            assert host.process is not None
+            if stop == "orderly":
+                await rig.cluster.loop.spawn(host.process, host.node.stop(hand_over=False), "stop")
+            if stop.startswith("power"):
+                rig.cluster.power_off(node_id, next(loss for loss in Loss if stop.endswith(loss.value)))
+            else:
+                rig.cluster.kill(node_id)
+        assert all((ABORT_PATH in host.disk.names) == (stop != "orderly") for host in rig.cluster.hosts.values())
+        for node_id in rig.cluster.hosts:
+            rig.cluster.start(node_id)
+        await settled(rig)
+        for node_id, host in rig.cluster.hosts.items():
+            assert host.node is not None
+            assert host.node.store.recovery.clean == (stop == "orderly")
+            await assert_whole(rig, node_id, COUNT)
+        await fill(rig, COUNT, COUNT + 20)
+
+    Rig().run(scenario)
+
+
+def test_a_topic_made_again_never_shows_messages_of_the_old_one_after_a_crash() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, 50)
+        async with rig.admin() as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+        await fill(rig, 0, 7)
+        await settled(rig)
+        for node_id in rig.cluster.hosts:
+            rig.cluster.kill(node_id)
+        for node_id in rig.cluster.hosts:
+            rig.cluster.start(node_id)
+        await settled(rig)
+        for node_id in rig.cluster.hosts:
+            await assert_whole(rig, node_id, 7)
+
+    Rig().run(scenario)
