@@ -20,6 +20,8 @@ class DamageKind(Enum):
     HARD_STATE_COPY = "bad copy of the hard state"
     LOG_START = "bad log start"
     FOREIGN_FILE = "foreign file"
+    QUEUE_FILE = "bad queue file"
+    SNAPSHOT = "bad snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,9 @@ class Finding:
 
     @property
     def is_repaired_by_start(self) -> bool:
-        """Whether the next start of the node puts it right by itself: index units are derived, the hard state has more copies."""
-        return self.kind in (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.TORN_TAIL, DamageKind.HARD_STATE_COPY)
+        """Whether the next start of the node puts it right by itself: units are derived, the hard state has more copies."""
+        derived = (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.QUEUE_FILE)
+        return self.kind in (*derived, DamageKind.TORN_TAIL, DamageKind.HARD_STATE_COPY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_client import Message, Producer
+from dledger_client import Message, Producer, PullConsumer
 from dledger_wire.errors import MessageTooLargeError, TopicNotFoundError
 from tests.cluster.harness import Cluster
 
@@ -233,3 +233,25 @@ def test_verify_names_the_flipped_byte(cluster: Cluster) -> None:
     found = [json.loads(line) for line in cluster.cli("verify", "--data", str(cluster.data), "--json").stdout.splitlines()]
     assert [(one["file"], one["pos"], one["index"], one["damage"]) for one in found] == [(str(sealed), hit["pos"], hit["index"], True)]
     assert cluster.cli("verify", "--data", str(cluster.data / "n0")).returncode == 0
+
+
+def test_verify_names_a_bad_queue_file_and_a_start_puts_it_right(cluster: Cluster) -> None:
+    make_topic(cluster)
+    bodies = [b"%d" % n for n in range(500)]
+    assert cluster.produce("t", bodies)["acknowledged"] == 500
+    cluster.stop()
+    spoiled, gone = (cluster.data / node_id / "consumequeue" / "t" / "0" / ("0" * 20) for node_id in ("n0", "n1"))
+    content = bytearray(spoiled.read_bytes())
+    content[123 * 20 + 7] ^= 1
+    spoiled.write_bytes(content)
+    gone.unlink()
+    result = cluster.cli("verify", "--data", str(cluster.data))
+    assert result.returncode == 1
+    assert f"DAMAGED  {spoiled}: byte {123 * 20}: bad queue file: unit of offset 123: " in result.stdout
+    assert f"DAMAGED  {gone}: byte 0: bad queue file: 0 units; expected 500" in result.stdout
+    cluster.start()
+    with PullConsumer(cluster.bootstrap, replica="n0") as first, PullConsumer(cluster.bootstrap, replica="n1") as second:
+        for consumer in (first, second):
+            assert [message.body for message in consumer.fetch("t", 0, 0, 500)] == bodies
+    cluster.stop()
+    cluster.cli_ok("verify", "--data", str(cluster.data))

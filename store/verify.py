@@ -1,0 +1,136 @@
+"""Offline check of what a node's store derived from its log: the snapshot and the files of the queues.  Changes nothing.
+
+Owns the comparison of queue files with the checksums that the newest good snapshot names for them, and, where one differs, of each unit
+with the frame it points at.  What was written after the snapshot is cut and made again by the next start, so it is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from dledger.env import Disk
+from dledger.log.report import DamageKind, Finding
+from dledger.log.segment import LOG_FOLDER, FilePool, InUse, list_starts, log_path
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import DledgerError
+from dledger_wire.frame import decode_frame
+from dledger_wire.java_hash import java_hash
+from dledger_wire.layout import parse_segment_name
+from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
+from store.consume_queue import QueueMark
+from store.persistence import ABORT_PATH
+from store.queue_files import QueueFiles, Units, queue_folder
+from store.sequences import QueueKey
+from store.settings import StoreSettings
+from store.snapshots import Snapshot, Snapshots
+
+OPEN_FILES = 16
+
+
+async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
+    """Everything that is not as it should be, the snapshot first, then queue by queue."""
+    snapshots = Snapshots(disk)
+    found = await snapshots.load()
+    for path in snapshots.damaged:
+        yield Finding(
+            path, 0, 0, DamageKind.SNAPSHOT, "not what was written; a start takes the snapshot before, or the log from its beginning"
+        )
+    if not found:
+        return
+    files = FilePool(disk, OPEN_FILES)
+    try:
+        async for finding in _Check(disk, files, clean=not await disk.exists(ABORT_PATH)).run(found[0]):
+            yield finding
+    finally:
+        await files.close()
+
+
+class _Check:
+    """``clean``: the store ended in order, so that the files are exactly what the snapshot says.  After a crash a topic may have been
+    deleted or made anew since."""
+
+    def __init__(self, disk: Disk, files: FilePool, *, clean: bool) -> None:
+        self._disk = disk
+        self._files = files
+        self._clean = clean
+        self._log_starts: list[int] = []
+
+    async def run(self, snapshot: Snapshot) -> AsyncIterator[Finding]:
+        self._log_starts = (await list_starts(self._disk, LOG_FOLDER))[0]
+        file_units = await self._file_units(snapshot)
+        for key, mark in snapshot.queues.items():
+            files = QueueFiles(self._disk, self._files, queue_folder(*key), file_units)
+            for number, checksum in enumerate(mark.crcs, mark.first_file):
+                finding = await self._file(key, mark, files, number, checksum)
+                if finding is not None:
+                    yield finding
+
+    async def _file_units(self, snapshot: Snapshot) -> int:
+        """How many units a file has: told by the names of the files, since a folder is checked without its configuration."""
+        for key, mark in snapshot.queues.items():
+            names = await self._disk.list(queue_folder(*key))
+            starts = sorted(start for name in names if (start := parse_segment_name(name)) is not None)
+            if starts and mark.first_file:
+                return starts[0] // mark.first_file // QUEUE_UNIT_SIZE
+            if len(starts) > 1 and len(starts) == len(mark.crcs):
+                return (starts[1] - starts[0]) // QUEUE_UNIT_SIZE
+        return StoreSettings().mappedFileSizeConsumeQueue // QUEUE_UNIT_SIZE
+
+    async def _file(self, key: QueueKey, mark: QueueMark, files: QueueFiles, number: int, checksum: int) -> Finding | None:
+        first = number * files.file_units
+        expected = min(first + files.file_units, mark.max_offset) - first
+        path = files.local_path(number)
+        count = await files.unit_count(number)
+        if count < expected:
+            if not self._clean:
+                return None
+            text = f"{count} units; expected {expected} (a start makes them again from the log)"
+            return Finding(path, count * QUEUE_UNIT_SIZE, 0, DamageKind.QUEUE_FILE, text)
+        if count > expected and self._clean:
+            text = f"{count - expected} units too many behind offset {first + expected} (a start cuts them)"
+            return Finding(path, expected * QUEUE_UNIT_SIZE, 0, DamageKind.QUEUE_FILE, text)
+        units = await files.read(first, expected)
+        if crc32c(units.view(np.uint8).data) == checksum:
+            return None
+        return await self._first_bad_unit(key, path, first, units, mark.min_offset)
+
+    async def _first_bad_unit(self, key: QueueKey, path: str, first: int, units: Units, min_offset: int) -> Finding | None:
+        """The checksum differs: which unit does not belong to the frame it points at."""
+        for number, unit in enumerate(units):
+            offset = first + number
+            if offset < min_offset or unit["size"] == QUEUE_FILLER_SIZE:
+                continue
+            wrong = await self._wrong(key, offset, int(unit["pos"]), int(unit["size"]), int(unit["tag_hash"]))
+            if wrong:
+                return Finding(path, number * QUEUE_UNIT_SIZE, 0, DamageKind.QUEUE_FILE, f"unit of offset {offset}: {wrong}")
+        if not self._clean:
+            return None
+        return Finding(path, 0, 0, DamageKind.QUEUE_FILE, "its checksum does not match")
+
+    async def _wrong(self, key: QueueKey, offset: int, pos: int, size: int, tag_hash: int) -> str:
+        """What is wrong with a unit; empty when its message is where it says."""
+        data = await self._log_bytes(pos, size)
+        if data is None:
+            return f"position {pos} is not in the log"
+        try:
+            frame = decode_frame(data, check_crc=False)
+        except DledgerError:
+            return f"no message of {size} bytes begins at position {pos}"
+        if frame.total_size != size:
+            return f"the message at position {pos} has {frame.total_size} bytes, not {size}"
+        if (frame.topic, frame.queue_id, frame.queue_offset) != (*key, offset):
+            return f"the message at position {pos} is {frame.topic}/{frame.queue_id} offset {frame.queue_offset}"
+        tags = frame.properties.get("TAGS")
+        if tag_hash != (java_hash(tags) if tags else 0):
+            return "not the hash of the message's tag"
+        return ""
+
+    async def _log_bytes(self, pos: int, size: int) -> bytes | None:
+        start = max((start for start in self._log_starts if start <= pos), default=None)
+        if start is None or size <= 0:
+            return None
+        async with InUse(self._files, log_path(start)) as file:
+            data = await file.pread(pos - start, size)
+        return data if len(data) == size else None
