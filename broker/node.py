@@ -17,6 +17,7 @@ from broker.role_change import RoleChanges, RoleHooks
 from broker.services.admin import AdminService
 from broker.services.face import ServiceFace
 from broker.services.fetch import FetchService
+from broker.services.groups import GroupService
 from broker.services.health import HealthService
 from broker.services.metadata import MetadataService
 from broker.services.offsets import OffsetsService
@@ -96,6 +97,7 @@ class BrokerNode:
             MetadataService(face),
             OffsetsService(face),
             ProducerService(face),
+            GroupService(face),
             AdminService(face, self._process, self.identity.store_id),
             HealthService(self._serving),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,6 +39,14 @@ class PullConsumer:
     def offsets(self, topic: str, timestamp_ms: int | None = None) -> dict[tuple[str, int], QueueOffsets]:
         """By (replica group, queue id): what each readable queue holds."""
         return self._thread.run(self._inner.offsets(topic, timestamp_ms))
+
+    def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
+        """Remember where this consumer group has come to: (topic, queue id) -> next offset to read."""
+        self._thread.run(self._inner.commit(positions, group_name=group_name, reset=reset))
+
+    def committed(self, topic: str) -> dict[tuple[str, int], int]:
+        """By (replica group, queue id): where this consumer group has come to."""
+        return self._thread.run(self._inner.committed(topic))
 
     def fetch(self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **how: Any) -> list[ReceivedMessage]:
         """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue."""

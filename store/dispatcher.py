@@ -13,6 +13,7 @@ from dledger.log.entry import RawEntry
 from dledger_wire.batch import BatchView, CommandView
 from dledger_wire.check import require
 from dledger_wire.frame import frame_positions
+from store.consumer_offsets import ConsumerOffsets
 from store.group_state import CommandContext, CommandOutcome, GroupState
 from store.log_view import entry_records
 from store.message_log import VOID, MessageLog
@@ -42,6 +43,7 @@ class Dispatcher:
         sequences: SequenceTable,
         message_log: MessageLog,
         queues: QueueTable,
+        consumer_offsets: ConsumerOffsets,
     ) -> None:
         self.applied = Applied()
         self._topics = topics
@@ -49,6 +51,7 @@ class Dispatcher:
         self._sequences = sequences
         self._message_log = message_log
         self._queues = queues
+        self._consumer_offsets = consumer_offsets
 
     def apply(self, entry: RawEntry) -> None:
         require(entry.index == self.applied.index + 1, "entry %d applied after %d", entry.index, self.applied.index)
@@ -93,4 +96,5 @@ class Dispatcher:
             if deleted:
                 self._sequences.forget_topic(name)
                 self._queues.drop_topic(name)
+                self._consumer_offsets.forget_topic(name)
         self._message_log.command_applied(pos, entry.term, outcome)

@@ -17,6 +17,7 @@ from dledger.env import Buffer, Environment
 from dledger.log.entry import RawEntry
 from dledger.service import TaskOwner
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
+from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
 from store.dispatcher import Applied, Dispatcher
 from store.group_state import GroupState, Section
 from store.log_view import LogView
@@ -54,10 +55,11 @@ class MessageStore:
         self.recovery = StoreRecovery()
         self._env = env
         self._role_changed = role_changed
-        sections: list[Section] = [self.topics]
+        self.consumer_offsets = ConsumerOffsets(lambda name: self.topics.get(name) is not None)
+        sections: list[Section] = [self.topics, self.consumer_offsets]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
-        self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues)
+        self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, self.consumer_offsets)
         self._snapshots = Snapshots(env.disk)
         self._waiters = QueueWaiters()
         self._tasks = TaskOwner("store", failed)
@@ -154,6 +156,8 @@ class MessageStore:
             raise InvalidArgumentError(f"unknown command {kind!r}")
         if kind in (CREATE, UPDATE, DELETE):
             check_arguments(kind, arguments)
+        if kind in (COMMIT, RESET):
+            check_offsets(arguments)
         return self._message_log.command(kind, arguments)
 
     # Reading, on any replica

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 POLL_MS = 500
+COMMIT_EVERY_S = 1.0
 AHEAD = 8  # batches read and not printed yet
 
 
@@ -29,8 +30,10 @@ def register(app: typer.Typer) -> None:
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    group: Annotated[str, typer.Option("--group", metavar="G", help="Name of the consumer group.")] = "dledger-cli",
-    start: Annotated[str, typer.Option("--from", metavar="WHERE", help="first, last, or a time in ms since 1970.")] = "first",
+    group: Annotated[str, typer.Option("--group", metavar="G", help="Consumer group: its position is kept in the cluster.")] = "",
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="first, last, or ms since 1970. Default: the group's position, else first.")
+    ] = "",
     most: Annotated[int, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = 0,
     idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing came for S seconds.")] = 0,
     follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
@@ -39,8 +42,11 @@ def consume(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Print message bodies, one a line (with --json all there is to know), in order within each queue."""
-    if start not in ("first", "last") and not start.isdecimal():
+    """Print message bodies, one a line (with --json all there is to know), in order within each queue.
+
+    With --group the position behind what was printed is committed every second and at the end.
+    """
+    if start not in ("", "first", "last") and not start.isdecimal():
         raise typer.BadParameter(f"{start!r}: expected first, last or milliseconds since 1970", param_hint="--from")
     bootstrap = load_config(config).bootstrap()
     printer = _Printer(most, as_json=as_json)
@@ -56,6 +62,7 @@ class _Printer:
 
     def __init__(self, most: int, *, as_json: bool) -> None:
         self.count = 0
+        self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> behind what was printed
         self._most = most
         self._as_json = as_json
 
@@ -67,6 +74,7 @@ class _Printer:
         if self._most:
             messages = messages[: self._most - self.count]
         self.count += len(messages)
+        self.positions |= {(message.topic, message.group, message.queue_id): message.queue_offset + 1 for message in messages}
         if self._as_json:
             for message in messages:
                 print_json(_json_of(message))
@@ -101,22 +109,52 @@ async def _consume(
 
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
         found = await consumer.offsets(topic, int(start) if start.isdecimal() else None)
+        committed = await consumer.committed(topic) if group and not start else {}
         batches: asyncio.Queue[list[ReceivedMessage]] = asyncio.Queue(AHEAD)
         readers = []
         for (replica_group, queue_id), held in found.items():
-            offset = {"first": held.min_offset, "last": held.max_offset}.get(start, held.at_time)
+            offset = {"": held.min_offset, "first": held.min_offset, "last": held.max_offset}.get(start, held.at_time)
+            if (replica_group, queue_id) in committed:
+                offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
             work = _read_queue(consumer, topic, replica_group, queue_id, offset, tag, batches)
             readers.append(asyncio.get_running_loop().create_task(work, name=f"{topic}/{queue_id}"))
+        committing = _Committing(consumer, printer) if group else None
         try:
             while not printer.done:
                 batch = await _next_batch(batches, readers, idle_exit_s)
                 if batch is None:
                     return
                 printer.show(batch)
+                if committing is not None:
+                    await committing.now_and_then()
         finally:
+            if committing is not None:
+                await committing.all()
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
+
+
+class _Committing:
+    """Commits what was printed, a second after the last time or at the end."""
+
+    def __init__(self, consumer: PullConsumer, printer: _Printer) -> None:
+        self._consumer, self._printer = consumer, printer
+        self._last = asyncio.get_running_loop().time()
+
+    async def now_and_then(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._last >= COMMIT_EVERY_S:
+            self._last = now
+            await self.all()
+
+    async def all(self) -> None:
+        positions, self._printer.positions = self._printer.positions, {}
+        by_group: dict[str, dict[tuple[str, int], int]] = {}
+        for (topic, group, queue_id), offset in positions.items():
+            by_group.setdefault(group, {})[topic, queue_id] = offset
+        for group, offsets in by_group.items():
+            await self._consumer.commit(offsets, group_name=group)
 
 
 async def _next_batch(

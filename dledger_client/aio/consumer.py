@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +18,8 @@ from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.rpc import Network
 
 OFFSETS = "/dledger.v1.Broker/Offsets"
+COMMIT = "/dledger.v1.Broker/CommitOffsets"
+POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 NO_TIME = -1
 ANSWER_BYTES = 64 << 20  # of one request of a long read
 
@@ -105,6 +107,31 @@ class PullConsumer:
             answer = await self._router.call_leader(queues.group, OFFSETS, request, deadline_ms=self._deadline_ms())
             for queue in broker_pb2.OffsetsResponse.FromString(answer).queues:
                 found[queues.group, queue.queue_id] = QueueOffsets(queue.min_offset, queue.max_offset, queue.offset_for_time)
+        return found
+
+    async def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
+        """Remember where this consumer group has come to: (topic, queue id) -> next offset to read; durable on a majority.
+
+        A commit never takes the group back, a ``reset`` may.  InvalidArgumentError without a consumer group.
+        """
+        if not self.group:
+            raise InvalidArgumentError("committing needs a consumer group; expected group=NAME")
+        by_group: dict[str, broker_pb2.CommitOffsetsRequest] = {}
+        for (topic, queue_id), offset in positions.items():
+            group = await self._group_of(topic, queue_id, group_name)
+            request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
+            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+        for group, request in by_group.items():
+            await self._router.call_leader(group, COMMIT, request.SerializeToString(), deadline_ms=self._deadline_ms())
+
+    async def committed(self, topic: str) -> dict[tuple[str, int], int]:
+        """By (replica group, queue id): where this consumer group has come to; queues it never committed are not in it."""
+        found: dict[tuple[str, int], int] = {}
+        request = broker_pb2.GroupOffsetsRequest(groups=[self.group]).SerializeToString()
+        for queues in await self.topic(topic):
+            answer = await self._router.call_leader(queues.group, POSITIONS, request, deadline_ms=self._deadline_ms())
+            for positions in broker_pb2.GroupOffsetsResponse.FromString(answer).groups:
+                found |= {(queues.group, each.queue_id): each.offset for each in positions.offsets if each.topic == topic}
         return found
 
     async def fetch(

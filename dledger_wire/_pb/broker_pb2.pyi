@@ -424,6 +424,110 @@ class OffsetsResponse(google.protobuf.message.Message):
 global___OffsetsResponse = OffsetsResponse
 
 @typing.final
+class GroupOffset(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    offset: builtins.int
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        offset: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___GroupOffset = GroupOffset
+
+@typing.final
+class CommitOffsetsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    OFFSETS_FIELD_NUMBER: builtins.int
+    RESET_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    reset: builtins.bool
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupOffset]: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        offsets: collections.abc.Iterable[global___GroupOffset] | None = ...,
+        reset: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "offsets", b"offsets", "reset", b"reset"]) -> None: ...
+
+global___CommitOffsetsRequest = CommitOffsetsRequest
+
+@typing.final
+class CommitOffsetsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___CommitOffsetsResponse = CommitOffsetsResponse
+
+@typing.final
+class GroupOffsetsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+
+global___GroupOffsetsRequest = GroupOffsetsRequest
+
+@typing.final
+class GroupPositions(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    OFFSETS_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupOffset]: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        offsets: collections.abc.Iterable[global___GroupOffset] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "offsets", b"offsets"]) -> None: ...
+
+global___GroupPositions = GroupPositions
+
+@typing.final
+class GroupOffsetsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupPositions]: ...
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[global___GroupPositions] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+
+global___GroupOffsetsResponse = GroupOffsetsResponse
+
+@typing.final
 class InitProducerRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -1,0 +1,26 @@
+"""Consumer groups from the command line: positions are kept, shown, and moved."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cluster.harness import Cluster
+
+
+def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    cluster.produce("t", [b"%d" % number for number in range(20)])
+    read = cluster.cli_ok("consume", "t", "--group", "audit", "--max", "8", "--idle-exit", "3").splitlines()
+    assert read == [str(number) for number in range(8)]
+    cluster.kill(cluster.leader())
+    cluster.leader()
+    read = cluster.cli_ok("consume", "t", "--group", "audit", "--max", "100", "--idle-exit", "1").splitlines()
+    assert read == [str(number) for number in range(8, 20)]
+    (queue,) = json.loads(cluster.cli_ok("group", "describe", "audit", "--json"))["queues"]
+    assert (queue["offset"], queue["max_offset"], queue["lag"]) == (20, 20, 0)
+    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [{"name": "audit", "topics": ["t"]}]}
+    cluster.cli_ok("group", "reset-offset", "audit", "--topic", "t", "--to", "first")
+    assert len(cluster.cli_ok("consume", "t", "--group", "audit", "--idle-exit", "1").splitlines()) == 20
+    result = cluster.cli("group", "describe", "nobody")
+    assert result.returncode == 1
+    assert "no consumer group 'nobody'" in result.stderr
