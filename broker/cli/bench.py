@@ -245,7 +245,9 @@ def failover(
     result = measure_failovers(rounds, body, rate)
     pauses = result.figures.latencies_ms
     if as_json:
-        result.figures.show("", as_json=True, rounds=rounds, lost=result.lost, duplicated=result.duplicated, pauses_ms=pauses)
+        result.figures.show(
+            "", as_json=True, rounds=rounds, lost=result.lost, duplicated=result.duplicated, reordered=result.reordered, pauses_ms=pauses
+        )
     else:
         middle = sorted(pauses)[len(pauses) // 2]
         print(f"kill -9 to the next acknowledged write, {rounds} rounds: median {middle:.0f} ms  worst {max(pauses):.0f} ms")

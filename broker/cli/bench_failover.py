@@ -70,13 +70,13 @@ class _Load:
         self.acknowledged.add(number)
         if sent_at > self._watched_from and not self._seen.is_set():
             self.seen_at = time.perf_counter()
+            self._watched_from = float("inf")
             self._seen.set()
 
-    def watch(self) -> float:
-        """From now on, wait for the acknowledgement of a message sent later."""
+    def watch(self) -> None:
+        """Wait for the acknowledgement of a message sent from now on."""
         self._seen.clear()
         self._watched_from = time.perf_counter()
-        return self._watched_from
 
     def pause_ms(self, since: float) -> float:
         if not self._seen.wait(PATIENCE_S):
@@ -120,8 +120,9 @@ def _run_rounds(cluster: PrivateCluster, load: _Load, rounds: int, result: Failo
     for done in range(rounds):
         time.sleep(0.5 + draw.random() / 2)
         victim = cluster.leader()
-        since = load.watch()
-        cluster.kill(victim)
+        since = time.perf_counter()
+        cluster.kill(victim)  # returns when the process is gone: what is sent from here on, the dead leader cannot acknowledge
+        load.watch()
         result.figures.latencies_ms.append(load.pause_ms(since))
         cluster.start(victim)
         progress.update(done + 1, len(load.acknowledged))
