@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from broker.cli import bench, consume, dump, group, leader, member, node, produce, status, topic, updown, verify
-from broker.cli.output import error_line
+from broker.cli.output import end_quietly_at_closed_pipe, error_line
 
 app = typer.Typer(
     name="dledger",
@@ -49,13 +49,11 @@ for module in (updown, node, status, topic, produce, consume, group, leader, mem
 
 def main() -> None:
     """Entry point of ``dledger``."""
+    end_quietly_at_closed_pipe()
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, a traceback on demand
         if os.environ.get("DLEDGER_VERBOSE"):
             traceback.print_exc()

@@ -5,13 +5,35 @@ Owns the rules of the terminal: data to stdout, everything else to stderr; colou
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 BOLD, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+
+
+class _StandardOutput(io.FileIO):
+    """Standard output whose reader may have seen enough, as ``head`` does: that is no error, and nothing more is written."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            raise SystemExit(0) from None
+
+
+def end_quietly_at_closed_pipe() -> None:
+    """Let a closed pipe end the process with exit status 0."""
+    old = sys.stdout
+    raw = _StandardOutput(old.fileno(), "wb", closefd=False)
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), old.encoding, old.errors, line_buffering=old.isatty())
 
 
 def is_terminal(stream: IO[str]) -> bool:

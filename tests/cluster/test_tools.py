@@ -1,0 +1,174 @@
+"""Produce, consume, dump and the benches as people and scripts use them: data on stdout, the rest on stderr, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.harness import ROOT, Cluster, dledger
+
+FIGURES = {"messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "acknowledged", "failed"}
+
+
+def start(cluster: Cluster, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"DLEDGER_CONFIG": str(cluster.local.file), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "broker.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, env=environment)
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_consume_selects_by_place_time_tag_and_number(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "2")
+    cluster.cli_ok("produce", "t", "--tag", "a", "--key", "k1", stdin=b"".join(b"a%d\n" % n for n in range(20)))
+    middle_ms = int(time.time() * 1000) + 1
+    while time.time() * 1000 <= middle_ms:
+        time.sleep(0.001)
+    cluster.cli_ok("produce", "t", "--tag", "b", stdin=b"".join(b"b%d\n" % n for n in range(20)))
+
+    everything = rows(cluster.cli_ok("consume", "t", "--json", "--idle-exit", "0.5"))
+    assert len(everything) == 40
+    for queue_id in (0, 1):
+        offsets = [row["queue_offset"] for row in everything if row["queue_id"] == queue_id]
+        assert offsets == list(range(len(offsets)))
+    assert {(row["tags"], row["keys"]) for row in everything} == {("a", "k1"), ("b", "")}
+    assert len({row["msg_id"] for row in everything}) == 40
+    assert all(row["topic"] == "t" and row["born_at"] <= row["stored_at"] + 1000 for row in everything)
+
+    def bodies(*options: str) -> list[str]:
+        return cluster.cli_ok("consume", "t", "--idle-exit", "0.5", *options).splitlines()
+
+    late, early = {f"b{n}" for n in range(20)}, {f"a{n}" for n in range(20)}
+    assert set(bodies("--from", str(middle_ms))) == late
+    assert set(bodies("--tag", "b")) == late
+    assert set(bodies("--tag", "a || c", "--follower")) == early
+    assert set(bodies("--tag", "a || b")) == early | late
+    assert bodies("--from", "last") == []
+    assert len(bodies("--max", "7")) == 7
+
+
+def test_every_byte_of_a_body_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    lines = [b"", b"with CR\r", bytes(range(256)).replace(b"\n", b""), "Grüße ☃".encode(), b"last without an end"]
+    file = tmp_path / "lines"
+    file.write_bytes(b"\n".join(lines))
+    assert json.loads(cluster.cli_ok("produce", "t", "--file", str(file), "--json"))["acknowledged"] == len(lines)
+    process = start(cluster, "consume", "t", "--max", str(len(lines)))
+    assert process.communicate(timeout=20) == (b"\n".join(lines) + b"\n", b"")
+    assert process.returncode == 0
+
+
+def test_consume_follows_until_interrupted_and_ends_quietly_at_a_closed_pipe(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    following = start(cluster, "consume", "t", "--from", "first", "--follower")
+    assert cluster.produce("t", [b"one", b"two"])["acknowledged"] == 2
+    assert following.stdout is not None
+    assert [following.stdout.readline() for _ in range(2)] == [b"one\n", b"two\n"]
+    following.send_signal(signal.SIGINT)
+    assert following.communicate(timeout=10) == (b"", b"read 2\n")
+    assert following.returncode == 130
+
+    cluster.cli_ok("produce", "t", "--count", "20000", "--size", "200")
+    piped = start(cluster, "consume", "t", "--from", "first")
+    assert piped.stdout is not None
+    assert piped.stdout.readline() == b"one\n"
+    piped.stdout.close()
+    assert piped.wait(20) == 0
+    assert piped.stderr is not None
+    assert piped.stderr.read() == b""
+
+
+def test_produce_interrupted_tells_what_it_did(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    process = start(cluster, "produce", "t", "--count", "1000000", "--rate", "200", "--json")
+    while cluster.cli("topic", "describe", "t", "--json").stdout.count('"messages": 0'):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors == b""
+    figures = json.loads(output)
+    stored = json.loads(cluster.cli_ok("topic", "describe", "t", "--json"))["queues"][0]["messages"]
+    assert figures["failed"] == 0
+    assert figures["acknowledged"] <= stored <= figures["sent"]
+
+
+def test_the_benches_give_their_figures(cluster: Cluster) -> None:
+    produced = json.loads(cluster.cli_ok("bench", "produce", "--messages", "3000", "--size", "100", "--json"))
+    assert produced.keys() >= FIGURES
+    assert (produced["acknowledged"], produced["failed"]) == (3000, 0)
+    latency = json.loads(cluster.cli_ok("bench", "latency", "--messages", "200", "--json"))
+    assert latency.keys() >= FIGURES
+    assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["max_ms"]
+    for options in ([], ["--follower"]):
+        consumed = json.loads(cluster.cli_ok("bench", "consume", "--messages", "3000", "--json", *options))
+        assert consumed.keys() >= FIGURES
+        assert consumed["acknowledged"] == 3000
+    line = cluster.cli("bench", "produce", "--messages", "1000", "--topic", "other")
+    assert line.stdout.startswith("acknowledged 1 000  failed 0  ")
+    assert line.stderr.startswith("3 nodes, SYNC_FLUSH, 1000 messages of 1024 B")
+
+
+def test_the_failover_bench_accounts_for_every_message() -> None:
+    result = dledger("bench", "failover", "--rounds", "2", "--json")
+    assert result.returncode == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert figures.keys() >= FIGURES
+    assert (figures["lost"], figures["duplicated"], figures["reordered"], figures["failed"]) == (0, 0, 0, 0)
+    assert len(figures["pauses_ms"]) == 2
+    assert figures["acknowledged"] > 1000
+
+
+def test_dump_knows_every_kind_of_file(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    assert cluster.produce("t", [b"hello", b"world"])["acknowledged"] == 2
+    cluster.stop()
+    folder = cluster.data / "n0"
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "lock"]
+    assert {file.relative_to(folder).parts[0] for file in files} >= {"commitlog", "index-units", "consumequeue", "hardstate", "config"}
+    for file in files:
+        told = rows(cluster.cli_ok("dump", str(file), "--json"))
+        assert told or not any(file.read_bytes()), f"{file}: only files prepared for later have nothing to tell"
+    for part in ("commitlog", "index-units", "consumequeue", "hardstate"):
+        file = min(file for file in files if file.relative_to(folder).parts[0] == part)
+        assert cluster.cli_ok("dump", str(file)), file
+    messages = rows(cluster.cli_ok("dump", str(min((folder / "commitlog").iterdir())), "--messages", "--json"))
+    assert [row["body"] for row in messages if row["what"] == "message"] == ["hello", "world"]
+
+
+def test_nothing_is_coloured_where_nobody_looks(cluster: Cluster) -> None:
+    for arguments in (["status"], ["topic", "list"], ["produce", "nowhere"], ["bench", "latency", "--messages", "10"]):
+        result = cluster.cli(*arguments, stdin=b"x\n")
+        assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_status_of_a_half_dead_group(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t")
+    leader = cluster.leader()
+    victim = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
+    cluster.kill(victim)
+    text = cluster.cli_ok("status").splitlines()
+    assert text[0].split()[:5] == ["GROUP", "NODE", "ADDRESS", "ROLE", "TERM"]
+    assert [line.split()[1] for line in text[1:4]][0::2] == [leader, victim], "the leader first, who does not answer last"
+    assert "unreachable: " in text[3]
+    assert text[4] == "1 group, 2 of 3 nodes up, quorum ok (losing one more stops writes)"
+    (group,) = json.loads(cluster.cli_ok("status", "--json"))["groups"]
+    assert (group["name"], group["leader"]) == ("g0", leader)
+    keys = {"id", "address", "role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index", "reachable"}
+    for node in group["nodes"]:
+        assert node.keys() >= keys
+        assert node["reachable"] == (node["id"] != victim)
+        assert all((node[key] is None) == (node["id"] == victim) for key in ("role", "term", "pid", "last_index"))
+    unhealthy = cluster.cli("status", "--until", "healthy", "--timeout", "1")
+    assert unhealthy.returncode == 1
+    assert unhealthy.stderr.startswith("dledger: not healthy after 1 s: 1 group, 2 of 3 nodes up")
+    cluster.start(victim, wait=False)
+    assert cluster.cli("status", "--until", "healthy", "--timeout", "30").returncode == 0
