@@ -25,7 +25,7 @@ from dledger.env import Buffer, Clock
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
 from dledger_wire.check import require
-from dledger_wire.errors import StorageFailedError, StorageFullError
+from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
 # One flush takes about that much, so that a disk which is behind shows progress well within an election timeout.
@@ -59,6 +59,8 @@ class Driver:
         self._hooks = hooks
         self._sync_flush = sync_flush
         self._flush_interval_s = flush_interval_s
+        # Otherwise a node whose disk fails behind its back would take part until the next write.
+        log.background_failed = self._storage_failed
         self._loop = asyncio.get_running_loop()
         self._stepping = False
         self._stopped = False
@@ -223,7 +225,7 @@ class Driver:
             self.step(StorageFailed(fatal=False))
         await asyncio.sleep(FULL_DISK_RETRY_S)
 
-    def _storage_failed(self, error: StorageFailedError) -> None:
+    def _storage_failed(self, error: StorageFailedError | StorageDamagedError) -> None:
         _logger.critical("storage failed, this node stops: %s", error)
         self.step(StorageFailed(fatal=True))
         self.stop()

@@ -98,7 +98,8 @@ class HardStateFile:
     @classmethod
     async def open(cls, disk: Disk, *, log_is_empty: bool) -> HardStateFile:
         """Open or create.  StorageDamagedError when the promises of a used folder cannot be read: the node must not vote."""
-        if not await disk.exists(HARD_STATE_PATH):
+        is_new = not await disk.exists(HARD_STATE_PATH)
+        if is_new:
             if not log_is_empty:
                 raise _lost(disk, "is missing, but the log holds entries")
             # Made whole with a first record in it, so a file without a readable record is never a crash, always damage.
@@ -109,7 +110,11 @@ class HardStateFile:
             await file.close()
             raise _lost(disk, "holds no readable record")
         newest = max(records, key=lambda record: record.generation)
-        return cls(file, newest.generation, newest.state)
+        found = cls(file, newest.generation, newest.state)
+        if not is_new:
+            # The newest record may be one that a killed process wrote and did not sync; from here on it counts as a promise.
+            await file.pwrite(newest.generation % 2 * SLOT_BYTES, [_slot(newest)], sync=True)
+        return found
 
     async def save(self, state: HardState) -> None:
         """Write and sync; only then is it the state."""

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
@@ -74,6 +74,8 @@ class Log:
         self._cut_floor = 0
         self._cuts = 0
         self._failure: StorageFailedError | StorageDamagedError | None = None
+        # Told when background work fails the log; a failing flush tells its caller.
+        self.background_failed: Callable[[StorageFailedError | StorageDamagedError], None] = _not_told
         self._tasks = TaskOwner("log", self._on_crash)
         self._units_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -328,6 +330,7 @@ class Log:
 
     def _on_crash(self, error: BaseException) -> None:
         self._fail(error)
+        self.background_failed(self._refusal())
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -411,6 +414,10 @@ class Log:
             for old in dropped:
                 await remove_segment(self._disk, self._files, old.start_pos)
             return start.first_index
+
+
+def _not_told(_failure: StorageFailedError | StorageDamagedError) -> None:
+    return None
 
 
 def _is_full(error: OSError) -> bool:

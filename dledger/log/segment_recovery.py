@@ -14,6 +14,7 @@ Damage is reported, never cut, and the units of a damaged segment are left as th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,7 +129,7 @@ class SegmentRecovery:
                     return False
             if self.report.damaged:
                 return True
-            await self._tidy_end(file, stop)
+            await self._tidy_end(file, stop, [place for place in found if place.index - first_index >= units.sound])
             await self._rewrite_units(file, units, trusted, found)
         return True
 
@@ -207,11 +208,14 @@ class SegmentRecovery:
 
     # -- leaving it tidy
 
-    async def _tidy_end(self, file: File, stop: Stop) -> None:
+    async def _tidy_end(self, file: File, stop: Stop, unproven: Sequence[EntryPlace]) -> None:
         """Make durable what will be reported durable; cut what is torn and a filler that nothing stands behind."""
         if self.next_start is not None:
             return
-        # What a killed process left in the page cache is not on the disk yet, but counts as stored from here on.
+        # What a killed process left in the page cache is not on the disk yet, but counts as stored from here on.  Entries without an
+        # index unit may be what a sync failed for: the kernel then takes their pages for clean, and only writing them again helps.
+        for place in unproven:
+            await file.pwrite(place.pos - self.start_pos, [await file.pread(place.pos - self.start_pos, place.size)])
         await file.fdatasync()
         end = await written_end(file, self.start_pos, stop.pos, self.config.piece_bytes)
         if end == stop.pos:

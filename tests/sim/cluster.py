@@ -6,13 +6,15 @@ and network are injected.  The seed decides everything: the same seed gives the 
 
 from __future__ import annotations
 
+import asyncio
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker.config import ClusterConfig
 from broker.node import BrokerNode, store_settings_of
 from dledger.env import Environment
 from dledger.log.config import LogConfig
+from dledger_wire.errors import StorageFailedError, StorageFullError
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
 from tests.sim.disk_content import Loss
@@ -37,6 +39,8 @@ class Host:
     runs: int = 0
     process: Process | None = None
     node: BrokerNode | None = None
+    ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
+    bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
     problems: list[BaseException] = field(default_factory=list)
 
     @property
@@ -57,11 +61,12 @@ class SimCluster:
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
         self.invariants = Invariants(self.trace)
         self.config = ClusterConfig.parse(_cluster_file(nodes), "sim.yaml")
+        self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
         for _, node in self.config.all_nodes():
             rng = random.Random(self.random.getrandbits(64))
             ip = node.address.rpartition(":")[0]
-            sim_disk = SimDisk(self.loop, ip, random.Random(self.random.getrandbits(64)), self.trace, disk)
+            sim_disk = SimDisk(self.loop, ip, random.Random(self.random.getrandbits(64)), self.trace, replace(disk or DiskSettings()))
             clock = SimClock(self.loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
             self.hosts[node.id] = Host(node.id, node.address, sim_disk, clock, rng)
 
@@ -75,6 +80,7 @@ class SimCluster:
         """Start a node's process; it runs until it is killed or fails."""
         host = self.hosts[node_id]
         host.runs += 1
+        host.ended = None
         process = host.process = Process(host.ip, host.runs)
         rng = random.Random(host.rng.getrandbits(64))
         env = Environment(clock=host.clock, random=rng, disk=host.disk.mount(process), network=self.net.of(process))
@@ -88,9 +94,40 @@ class SimCluster:
     async def _run(self, host: Host, node: BrokerNode) -> None:
         try:
             await node.start()
-            host.problems.append(await node.failed)
+            reason = await node.failed
         except Exception as error:
-            host.problems.append(error)
+            reason = error
+        host.ended = reason
+        self.trace.note("ended", host.ip, type(reason).__name__)
+        if not (host.bad_disk and isinstance(reason, StorageFailedError | StorageFullError | OSError)):
+            host.problems.append(reason)
+
+    def ensure_running(self, node_id: str) -> None:
+        """Start a node unless it runs; one that stopped by itself is taken away first, as a supervisor does."""
+        host = self.hosts[node_id]
+        if host.ended is not None:
+            self.kill(node_id)
+        if host.process is None:
+            self.start(node_id)
+
+    async def stop(self, node_id: str) -> None:
+        """Stop a node in order, leadership handed over; one that is not up yet is killed."""
+        host = self.hosts[node_id]
+        process, node = host.process, host.node
+        if process is not None and node is not None and self.is_up(host):
+            self.trace.note("stop", host.ip)
+            stopping = self.loop.spawn(process, node.stop(hand_over=True), "stop")
+            while process.alive and not stopping.done():  # noqa: ASYNC110 - it may be killed meanwhile, and then never ends
+                await asyncio.sleep(0.01)
+            if stopping.done() and stopping.exception() is not None and not host.bad_disk:
+                host.problems.append(stopping.exception() or RuntimeError())
+        if host.process is process:
+            self.kill(node_id)
+
+    @staticmethod
+    def is_up(host: Host) -> bool:
+        """Whether its node has opened its folder and takes part."""
+        return host.node is not None and hasattr(host.node, "raft") and hasattr(host.node.raft, "_driver") and host.ended is None
 
     def kill(self, node_id: str) -> None:
         """kill -9: what the kernel has, stays."""
@@ -113,6 +150,7 @@ class SimCluster:
     def new_client(self, ip: str) -> tuple[Process, ProcessNetwork]:
         """A process on a machine of its own, for clients."""
         process = Process(ip, 1)
+        self.client_ips.append(ip)
         return process, self.net.of(process)
 
     # Looking

@@ -1,55 +1,155 @@
 """What must hold at every step of every run, whatever clients see: Raft's safety, watched from inside the nodes.
 
-Owns the global record: who led which term, which entry was ever applied at which index.  It wraps two methods of a node's state machine
-and changes nothing of what they do.
+Owns the global record: who led which term, what stood at which (index, term), what was ever committed and applied.  It wraps methods of
+a node's core and state machine and changes nothing of what they do.  It knows the safety properties of the paper, not the code's reasons.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from broker.node import BrokerNode
-from dledger.core.effects import RoleChanged
-from dledger.core.types import Role
+from dledger.core.effects import Append, CommitTo, CutTail, Effect
+from dledger.core.events import Event, HardStateStored
+from dledger.core.raft import Raft
+from dledger.core.types import EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
+from dledger.log.log import Log
 from tests.sim.trace import Trace
 
 
 class SafetyViolationError(AssertionError):
-    """Two nodes disagree where no two nodes may."""
+    """Something happened that no history of a correct group contains."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One run of one node after its last step."""
+
+    node_id: str
+    role: Role
+    term: int
+    vote: NodeId | None
+    commit: int
+    last_index: int
 
 
 class Invariants:
-    """Election safety, and state machine safety: one entry an index, for ever, on every node and across restarts."""
+    """Election safety, leader append-only, log matching, leader completeness, state machine safety, and that nothing goes back.
+
+    ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
+        self.steps = 0
         self.leaders: dict[int, str] = {}
+        self.committed: list[int] = [0]  # index -> term
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
         self.violations: list[str] = []
+        self._entries: dict[tuple[int, int], tuple[int, EntryMeta]] = {}  # (index, term) -> (term of the entry before, what it is)
+        self._durable: dict[str, tuple[int, NodeId | None]] = {}  # newest hard state known to be on stable storage
 
     def watch(self, node_id: str, node: BrokerNode) -> None:
-        """Look at everything ``node`` applies and becomes from now on."""
+        """Look at everything ``node`` does from now on."""
         store = node.store
-        apply, role_changed = store.apply, store.role_changed
+        apply, recover = store.apply, store.recover
 
         async def watched_apply(entries: Sequence[RawEntry]) -> None:
             for entry in entries:
                 self._check_applied(node_id, entry)
             await apply(entries)
 
-        def watched_role(event: RoleChanged) -> None:
-            if event.role is Role.LEADER:
-                self._check_leader(node_id, event.term)
-            role_changed(event)
+        async def watched_recover(log: Log) -> None:
+            await recover(log)
+            raft = node.raft
+            make_core = raft._make_core
 
-        store.apply, store.role_changed = watched_apply, watched_role  # type: ignore[method-assign]
+            async def watched_make() -> Raft:
+                core = await make_core()
+                self._watch_core(node_id, core)
+                return core
 
-    def _check_leader(self, node_id: str, term: int) -> None:
-        first = self.leaders.setdefault(term, node_id)
+            raft._make_core = watched_make  # type: ignore[method-assign]
+
+        store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
+
+    def _watch_core(self, node_id: str, core: Raft) -> None:
+        term, vote = self._durable.get(node_id, (0, None))
+        if core.term < term or (core.term == term and vote is not None and core.vote != vote):
+            self._violated(f"hard state: {node_id} started with {(core.term, core.vote)}, had saved {(term, vote)}")
+        seen = _Seen(node_id, core.role, core.term, core.vote, core.commit, core.last.index)
+        step = core.step
+
+        def watched_step(event: Event, now_ms: int) -> list[Effect]:
+            effects = step(event, now_ms)
+            self._after_step(core, seen, event, effects)
+            return effects
+
+        core.step = watched_step  # type: ignore[method-assign]
+
+    # After every step
+
+    def _after_step(self, core: Raft, seen: _Seen, event: Event, effects: Sequence[Effect]) -> None:
+        self.steps += 1
+        if isinstance(event, HardStateStored):
+            self._durable[seen.node_id] = (event.term, event.vote)
+        if not effects:
+            return
+        core.check_invariants()
+        role, term, vote, last_index = core.role, core.term, core.vote, core.last.index
+        if term < seen.term or (term == seen.term and seen.vote is not None and vote != seen.vote):
+            self._violated(f"hard state: {seen.node_id} went from {(seen.term, seen.vote)} to {(term, vote)}")
+        was_leader = seen.role is Role.LEADER and seen.term == term
+        if role is Role.LEADER and not was_leader:
+            self._check_leader(seen.node_id, core)
+        for effect in effects:
+            if isinstance(effect, CommitTo):
+                self._check_committed(core, seen, effect.index)
+            elif isinstance(effect, Append):
+                self._check_appended(core, seen.node_id, effect)
+            elif isinstance(effect, CutTail) and was_leader and role is Role.LEADER:
+                self._violated(f"leader append-only: {seen.node_id} cut {effect.from_index} in its term {term}")
+        seen.role, seen.term, seen.vote, seen.last_index = role, term, vote, last_index
+
+    def _check_leader(self, node_id: str, core: Raft) -> None:
+        first = self.leaders.setdefault(core.term, node_id)
         if first != node_id:
-            self._violated(f"election safety: {first} and {node_id} both lead term {term}")
+            self._violated(f"election safety: {first} and {node_id} both lead term {core.term}")
+        self._check_holds_committed(f"leader completeness: {node_id}, elected in term {core.term},", core)
+
+    def _check_holds_committed(self, who: str, core: Raft) -> None:
+        for index, term in enumerate(self.committed):
+            held = core.term_at(index)
+            if index and held != term and (held is not None or index > core.last.index):
+                self._violated(f"{who} has term {held} at {index}, term {term} was committed there")
+
+    def _check_committed(self, core: Raft, seen: _Seen, index: int) -> None:
+        if index < seen.commit:
+            self._violated(f"commit index: {seen.node_id} went from {seen.commit} to {index}")
+        committed = self.committed
+        for at in range(seen.commit + 1, index + 1):
+            term = core.term_at(at)
+            if term is None:
+                continue  # came with a copy
+            if at == len(committed):
+                committed.append(term)
+            elif at > len(committed):
+                self._violated(f"commit: {seen.node_id} committed {at}, but nobody {len(committed)}")
+            elif committed[at] != term:
+                self._violated(f"committed entry changed: {seen.node_id} committed term {term} at {at}, before it was {committed[at]}")
+        seen.commit = index
+
+    def _check_appended(self, core: Raft, node_id: str, effect: Append) -> None:
+        """Log matching by induction: the same index and term always come with the same content behind the same entry."""
+        before = core.term_at(effect.first_index - 1) or 0
+        for index, meta in enumerate(effect.entries, effect.first_index):
+            known = self._entries.setdefault((index, meta.term), (before, meta))
+            if known != (before, meta):
+                self._violated(f"log matching: {node_id} has {(before, meta)} at {index} in term {meta.term}, somebody had {known}")
+            before = meta.term
 
     def _check_applied(self, node_id: str, entry: RawEntry) -> None:
         checksum = zlib.crc32(b"".join(bytes(buffer) for buffer in entry.buffers))
@@ -57,6 +157,20 @@ class Invariants:
         if known[:2] != (entry.term, checksum):
             text = f"{node_id} applied term {entry.term} crc {checksum:08x}, {known[2]} term {known[0]} crc {known[1]:08x}"
             self._violated(f"state machine safety: index {entry.index}: {text}")
+        if entry.index >= len(self.committed):
+            self._violated(f"{node_id} applied {entry.index}, which nobody had committed")
+
+    # Reads and the end
+
+    def check_read_index(self, node_id: str, index: int, committed_before: int) -> None:
+        """A linearizable read that began when ``committed_before`` was committed somewhere must not be older."""
+        if index < committed_before:
+            self._violated(f"stale read: {node_id} answered {index}, {committed_before} was committed before it was asked")
+
+    def check_nothing_lost(self, nodes: Sequence[BrokerNode]) -> None:
+        """After the dust has settled every node holds all that was ever committed."""
+        for node in nodes:
+            self._check_holds_committed(f"committed entry lost: {node.settings.node.id}", node.raft._core)
 
     def _violated(self, text: str) -> None:
         self._trace.note("VIOLATED", "safety", text)

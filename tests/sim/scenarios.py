@@ -1,26 +1,31 @@
-"""Runs with a name: which faults strike when.  ``run`` takes a name and a seed and says what came of it.
+"""Runs with a name: which plan of faults, how much work, what network and disks.  ``run`` takes a name and a seed and says what came of it.
 
-Owns the fault plans.  A run has three acts: the group comes up, clients work while faults strike, everything heals; then everything is
-compared.  Times are virtual; whatever a plan draws, it draws from the seed.
+A run has three acts: the group comes up, clients work while faults strike, everything heals; then everything is compared.  Times are
+virtual; whatever is drawn, is drawn from the seed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from broker.node import BrokerNode
 from tests.checkers.append_log import check
 from tests.sim.cluster import SimCluster
 from tests.sim.disk import DiskSettings
-from tests.sim.disk_content import Loss
+from tests.sim.faults import POLL_S, Fault, carry_out, plan_blackout, plan_everything, plan_kill_the_leader
 from tests.sim.invariants import check_logs_match
 from tests.sim.network import NetworkSettings
-from tests.sim.workload import CLIENT_IP, Workload
+from tests.sim.workload import Workload
 
 RUN_LIMIT_S = 300.0
-POLL_S = 0.02
+LEADER_LIMIT_S = 15.0  # once faults have stopped
+
+
+class LivenessError(AssertionError):
+    """All is well again, and nothing happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,115 +35,27 @@ class RunResult:
     seed: int
     trace_hash: int
     events: int
+    steps: int
     virtual_s: float
     acknowledged: int
+    read: int
     leaders: int
+    committed: int
+    faults: tuple[str, ...]
     anomalies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fault plan and the size of the work."""
+    """A plan of faults and the size of the work."""
 
-    faults: Callable[[SimCluster, random.Random], Awaitable[None]]
+    plan: Callable[[Sequence[str], random.Random], list[Fault]]
     messages: int = 25
     queues: int = 2
+    nodes: Sequence[int] = (3,)
+    read_chance: float = 0.25
     network: Callable[[random.Random], NetworkSettings] = lambda _draw: NetworkSettings()
     disk: Callable[[random.Random], DiskSettings] = lambda _draw: DiskSettings()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait in virtual time."""
-    while not condition():  # noqa: ASYNC110 - virtual time costs nothing
-        await asyncio.sleep(POLL_S)
-
-
-def strike(cluster: SimCluster, node_id: str, draw: random.Random) -> None:
-    """End a node: its process, or its machine."""
-    if draw.random() < 0.5:
-        cluster.kill(node_id)
-    else:
-        cluster.power_off(node_id, draw.choice(list(Loss)))
-
-
-async def kill_the_leader(cluster: SimCluster, draw: random.Random) -> None:
-    """The master dies, once or twice, and comes back; sometimes a follower goes too, or a cable."""
-    for _ in range(draw.choice((1, 1, 2))):
-        await asyncio.sleep(0.02 + draw.random() * 0.25)
-        await until(lambda: cluster.master() is not None)
-        victim = cluster.master() or "n0"
-        cut = None
-        if draw.random() < 0.2:
-            others = [host.ip for host in cluster.hosts.values() if host.node_id != victim]
-            cut = (cluster.hosts[victim].ip, draw.choice(others))
-            cluster.net.cut(*cut)
-            await asyncio.sleep(draw.random() * 0.5)
-        strike(cluster, victim, draw)
-        await asyncio.sleep(draw.random() * draw.choice((0.05, 0.5, 2.0)))
-        if cut is not None:
-            cluster.net.heal(*cut)
-        cluster.start(victim)
-
-
-async def blackout(cluster: SimCluster, draw: random.Random) -> None:
-    """The power goes for all machines at once, or for two of them: what was acknowledged must be on disks."""
-    for _ in range(draw.choice((1, 2))):
-        await asyncio.sleep(0.02 + draw.random() * 0.3)
-        names = list(cluster.hosts)
-        victims = names if draw.random() < 0.7 else draw.sample(names, 2)
-        loss = draw.choice((Loss.NOTHING_KEPT, Loss.PREFIX, Loss.SUBSET))
-        for victim in victims:
-            cluster.power_off(victim, loss)
-        await asyncio.sleep(draw.random() * 0.3)
-        for victim in draw.sample(victims, len(victims)):
-            cluster.start(victim)
-            await asyncio.sleep(draw.random() * 0.3)
-
-
-async def everything(cluster: SimCluster, draw: random.Random) -> None:
-    """All faults, several times: kills, power failures, pauses, cuts in one or both directions, resets, clock drift, slow disks."""
-    names = list(cluster.hosts)
-    for _ in range(draw.randint(3, 6)):
-        await asyncio.sleep(draw.random() * 0.4)
-        name = draw.choice(names)
-        host = cluster.hosts[name]
-        kind = draw.choice(("strike", "strike", "pause", "cut", "isolate", "reset", "clock", "both", "slow"))
-        cluster.trace.note("fault", host.ip, kind)
-        if kind in ("strike", "both"):
-            victims = [name] if kind == "strike" else draw.sample(names, 2)
-            for victim in victims:
-                strike(cluster, victim, draw)
-            await asyncio.sleep(draw.random())
-            for victim in victims:
-                cluster.start(victim)
-        elif kind == "pause" and host.process is not None:
-            process = host.process
-            cluster.loop.pause(process)
-            await asyncio.sleep(draw.random() * 2)
-            cluster.loop.resume(process)
-        elif kind == "cut":
-            other = draw.choice([ip for ip in (*(h.ip for h in cluster.hosts.values()), CLIENT_IP) if ip != host.ip])
-            cluster.net.cut(host.ip, other)
-            await asyncio.sleep(draw.random() * 2)
-            cluster.net.heal(host.ip, other)
-        elif kind == "isolate":
-            others = [other.ip for other in cluster.hosts.values() if other is not host]
-            for other in others:
-                cluster.net.cut(host.ip, other)
-                cluster.net.cut(other, host.ip)
-            await asyncio.sleep(draw.random() * 3)
-            for other in others:
-                cluster.net.heal(host.ip, other)
-                cluster.net.heal(other, host.ip)
-        elif kind == "reset":
-            cluster.net.break_connections(host.ip, draw.choice([other.ip for other in cluster.hosts.values() if other is not host]))
-        elif kind == "clock":
-            host.clock.set_rate(1.0 + draw.uniform(-0.02, 0.02))
-            host.clock.jump_wall(draw.randrange(-5000, 5000))
-        elif kind == "slow":
-            host.disk.settings.slow_chance = 0.3
-            await asyncio.sleep(draw.random())
-            host.disk.settings.slow_chance = 0.0
 
 
 def _rough_network(draw: random.Random) -> NetworkSettings:
@@ -150,24 +67,37 @@ def _rough_network(draw: random.Random) -> NetworkSettings:
     )
 
 
+def _any_disk(draw: random.Random) -> DiskSettings:
+    return DiskSettings(sync_s=draw.choice((0.0008, 0.01, 0.03)))
+
+
 SCENARIOS = {
-    "kill-the-leader": Scenario(kill_the_leader, network=lambda draw: NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))),
-    "blackout": Scenario(blackout, disk=lambda draw: DiskSettings(sync_s=draw.choice((0.0008, 0.01, 0.03)))),
-    "everything": Scenario(everything, messages=60, queues=3, network=_rough_network),
+    "kill-the-leader": Scenario(plan_kill_the_leader, network=lambda draw: NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))),
+    "blackout": Scenario(plan_blackout, disk=_any_disk),
+    "everything": Scenario(
+        plan_everything, messages=60, queues=3, nodes=(3, 3, 3, 5), read_chance=1.0, network=_rough_network, disk=_any_disk
+    ),
 }
 
 
-def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> RunResult:
-    """One run.  Violations of safety raise; what clients saw wrong is in ``anomalies``."""
+def run(
+    name: str, seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None, keep: Sequence[int] | None = None
+) -> RunResult:
+    """One run.  Violations of safety raise; what clients saw wrong is in ``anomalies``.  ``keep``: the faults of the plan to carry out."""
     scenario = SCENARIOS[name]
     draw = random.Random(f"{name} {seed}")
-    cluster = SimCluster(seed, readable=readable, network=scenario.network(draw), disk=scenario.disk(draw))
-    workload = Workload(cluster, queues=scenario.queues, messages=scenario.messages, send_timeout_ms=20_000)
+    nodes = draw.choice(scenario.nodes)
+    cluster = SimCluster(seed, nodes=nodes, readable=readable, network=scenario.network(draw), disk=scenario.disk(draw))
+    reads = draw.random() < scenario.read_chance
+    workload = Workload(cluster, queues=scenario.queues, messages=scenario.messages, send_timeout_ms=20_000, reads=reads)
+    plan = scenario.plan(list(cluster.hosts), draw)
     try:
-        cluster.loop.run_until_complete(asyncio.wait_for(_acts(cluster, workload, scenario, draw), RUN_LIMIT_S))
+        cluster.loop.run_until_complete(asyncio.wait_for(_acts(cluster, workload, plan, keep), RUN_LIMIT_S))
     except BaseException as error:
-        error.add_note(f"seed={seed} scenario={name}: .venv/bin/python -m tests.sim {name} --seed {seed} --trace")
+        error.add_note(f"replay: {replay_command(name, seed, keep)}")
         error.add_note(f"at {cluster.loop.now_s:.3f} s; nodes: {[(host.node_id, host.process) for host in cluster.hosts.values()]}")
+        for position, fault in enumerate(plan):
+            error.add_note(f"fault {position}: {fault}")
         for problem in cluster.problems():
             error.add_note(problem)
         raise
@@ -181,37 +111,66 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
         seed,
         cluster.trace.hash,
         cluster.trace.events,
+        cluster.invariants.steps,
         cluster.loop.now_s,
         workload.acknowledged,
+        workload.read,
         len(cluster.invariants.leaders),
+        len(cluster.invariants.committed) - 1,
+        tuple(str(fault) for fault in plan),
         tuple(anomalies),
     )
 
 
-async def _acts(cluster: SimCluster, workload: Workload, scenario: Scenario, draw: random.Random) -> None:
+def replay_command(name: str, seed: int, keep: Sequence[int] | None = None) -> str:
+    kept = f" --keep {','.join(map(str, keep)) or 'none'}" if keep is not None else ""
+    return f"scripts/sim --scenario {name} --seed {seed}{kept} --trace trace.txt"
+
+
+async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], keep: Sequence[int] | None) -> None:
     for node_id in cluster.hosts:
         cluster.start(node_id)
     spawn = cluster.loop.spawn
     await spawn(workload.process, workload.create_topic(), "create topic")
     producing = spawn(workload.process, workload.produce(), "produce")
-    await scenario.faults(cluster, draw)
+    reading = spawn(workload.process, workload.read_along(), "read")
+    asking = spawn(cluster.loop.world, workload.ask_read_indexes(), "read index")
+    await carry_out(cluster, plan, keep)
     cluster.net.heal_all()
-    for host in cluster.hosts.values():
-        if host.process is None:
-            cluster.start(host.node_id)
+    for node_id in cluster.hosts:
+        cluster.ensure_running(node_id)
+    await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
     await producing
-    await until(lambda: _is_settled(cluster))
+    await _until(cluster, lambda: _is_settled(cluster), LEADER_LIMIT_S, "replicas do not come together")
+    workload.stop_reading()
+    await asking
+    await reading
     if cluster.problems():
         return
-    await check_logs_match([host.node for host in cluster.running() if host.node is not None])
+    nodes = _nodes(cluster)
+    cluster.invariants.check_nothing_lost(nodes)
+    await check_logs_match(nodes)
     await spawn(workload.process, workload.drain(), "drain")
+
+
+async def _until(cluster: SimCluster, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Wait in virtual time; when a node has failed there is nothing to wait for."""
+    limit_s += cluster.loop.now_s
+    while not condition() and not cluster.problems():
+        if cluster.loop.now_s > limit_s:
+            raise LivenessError(f"{what}, long after everything was healed")
+        await asyncio.sleep(POLL_S)
+
+
+def _nodes(cluster: SimCluster) -> list[BrokerNode]:
+    return [host.node for host in cluster.hosts.values() if host.node is not None and cluster.is_up(host)]
 
 
 def _is_settled(cluster: SimCluster) -> bool:
     """One master, and everybody has applied everything."""
-    if cluster.master() is None or cluster.problems():
-        return bool(cluster.problems())
-    nodes = [host.node for host in cluster.hosts.values() if host.node is not None and hasattr(host.node, "raft")]
-    marks = {(node.raft.log.last, node.store.applied_index) for node in nodes if hasattr(node.raft, "log")}
-    last, applied = next(iter(marks), (None, -1))
-    return len(nodes) == len(cluster.hosts) and len(marks) == 1 and last is not None and last.index == applied
+    nodes = _nodes(cluster)
+    if cluster.master() is None or len(nodes) < len(cluster.hosts):
+        return False
+    marks = {(node.raft.log.last, node.store.applied_index) for node in nodes}
+    last, applied = next(iter(marks))
+    return len(marks) == 1 and last.index == applied

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import random
 
+from dledger.node import RaftNode
 from dledger_client.aio import Admin, Message, Producer, PullConsumer
 from dledger_wire.errors import DledgerError
-from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome
+from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome, Poll
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import Process
@@ -22,9 +23,11 @@ CLIENT_IP = "10.0.1.1"
 class Workload:
     """Producers on one client machine; ``histories`` by queue."""
 
-    def __init__(self, cluster: SimCluster, *, queues: int, messages: int, send_timeout_ms: int) -> None:
+    def __init__(self, cluster: SimCluster, *, queues: int, messages: int, send_timeout_ms: int, reads: bool) -> None:
         self.histories = [LogHistory() for _ in range(queues)]
         self.acknowledged = 0
+        self.read = 0
+        self._reading = reads
         self._cluster = cluster
         self._messages = messages
         self._timeout_ms = send_timeout_ms
@@ -70,6 +73,55 @@ class Workload:
         except DledgerError as error:
             outcome = Outcome.UNKNOWN if error.outcome_unknown else Outcome.FAILED
         self.histories[queue_id].appends.append(Append(identity, invoked, loop.now_s, outcome, offset))
+
+    # Reading while faults strike
+
+    def stop_reading(self) -> None:
+        self._reading = False
+
+    async def read_along(self) -> None:
+        """Follow every queue from its start on whichever replica answers: what was read once must stay, without gaps and repeats."""
+        if not self._reading:
+            return
+        async with PullConsumer(
+            self._cluster.bootstrap, read_from="any", network=self._network, clock=self._clock, random=self._random
+        ) as consumer:
+            await asyncio.gather(*(self._follow(consumer, queue_id) for queue_id in range(len(self.histories))))
+
+    async def _follow(self, consumer: PullConsumer, queue_id: int) -> None:
+        offset, polls = 0, self.histories[queue_id].polls
+        while self._reading:
+            try:
+                messages = await consumer.fetch(TOPIC, queue_id, offset, 100)
+            except DledgerError as error:
+                self._cluster.trace.note("read", f"queue {queue_id}", error.code)
+                messages = []
+            if messages:
+                seen = tuple((message.queue_offset, decode_id(message.body)) for message in messages)
+                polls.append(Poll(f"c{queue_id}", "any", self._cluster.loop.now_s, seen))
+                offset = messages[-1].queue_offset + 1
+                self.read += len(messages)
+            await asyncio.sleep(0.02 + self._random.random() * 0.1)
+
+    async def ask_read_indexes(self) -> None:
+        """Ask nodes for linearizable read indexes: none may be older than what was committed anywhere before it was asked."""
+        cluster = self._cluster
+        while self._reading:
+            await asyncio.sleep(0.02 + self._random.random() * 0.1)
+            host = self._random.choice(list(cluster.hosts.values()))
+            if host.process is not None and host.node is not None and cluster.is_up(host):
+                cluster.loop.spawn(host.process, self._ask_read_index(host.node_id, host.node.raft), "read index")
+
+    async def _ask_read_index(self, node_id: str, raft: RaftNode) -> None:
+        invariants = self._cluster.invariants
+        committed = len(invariants.committed) - 1
+        try:
+            index = await raft.read_barrier(1.0)
+        except DledgerError:
+            return
+        invariants.check_read_index(node_id, index, committed)
+
+    # The end
 
     async def drain(self) -> None:
         """Read every queue whole from every replica."""

@@ -1,0 +1,286 @@
+"""What strikes a simulated cluster: single faults with all their details drawn beforehand, and how each is carried out and undone.
+
+Owns the kinds of faults.  A plan is a list of ``Fault``; since nothing is drawn while it runs, any of its faults may be left out without
+changing the others, which is what lets a failing plan be shrunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from dledger_wire.errors import DledgerError
+from tests.sim.cluster import Host, SimCluster
+from tests.sim.disk_content import Loss
+
+LEADER = "leader"
+MASTER_WAIT_S = 3.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: ``after_s`` the one before began (or ended, when that one ``blocks``), on ``nodes`` for ``lasts_s``."""
+
+    kind: str
+    after_s: float
+    nodes: tuple[str, ...]  # the first may be LEADER: whoever is master then
+    lasts_s: float = 0.0
+    loss: Loss = Loss.ALL_KEPT
+    blocks: bool = True
+    amount: float = 0.0  # a clock's rate, a link's delay, a disk's bytes: what the kind makes of it
+
+    def __str__(self) -> str:
+        loss = f" losing {self.loss.value}" if self.kind == "power" else ""
+        return f"{self.kind} {','.join(self.nodes)} for {self.lasts_s:.3f} s{loss}, {self.after_s:.3f} s after"
+
+
+Strike = Callable[[SimCluster, Fault, list[Host]], Awaitable[None]]
+
+
+async def carry_out(cluster: SimCluster, plan: Sequence[Fault], keep: Sequence[int] | None = None) -> None:
+    """Let every fault of the plan happen (or those at the positions in ``keep``), and wait until the last has ended."""
+    running = []
+    for position, fault in enumerate(plan):
+        if keep is not None and position not in keep:
+            continue
+        await asyncio.sleep(fault.after_s)
+        strike = cluster.loop.spawn(cluster.loop.world, _strike(cluster, position, fault), fault.kind)
+        running.append(strike)
+        if fault.blocks:
+            await strike
+    for strike in running:
+        await strike
+
+
+async def _strike(cluster: SimCluster, position: int, fault: Fault) -> None:
+    nodes = [await _node(cluster, name) for name in fault.nodes]
+    hosts = [cluster.hosts[name] for name in dict.fromkeys(nodes)]
+    cluster.trace.note("fault", hosts[0].ip, f"{position}: {fault}")
+    await STRIKES[fault.kind](cluster, fault, hosts)
+    cluster.trace.note("over", hosts[0].ip, f"{position}: {fault.kind}")
+
+
+async def _node(cluster: SimCluster, name: str) -> str:
+    if name != LEADER:
+        return name
+    for _ in range(round(MASTER_WAIT_S / POLL_S)):
+        master = cluster.master()
+        if master is not None:
+            return master
+        await asyncio.sleep(POLL_S)
+    return next(iter(cluster.hosts))
+
+
+# Processes and machines
+
+
+async def _kill(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    await _end(cluster, fault, hosts, lambda host: cluster.kill(host.node_id))
+
+
+async def _power(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    await _end(cluster, fault, hosts, lambda host: cluster.power_off(host.node_id, fault.loss))
+
+
+async def _end(cluster: SimCluster, fault: Fault, hosts: list[Host], end: Callable[[Host], None]) -> None:
+    for host in hosts:
+        end(host)
+    for host in hosts:
+        await asyncio.sleep(fault.lasts_s / len(hosts))
+        cluster.ensure_running(host.node_id)
+
+
+async def _restart(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """A rolling restart as an operator does it: each hands over and stops in order."""
+    for host in hosts:
+        await cluster.stop(host.node_id)
+        await asyncio.sleep(fault.lasts_s / len(hosts))
+        cluster.ensure_running(host.node_id)
+
+
+async def _pause(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    processes = [host.process for host in hosts if host.process is not None]
+    for process in processes:
+        cluster.loop.pause(process)
+    await asyncio.sleep(fault.lasts_s)
+    for process in processes:
+        cluster.loop.resume(process)
+
+
+async def _transfer(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """An operator moves leadership; nobody promises that it works while everything breaks."""
+    master = cluster.master()
+    host = cluster.hosts[master] if master is not None else hosts[0]
+    if host.process is None or host.node is None or not cluster.is_up(host):
+        return
+    target = hosts[0].node_id if hosts[0] is not host else None
+
+    async def move(raft: object = host.node.raft) -> None:
+        try:
+            await raft.transfer(target, timeout_s=1.0)  # type: ignore[attr-defined]
+        except DledgerError as error:
+            cluster.trace.note("refused", host.ip, error.code)
+
+    cluster.loop.spawn(host.process, move(), "transfer")
+    await asyncio.sleep(fault.lasts_s)
+
+
+# Cables
+
+
+async def _cut(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """One direction between two hosts; from one host to nowhere in particular: to all others."""
+    await _cut_pairs(cluster, fault, [(hosts[0], other) for other in _others(cluster, hosts)])
+
+
+async def _deafen(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Nothing reaches the host, everything it says arrives."""
+    await _cut_pairs(cluster, fault, [(other, hosts[0]) for other in _others(cluster, hosts)])
+
+
+async def _isolate(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Both directions, between the hosts named and everybody else (two of three together: the third is alone)."""
+    outside = [host for host in cluster.hosts.values() if host not in hosts]
+    await _cut_pairs(cluster, fault, [pair for host in hosts for other in outside for pair in ((host, other), (other, host))])
+
+
+async def _bridge(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Two hosts do not see each other, and both see all others."""
+    other = _others(cluster, hosts)[0]
+    await _cut_pairs(cluster, fault, [(hosts[0], other), (other, hosts[0])])
+
+
+def _others(cluster: SimCluster, hosts: list[Host]) -> list[Host]:
+    """The hosts named behind the first, or all the others."""
+    return hosts[1:] or [host for host in cluster.hosts.values() if host is not hosts[0]]
+
+
+async def _cut_pairs(cluster: SimCluster, fault: Fault, pairs: list[tuple[Host, Host]]) -> None:
+    for source, target in pairs:
+        cluster.net.cut(source.ip, target.ip)
+    await asyncio.sleep(fault.lasts_s)
+    for source, target in pairs:
+        cluster.net.heal(source.ip, target.ip)
+
+
+async def _cut_clients(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Answers to clients do not arrive."""
+    for ip in cluster.client_ips:
+        cluster.net.cut(hosts[0].ip, ip)
+    await asyncio.sleep(fault.lasts_s)
+    for ip in cluster.client_ips:
+        cluster.net.heal(hosts[0].ip, ip)
+
+
+async def _reset(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    for other in (*(host.ip for host in _others(cluster, hosts)), *cluster.client_ips):
+        cluster.net.break_connections(hosts[0].ip, other)
+
+
+async def _slow_link(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    links = [cluster.net.link(hosts[0].ip, other.ip) for other in _others(cluster, hosts)]
+    for link in links:
+        link.extra_s = fault.amount * 0.1
+    await asyncio.sleep(fault.lasts_s)
+    for link in links:
+        link.extra_s = 0.0
+
+
+# Clocks and disks
+
+
+async def _clock(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    hosts[0].clock.set_rate(1.0 + (fault.amount - 0.5) * 0.04)
+    hosts[0].clock.jump_wall(round((fault.amount - 0.5) * 10_000))
+
+
+async def _slow_disk(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    settings = hosts[0].disk.settings
+    settings.slow_chance, settings.slow_s = 0.3, 0.05 + fault.amount * 0.5
+    await asyncio.sleep(fault.lasts_s)
+    settings.slow_chance = 0.0
+
+
+async def _full_disk(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Somebody else fills the disk, and makes room again later."""
+    host = hosts[0]
+    host.bad_disk = True
+    capacity, host.disk.settings.capacity_bytes = host.disk.settings.capacity_bytes, host.disk.used_bytes() + round(fault.amount * 4096)
+    await asyncio.sleep(fault.lasts_s)
+    host.disk.settings.capacity_bytes = max(capacity, 1 << 40)
+    cluster.ensure_running(host.node_id)
+
+
+async def _failing_sync(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Syncs fail, and the kernel forgets what they were for; the node has to stop, and is started again."""
+    host = hosts[0]
+    host.bad_disk = True
+    host.disk.settings.sync_failure_chance = 0.2 + fault.amount
+    await asyncio.sleep(fault.lasts_s)
+    host.disk.settings.sync_failure_chance = 0.0
+    cluster.ensure_running(host.node_id)
+
+
+STRIKES: dict[str, Strike] = {
+    "kill": _kill,
+    "power": _power,
+    "restart": _restart,
+    "pause": _pause,
+    "transfer": _transfer,
+    "cut": _cut,
+    "deafen": _deafen,
+    "isolate": _isolate,
+    "bridge": _bridge,
+    "cut-clients": _cut_clients,
+    "reset": _reset,
+    "slow-link": _slow_link,
+    "clock": _clock,
+    "slow-disk": _slow_disk,
+    "full-disk": _full_disk,
+    "failing-sync": _failing_sync,
+}
+
+
+# Plans
+
+
+def plan_kill_the_leader(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The master dies, once or twice, by its process or its machine, and comes back; sometimes a cable was cut before."""
+    plan = []
+    for _ in range(draw.choice((1, 1, 2))):
+        after_s = 0.02 + draw.random() * 0.25
+        if draw.random() < 0.2:
+            plan.append(Fault("cut", after_s, (LEADER, draw.choice(names)), draw.random() * 2, blocks=False))
+            after_s = draw.random() * 0.5
+        kind = draw.choice(("kill", "power"))
+        plan.append(Fault(kind, after_s, (LEADER,), draw.random() * draw.choice((0.05, 0.5, 2.0)), draw.choice(list(Loss))))
+    return plan
+
+
+def plan_blackout(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The power goes for all machines at once, or for a majority: what was acknowledged must be on disks."""
+    plan = []
+    for _ in range(draw.choice((1, 2))):
+        count = len(names) if draw.random() < 0.7 else len(names) // 2 + 1
+        loss = draw.choice((Loss.NOTHING_KEPT, Loss.PREFIX, Loss.SUBSET))
+        plan.append(Fault("power", 0.02 + draw.random() * 0.3, tuple(draw.sample(names, count)), draw.random() * 0.6, loss))
+    return plan
+
+
+def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
+    kinds = draw.sample(sorted(STRIKES), draw.randint(2, 8))
+    plan = []
+    for _ in range(draw.randint(3, 8)):
+        kind = draw.choice(kinds)
+        count = draw.choice((1, 1, 1, 2)) if kind not in ("bridge", "slow-link") else 2
+        nodes = tuple(draw.sample(names, count))
+        if draw.random() < 0.4:
+            nodes = (LEADER, *nodes[1:])
+        lasts_s = draw.random() * draw.choice((0.3, 1.0, 3.0))
+        blocks = draw.random() < 0.6
+        plan.append(Fault(kind, draw.random() * 0.4, nodes, lasts_s, draw.choice(list(Loss)), blocks, draw.random()))
+    return plan
