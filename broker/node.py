@@ -14,6 +14,7 @@ from broker.config import NodeSettings
 from broker.identity import FolderIdentity, open_identity
 from broker.process_facts import ProcessFacts
 from broker.role_change import RoleChanges, RoleHooks
+from broker.schedule import ScheduleService
 from broker.services.admin import AdminService
 from broker.services.face import ServiceFace
 from broker.services.fetch import FetchService
@@ -79,6 +80,8 @@ class BrokerNode:
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
         self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover)
+        self._face = ServiceFace(settings, env, self.store, self.raft, self.roles)
+        self.roles.register(ScheduleService(self._face, self._fail))
         try:
             self.roles.start()
             await self.raft.start()
@@ -90,7 +93,7 @@ class BrokerNode:
 
     async def _listen(self) -> None:
         """Every address serves the same."""
-        face = ServiceFace(self.settings, self._env, self.store, self.raft, self.roles)
+        face = self._face
         services = (
             ProduceService(face),
             FetchService(face),

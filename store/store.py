@@ -18,6 +18,7 @@ from dledger.log.entry import RawEntry
 from dledger.service import TaskOwner
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
 from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
+from store.delays import DelayOffsets
 from store.dispatcher import Applied, Dispatcher
 from store.group_state import GroupState, Section
 from store.log_view import LogView
@@ -56,7 +57,8 @@ class MessageStore:
         self._env = env
         self._role_changed = role_changed
         self.consumer_offsets = ConsumerOffsets(lambda name: self.topics.get(name) is not None)
-        sections: list[Section] = [self.topics, self.consumer_offsets]
+        self.delays = DelayOffsets()
+        sections: list[Section] = [self.topics, self.consumer_offsets, self.delays]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, self.consumer_offsets)

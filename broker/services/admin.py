@@ -16,6 +16,7 @@ from broker.services.face import ServiceFace
 from broker.services.members import wanted_members
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import CallContext, Server
 from store.topics import CREATE, DELETE, UPDATE
 
@@ -79,6 +80,7 @@ class AdminService:
                 name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group
             )
             for topic in self._face.store.topics
+            if not is_system_topic(topic.name)
         ]
         return admin_pb2.TopicList(topics=topics).SerializeToString()
 

@@ -9,6 +9,7 @@ from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from dledger.core.types import Role
 from dledger_wire._pb import broker_pb2
+from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import CallContext, Server
 from store.topics import Topic
 
@@ -35,7 +36,7 @@ class MetadataService:
                 nodes = [broker_pb2.NodeInfo(id=node.id, address=node.address, voter=True) for node in group.nodes]
                 reply.groups.add(name=group.name, nodes=nodes)
         if wish.all_topics:
-            reply.topics.extend(self._topic(topic) for topic in face.store.topics)
+            reply.topics.extend(self._topic(topic) for topic in face.store.topics if not is_system_topic(topic.name))
         for name in wish.topics:
             topic = face.store.topics.get(name)
             reply.topics.append(self._topic(topic) if topic is not None else broker_pb2.TopicInfo(name=name, found=False))

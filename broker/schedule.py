@@ -1,0 +1,99 @@
+"""The schedule service: delivers delayed messages when they are due.  Runs on the master only.
+
+Delayed messages wait in ``SCHEDULE_TOPIC_XXXX``, queue LEVEL-1, in the order they were stored, so only the first of each level has to be
+looked at.  Owns one task a level and nothing that must survive: how far a level is delivered is replicated state, moved on in the same log
+entry as the delivered messages.  A master that loses its term stops here before anything else happens; whatever it had proposed and what
+is not committed is delivered by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from broker.services.face import ServiceFace
+from broker.units import parse_duration_ms
+from dledger.service import TaskOwner
+from dledger_wire.errors import DledgerError
+from dledger_wire.frame import Frame, decode_frame, frame_positions
+from dledger_wire.names import SCHEDULE_TOPIC
+from store.delays import ADVANCE, LEVELS
+from store.delivery import Together, batches_of, real_message
+from store.read import Chunk
+from store.topics import CREATE
+
+BATCH_MESSAGES = 500
+BATCH_BYTES = 1 << 20
+LONGEST_SLEEP_S = 60.0
+RETRY_S = 0.05
+
+_logger = logging.getLogger(__name__)
+
+
+class ScheduleService:
+    """Implements ``broker.role_change.MasterService``."""
+
+    name = "schedule"
+
+    def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
+        self._face = face
+        self._failed = failed
+        levels = face.settings.cluster.broker.messageDelayLevel.split()[:LEVELS]
+        self._delays_ms = {level: parse_duration_ms(text) for level, text in enumerate(levels, 1)}
+        self._tasks: TaskOwner | None = None
+
+    async def start(self, term: int) -> None:
+        """See to it that the topic is there, then serve every level."""
+        arguments = {"name": SCHEDULE_TOPIC, "read_queues": LEVELS, "write_queues": LEVELS, "if_not_exists": True}
+        await self._face.raft.propose(self._face.store.command(CREATE, arguments))
+        self._tasks = TaskOwner(f"schedule in term {term}", self._failed)
+        for level, delay_ms in self._delays_ms.items():
+            self._tasks.spawn(self._serve(level, delay_ms), f"level {level}")
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            await tasks.stop()
+
+    async def _serve(self, level: int, delay_ms: int) -> None:
+        while True:
+            try:
+                await self._next(level, delay_ms)
+            except DledgerError as error:
+                _logger.info("delay level %d waits: %s", level, error.message)
+                await asyncio.sleep(RETRY_S)
+
+    async def _next(self, level: int, delay_ms: int) -> None:
+        """Deliver what is due of a level, or wait for it."""
+        store, clock = self._face.store, self._face.env.clock
+        low, _ = store.reader.bounds(SCHEDULE_TOPIC, level - 1)
+        offset = max(low, store.delays.of(level))
+        chunk = await store.read(SCHEDULE_TOPIC, level - 1, offset, max_messages=BATCH_MESSAGES, max_bytes=BATCH_BYTES)
+        if not chunk.count:
+            await store.wait_for_messages(SCHEDULE_TOPIC, level - 1, offset, LONGEST_SLEEP_S)
+            return
+        waiting = _frames(chunk)
+        now_ms = clock.wall_ms()
+        due = [frame for frame in waiting if frame.store_timestamp + delay_ms <= now_ms]
+        if not due:
+            await asyncio.sleep(min(LONGEST_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))
+            return
+        await self._deliver(level, due, offset + len(due))
+
+    async def _deliver(self, level: int, due: list[Frame], next_offset: int) -> None:
+        store = self._face.store
+        messages = [message for message in map(real_message, due) if message is not None and store.topics.get(message.topic) is not None]
+        if len(messages) < len(due):
+            _logger.warning("delay level %d: %d messages belong to no topic any more", level, len(due) - len(messages))
+        batches = store.prepare(batches_of(messages)) if messages else None
+        command = store.command(ADVANCE, {"level": level, "offset": next_offset})
+        await self._face.raft.propose(Together(batches, command))
+
+
+def _frames(chunk: Chunk) -> list[Frame]:
+    data = b"".join(chunk.frames)
+    sizes = np.frombuffer(chunk.sizes, ">u4")
+    return [decode_frame(data, position, check_crc=False) for position in frame_positions(sizes).tolist()]

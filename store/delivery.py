@@ -1,0 +1,84 @@
+"""Storing messages again under the topic they were meant for, together with a command, in one log entry.
+
+Owns the way from stored frames to new batches: the real topic and queue come out of the properties, what belonged to the waiting place
+goes, everything else (body, unique id, keys, birth) stays.  Used by whoever delivers later what was parked in a system topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from dledger.env import Buffer
+from dledger_wire.batch import encode_batch
+from dledger_wire.frame import Frame, encode_frame
+from dledger_wire.java_hash import cached_java_hash, key_hash
+from store.message_log import PreparedBatches, PreparedCommand
+
+REAL_TOPIC, REAL_QUEUE, DELAY = "REAL_TOPIC", "REAL_QID", "DELAY"
+_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY)
+
+
+class Together:
+    """Batches and a command as one payload: committed together or not at all."""
+
+    def __init__(self, batches: PreparedBatches | None, command: PreparedCommand) -> None:
+        self._batches = batches
+        self._command = command
+        self.size_bytes = command.size_bytes + (batches.size_bytes if batches is not None else 0)
+
+    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        buffers: list[Buffer] = []
+        if self._batches is not None and self._batches.size_bytes:
+            buffers += self._batches.seal(pos, index, term)
+            pos += self._batches.size_bytes
+        buffers += self._command.seal(pos, index, term)
+        return buffers
+
+
+def real_message(frame: Frame) -> Frame | None:
+    """The message as it was meant; None when it does not say where it belongs."""
+    topic, queue = frame.properties.get(REAL_TOPIC, ""), frame.properties.get(REAL_QUEUE, "")
+    if not topic or not queue.isdecimal():
+        return None
+    properties = {name: value for name, value in frame.properties.items() if name not in _PLACE}
+    return Frame(
+        queue_id=int(queue),
+        queue_offset=0,
+        physical_offset=0,
+        body=frame.body,
+        topic=topic,
+        properties=properties,
+        flag=frame.flag,
+        sys_flag=frame.sys_flag,
+        born_timestamp=frame.born_timestamp,
+        born_host=frame.born_host,
+        reconsume_times=frame.reconsume_times,
+        prepared_offset=frame.prepared_offset,
+    )
+
+
+def batches_of(messages: Sequence[Frame]) -> bytes:
+    """Batch records of messages for any queues, in order within each queue."""
+    ordered = sorted(messages, key=lambda message: (message.topic, message.queue_id))
+    groups = groupby(ordered, key=lambda message: (message.topic, message.queue_id, len(message.born_host) > len("255.255.255.255:65535")))
+    return b"".join(_batch(topic, queue_id, list(group)) for (topic, queue_id, _), group in groups)
+
+
+def _batch(topic: str, queue_id: int, messages: list[Frame]) -> bytes:
+    frames = [encode_frame(message) for message in messages]
+    tags = [cached_java_hash(message.properties["TAGS"]) if "TAGS" in message.properties else 0 for message in messages]
+    unique = [key_hash(topic, message.properties["UNIQ_KEY"]) if "UNIQ_KEY" in message.properties else 0 for message in messages]
+    keys = [(number, word) for number, message in enumerate(messages) for word in message.properties.get("KEYS", "").split()]
+    return encode_batch(
+        topic,
+        queue_id,
+        b"".join(frames),
+        np.array([len(frame) for frame in frames], np.uint32),
+        np.array(tags, np.int32),
+        np.array(unique, np.int32),
+        key_owners=np.array([number for number, _ in keys], np.uint32),
+        key_hashes=np.array([key_hash(topic, word) for _, word in keys], np.int32),
+    )

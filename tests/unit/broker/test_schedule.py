@@ -1,0 +1,88 @@
+"""Delayed messages against real nodes in virtual time: due once, in order, across every death of a master."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger_client.aio import Message, Producer
+from dledger_client.delay import parked
+from tests.unit.client.sim_rig import Rig, until
+
+
+async def send_delayed(producer: Producer, body: bytes, level: int, queue_id: int = 0) -> None:
+    message, queue = parked(Message("t", body, tags="late", keys=f"k-{body.decode()}", delay_level=level), queue_id)
+    await producer.send(message, queue_id=queue)
+
+
+def test_a_delayed_message_comes_when_its_level_says_with_all_it_had() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        loop = rig.cluster.loop
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            start = loop.now_s
+            await send_delayed(producer, b"five", 2, queue_id=1)
+            await send_delayed(producer, b"one", 1, queue_id=1)
+            assert await consumer.fetch("t", 1, 0, wait_ms=800) == []
+            (first,) = await consumer.fetch("t", 1, 0, wait_ms=3000)
+            assert (first.body, first.tags, first.keys) == (b"one", "late", "k-one")
+            assert 1.0 <= loop.now_s - start < 1.3
+            assert not {"REAL_TOPIC", "REAL_QID", "DELAY"} & set(first.properties)
+            assert len(first.msg_id) == 32
+            (second,) = await consumer.fetch("t", 1, 1, wait_ms=8000)
+            assert second.body == b"five"
+            assert 5.0 <= loop.now_s - start < 5.3
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_delayed_messages_are_delivered_once_whoever_dies(seed: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        async with rig.producer(send_timeout_ms=20_000) as producer, rig.consumer() as consumer:
+            for number in range(30):
+                await send_delayed(producer, b"%d" % number, 1)
+                await asyncio.sleep(0.02)
+            for _ in range(3):
+                await until(lambda: rig.cluster.master() is not None)
+                victim = rig.master
+                await asyncio.sleep(rig.cluster.random.random() * 0.4)
+                rig.cluster.kill(victim)
+                await asyncio.sleep(0.2)
+                rig.cluster.start(victim)
+            bodies: list[bytes] = []
+            while len(bodies) < 30:
+                bodies += [message.body for message in await consumer.fetch("t", 0, len(bodies), 100, wait_ms=5000)]
+            assert bodies == [b"%d" % number for number in range(30)]
+            assert await consumer.fetch("t", 0, 30, wait_ms=3000) == []
+
+    Rig(seed).run(scenario)
+
+
+def test_messages_for_a_topic_that_is_gone_do_not_stop_the_others() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            message, queue = parked(Message("gone", b"x", delay_level=1), 0)
+            await admin.create_topic("gone", queues=1)
+            await producer.send(message, queue_id=queue)
+            await send_delayed(producer, b"here", 1)
+            await admin.delete_topic("gone")
+            (found,) = await consumer.fetch("t", 0, 0, wait_ms=5000)
+            assert found.body == b"here"
+
+    Rig().run(scenario)
+
+
+def test_only_the_master_runs_the_service() -> None:
+    async def scenario(rig: Rig) -> None:
+        await asyncio.sleep(0.5)
+        running = {}
+        for node_id, host in rig.cluster.hosts.items():
+            assert host.node is not None
+            running[node_id] = any("schedule on" in step for step in host.node.roles.steps)
+        assert [node_id for node_id, on in running.items() if on] == [rig.master]
+
+    Rig().run(scenario)
