@@ -37,6 +37,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.peer_stores import PeerStores
 from dledger.proposals import Payload, Proposals
+from dledger.repair import FETCH_METHOD, LogRepair, serve_entry
 from dledger.service import TaskOwner
 from dledger.settings import PeerStatus, RaftSettings, RaftStatus
 from dledger_wire.check import InvariantBrokenError, require
@@ -52,7 +53,7 @@ from dledger_wire.errors import (
     ReadOnlyError,
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from dledger_wire.rpc import Server
+from dledger_wire.rpc import CallContext, Server
 
 __all__ = ["NodeIdentity", "Payload", "RaftNode", "RaftSettings", "RaftStatus", "StateMachine"]
 
@@ -112,14 +113,23 @@ class RaftNode:
     # Life
 
     def register(self, server: Server) -> None:
-        """Serve the peers' links."""
+        """Serve the peers' links, and entries to peers whose own are damaged."""
         self._links.register(server)
+        server.add_unary(FETCH_METHOD, self._serve_entry)
+
+    async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
+        if not self._running:
+            raise NotReadyError(f"{self.identity.node_id} is not running")
+        return await serve_entry(self.identity, self.log, self.commit_index, request)
 
     async def start(self) -> None:
         """Open the log and take part.  Raises what is wrong with the folder."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
+        if self.recovery.damaged:
+            repair = LogRepair(self.identity, self._env, self._addresses, self._settings.log, limit_s=self._settings.repair_limit_s)
+            self.log, self.recovery = await repair.run(self.log, self.recovery)
         await self._stores.load()
         if self._log_opened is not None:
             await self._log_opened(self.log)

@@ -32,6 +32,8 @@ class RaftSettings:
     max_payload_bytes: int = 16 << 20
     # In the leader's log and not yet on its own disk; beyond that proposals wait.
     max_unwritten_bytes: int = 32 << 20
+    # How long a start with a damaged log asks its peers for the bytes before it gives up.
+    repair_limit_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

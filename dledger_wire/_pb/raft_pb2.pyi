@@ -343,3 +343,26 @@ class CopyChunk(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["crc", b"crc", "header_size", b"header_size", "payload", b"payload", "pos", b"pos"]) -> None: ...
 
 global___CopyChunk = CopyChunk
+
+@typing.final
+class EntryRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    ENTRY_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    group: builtins.str
+    @property
+    def entry(self) -> global___EntryIdentity: ...
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str = ...,
+        group: builtins.str = ...,
+        entry: global___EntryIdentity | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["entry", b"entry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "entry", b"entry", "group", b"group"]) -> None: ...
+
+global___EntryRequest = EntryRequest

@@ -191,7 +191,13 @@ class _MemoryChannel:
         self._connections: list[_Connection] = []
 
     async def call(self, method: str, request: bytes, *, timeout_s: float) -> bytes:
-        raise NotImplementedError("links use streams only")
+        name, handlers = self._net.servers.get(self._address, ("nobody", {}))
+        await asyncio.sleep(LATENCY_S)
+        if method not in handlers or (self._name, name) in self._net.cut:
+            raise UnreachableError(self._address)
+        answer: bytes = await asyncio.wait_for(handlers[method](request, _Context(f"memory:{self._name}", {})), timeout_s)
+        await asyncio.sleep(LATENCY_S)
+        return answer
 
     def open(self, method: str, *, metadata: Mapping[str, str] | None = None) -> ByteStream:
         found = self._net.servers.get(self._address)
@@ -404,7 +410,7 @@ class Cluster:
         for name in names or self.names:
             await self.start_one(name)
 
-    async def start_one(self, name: NodeId, *, store_id: str = "") -> RaftNode:
+    async def start_one(self, name: NodeId, *, store_id: str = "", cluster: str = "c") -> RaftNode:
         self.starts += 1
         values: dict[str, Any] = {
             "peers": self.addresses,
@@ -415,7 +421,7 @@ class Cluster:
         }
         network = self.net.process(name)
         env = Environment(clock=LoopClock(), random=random.Random(f"{name}{self.starts}"), disk=self.disks[name], network=network)
-        identity = NodeIdentity("c", "g", name, store_id or f"store-{name}", self.addresses[name])
+        identity = NodeIdentity(cluster, "g", name, store_id or f"store-{name}", self.addresses[name])
         machine = self.machines[name] = Recorder()
         node = self.nodes[name] = RaftNode(identity, RaftSettings(**values), env, machine)
         server = network.serve(self.addresses[name])

@@ -1,0 +1,143 @@
+"""Putting damaged entries right with the bytes of a peer.
+
+The files of all replicas are the same bytes, so a damaged entry is fetched from whoever has it committed, checked, and written over the
+bad bytes (which go to ``quarantine``).  Owns both ends: serving committed entries, and repairing a log that was opened with damage.
+
+A replica whose log is damaged takes no part in the group until it is whole: it neither votes nor acknowledges nor leads on a gap, since
+what is damaged may be committed, and cutting it could lose it.  When no peer can help for ``limit_s`` the start fails with the exact place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from dledger.core.types import EntryId, NodeId
+from dledger.env import Environment
+from dledger.link import NodeIdentity
+from dledger.log.config import LogConfig
+from dledger.log.entry import RawEntry, parse_entry
+from dledger.log.index_units import EntryPlace
+from dledger.log.log import Log
+from dledger.log.report import DamageKind, Finding, RecoveryReport
+from dledger.log.segment import QUARANTINE_FOLDER, log_path
+from dledger_wire import envelope
+from dledger_wire._pb import raft_pb2
+from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
+from dledger_wire.layout import segment_name
+
+FETCH_METHOD = "/dledger.v1.Raft/FetchEntry"
+FETCH_TIMEOUT_S = 5.0
+RETRY_S = 0.5
+
+_logger = logging.getLogger(__name__)
+
+
+async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data: bytes) -> bytes:
+    """The answer to a peer that asks for an entry; only what is committed here and whole is given out."""
+    request = raft_pb2.EntryRequest()
+    try:
+        request.ParseFromString(data)
+    except Exception as error:  # protobuf raises its own class
+        raise InvalidArgumentError("unreadable request for an entry") from error
+    if (request.cluster, request.group) != (identity.cluster, identity.group):
+        raise InvalidArgumentError(f"group: expected {identity.cluster}/{identity.group}, got {request.cluster}/{request.group}")
+    wanted = EntryId(request.entry.index, request.entry.term)
+    if wanted.index > commit_index or log.term_at(wanted.index) != wanted.term or wanted.index < log.first_index:
+        raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not a committed one here")
+    entries = await log.read(wanted.index, 0, wanted.index)
+    if not entries or entries[0].id != wanted:
+        raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not in the log any more")
+    return envelope.encode(raft_pb2.CopyChunk(pos=entries[0].pos), entries[0].buffers)
+
+
+class LogRepair:
+    """Repairs one node's log before the node takes part."""
+
+    def __init__(
+        self, identity: NodeIdentity, env: Environment, addresses: Mapping[NodeId, str], config: LogConfig, *, limit_s: float
+    ) -> None:
+        self._identity = identity
+        self._env = env
+        self._addresses = {node: address for node, address in addresses.items() if node != identity.node_id}
+        self._config = config
+        self._limit_ms = int(limit_s * 1000)
+
+    async def run(self, log: Log, report: RecoveryReport) -> tuple[Log, RecoveryReport]:
+        """The log opened anew without damage; StorageDamagedError names what could not be repaired, and ``log`` is closed then."""
+        deadline_ms = self._env.clock.monotonic_ms() + self._limit_ms
+        try:
+            while report.damaged:
+                _logger.error("%s: the log is %s; asking peers for the bytes", self._identity.node_id, report.summary())
+                while not await self._round(log, report):
+                    if self._env.clock.monotonic_ms() >= deadline_ms:
+                        raise self._hopeless(report.damaged[0])
+                    await asyncio.sleep(RETRY_S)
+                await log.close()
+                log, report = await Log.open(self._env.disk, self._config)
+                if report.damaged and self._env.clock.monotonic_ms() >= deadline_ms:
+                    raise self._hopeless(report.damaged[0])
+        except BaseException:
+            await log.close()
+            raise
+        _logger.warning("%s: the log is whole again, %s", self._identity.node_id, report.summary())
+        return log, report
+
+    async def _round(self, log: Log, report: RecoveryReport) -> int:
+        """Try every damaged entry once; how many were put right."""
+        repaired = 0
+        for finding in report.damaged:
+            place = log.locate(finding.index)
+            if finding.kind not in (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY) or place is None:
+                raise self._hopeless(finding)
+            entry = await self._fetch(place)
+            if entry is not None:
+                await self._write(log, entry)
+                repaired += 1
+        return repaired
+
+    async def _fetch(self, place: EntryPlace) -> RawEntry | None:
+        """The entry from the first peer that has it whole."""
+        for node, address in sorted(self._addresses.items()):
+            channel = self._env.network.connect(address)
+            try:
+                answer = await channel.call(FETCH_METHOD, self._request(place), timeout_s=FETCH_TIMEOUT_S)
+                return _checked(answer, place)
+            except DledgerError as error:
+                _logger.info("%s: %s has no entry %d for us: %s", self._identity.node_id, node, place.index, error.message)
+            finally:
+                await channel.close()
+        return None
+
+    def _request(self, place: EntryPlace) -> bytes:
+        entry = raft_pb2.EntryIdentity(index=place.index, term=place.term)
+        request = raft_pb2.EntryRequest(cluster=self._identity.cluster, group=self._identity.group, entry=entry)
+        return bytes(request.SerializeToString())
+
+    async def _write(self, log: Log, entry: RawEntry) -> None:
+        """Keep the bad bytes, then write the good ones over them."""
+        disk = self._env.disk
+        start_pos = max(segment.start_pos for segment in log.segments if segment.start_pos <= entry.pos)
+        file = await disk.open(log_path(start_pos))
+        try:
+            bad = await file.pread(entry.pos - start_pos, entry.size_bytes)
+            await disk.write_atomic(f"{QUARANTINE_FOLDER}/{segment_name(start_pos)}-{entry.pos}-repaired", bad)
+            await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
+        finally:
+            await file.close()
+        _logger.warning("%s: entry %d repaired from a peer", self._identity.node_id, entry.index)
+
+    def _hopeless(self, finding: Finding) -> StorageDamagedError:
+        text = f"{finding}; no peer could give the bytes; replace this node as a member, or put its disk right"
+        return StorageDamagedError(text, file=finding.file, pos=finding.pos, index=finding.index)
+
+
+def _checked(answer: bytes, place: EntryPlace) -> RawEntry:
+    """The entry of an answer; CorruptEntryError unless it is whole and belongs exactly where the damage is."""
+    _header, payload = envelope.decode(raft_pb2.CopyChunk, answer)
+    entry = parse_entry(memoryview(bytes(payload)))
+    found: Sequence[int] = (entry.index, entry.term, entry.pos, entry.size_bytes)
+    if found != (place.index, place.term, place.pos, place.size):
+        raise CorruptEntryError(f"entry {place.index}: a peer gave another one, {found}", index=place.index)
+    return entry

@@ -1,0 +1,119 @@
+"""A replica whose log is damaged takes no part until a peer's bytes have made it whole (rows K3, K6); strangers are refused (N15)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger.core.types import NodeId, Role
+from dledger.log.config import LogConfig
+from dledger_wire.errors import StorageDamagedError
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+
+SEGMENT = 64 << 10
+FIRST = "commitlog/00000000000000000000"
+
+
+async def filled(count: int = 60) -> tuple[Cluster, NodeId]:
+    """A group with several sealed segments on every disk, and the name of a follower."""
+    cluster = Cluster(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0), repair_limit_s=5.0)
+    await cluster.start()
+    leader = await cluster.leader()
+    for number in range(count):
+        await leader.propose(Text(f"m{number}", 4000))
+    last = leader.log.last
+    await cluster.until(lambda: all(node.log.last == last and node.commit_index == last.index for node in cluster.nodes.values()))
+    return cluster, cluster.followers(leader)[0].identity.node_id
+
+
+def flip(disk: MemoryDisk, *positions: int, path: str = FIRST) -> None:
+    for pos in positions:
+        disk.files[path][pos] ^= 0x10
+    disk.synced[path] = bytes(disk.files[path])
+
+
+@pytest.mark.parametrize("positions", [[20_000], [10], [9_000, 20_000, 20_001, 40_000]], ids=["a body", "a header", "several"])
+def test_K3_a_flipped_byte_in_a_followers_sealed_segment_is_fetched_from_a_peer(positions: list[int]) -> None:
+    async def scenario() -> None:
+        cluster, name = await filled()
+        await cluster.kill(name)
+        flip(cluster.disks[name], *positions)
+        node = await cluster.start_one(name)
+        leader = await cluster.leader()
+        assert cluster.disks[name].files[FIRST] == cluster.disks[leader.identity.node_id].files[FIRST]
+        assert node.recovery.is_clean
+        assert [path for path in cluster.disks[name].files if path.startswith("quarantine/")]
+        await leader.propose(Text("after"))
+        await cluster.until(lambda: cluster.machines[name].bodies[-1:] == [b"after"])
+        assert len(cluster.machines[name].bodies) == 61
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(30)
+        others = [other for other in cluster.names if other != name]
+        for other in cluster.names:
+            await cluster.kill(other)
+        flip(cluster.disks[name], 20_000)
+        starting = asyncio.get_running_loop().create_task(cluster.start_one(name))
+        await cluster.start(others[0])
+        await asyncio.sleep(3)
+        assert not starting.done(), "nobody has the entry committed, as far as he knows"
+        assert cluster.nodes[others[0]].role is not Role.LEADER, "one of three, the damaged one does not vote"
+        await cluster.start(others[1])
+        await starting
+        leader = await cluster.leader()
+        await leader.propose(Text("after"))
+        assert cluster.disks[name].files[FIRST] == cluster.disks[others[0]].files[FIRST]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K6_the_same_damage_on_every_copy_is_loud_and_nothing_is_dropped() -> None:
+    async def scenario() -> None:
+        cluster, _name = await filled(30)
+        for other in cluster.names:
+            await cluster.kill(other)
+            flip(cluster.disks[other], 20_000)
+        before = {other: bytes(cluster.disks[other].files[FIRST]) for other in cluster.names}
+        results = await asyncio.gather(*(cluster.start_one(other) for other in cluster.names), return_exceptions=True)
+        for result in results:
+            assert isinstance(result, StorageDamagedError)
+            assert "00000000000000000000" in str(result.details["file"])
+            assert result.details["index"] == "6"
+        assert {other: bytes(cluster.disks[other].files[FIRST]) for other in cluster.names} == before
+
+    run(scenario())
+
+
+def test_K3_a_lost_file_is_not_taken_for_an_empty_one() -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(30)
+        await cluster.kill(name)
+        del cluster.disks[name].files[FIRST]
+        with pytest.raises(StorageDamagedError, match="the file is gone"):
+            await cluster.start_one(name)
+        await (await cluster.leader()).propose(Text("the others go on"))
+
+    run(scenario())
+
+
+def test_N15_a_peer_of_another_cluster_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start(*cluster.names[:2])
+        leader = await cluster.leader()
+        stranger = await cluster.start_one(cluster.names[2], cluster="another")
+        await leader.propose(Text("x"))
+        await asyncio.sleep(5)
+        assert (stranger.leader, stranger.log.last.index) == (None, 0)
+        assert leader.role is Role.LEADER
+        await cluster.stop()
+
+    run(scenario())
+    assert any("cluster: expected" in record.message for record in caplog.records)
