@@ -25,7 +25,8 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        self._thread.run(self._inner.close())
+        if not self._thread.is_inherited:
+            self._thread.run(self._inner.close())
 
     def create_topic(self, name: str, queues: int = 0, **spec: Any) -> TopicQueues:
         """Create a topic.  TopicExistsError unless ``if_not_exists``."""

@@ -26,7 +26,8 @@ class PullConsumer:
         self.close()
 
     def close(self) -> None:
-        self._thread.run(self._inner.close())
+        if not self._thread.is_inherited:
+            self._thread.run(self._inner.close())
 
     def topic(self, name: str) -> list[TopicQueues]:
         """The queues of a topic, group by group."""

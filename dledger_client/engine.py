@@ -7,13 +7,16 @@ list operations under one lock; everything else runs on the client's event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dledger_client.delay import parked
 from dledger_client.encode import encode_messages
-from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES, Batch, Lane
+from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES, UNSENT, Batch, Lane
 from dledger_client.link import GroupLink
 from dledger_client.message import Message
 from dledger_client.outcome import Outcome, settled
@@ -24,11 +27,20 @@ from dledger_wire.errors import (
     InvalidArgumentError,
     MessageTooLargeError,
     NotSentError,
+    OutcomeUnknownError,
+    TopicNotFoundError,
     TopicPermissionError,
 )
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.message_id import UniqueIds
+from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.status import Perm
+
+REFRESH_S = 30.0
+REFRESH_PAUSE_S = 0.5
+REFRESH_TIMEOUT_MS = 5000
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,8 @@ class ProducerEngine:
         self._links: dict[str, GroupLink] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._room: list[Callable[[], object]] = []  # who waits for buffer room
+        self._refreshing: asyncio.Task[None] | None = None
+        self._doubted = asyncio.Event()  # a topic may have other queues than we think
         self._fresh: dict[str, list[Lane]] = {}  # by group: lanes that got something since the link last looked
 
     # Routes
@@ -101,6 +115,12 @@ class ProducerEngine:
         """Learn the queues of a topic.  TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering."""
         if topic in self._topics:
             return
+        await self._look_up(topic, deadline_ms)
+        if self._refreshing is None:
+            self._refreshing = self._loop.create_task(self._refresh(), name="look at topics again")
+            self._tasks.append(self._refreshing)
+
+    async def _look_up(self, topic: str, deadline_ms: int) -> None:
         found = await self.router.topic(topic, deadline_ms, fresh=True)
         lanes = [lane for queues in sorted(found, key=lambda queues: queues.group) for lane in self._lanes_of_topic(queues)]
         if not lanes:
@@ -108,6 +128,23 @@ class ProducerEngine:
         start = self.router.random.randrange(0, len(lanes))
         with self._lock:
             self._topics[topic] = TopicLanes(lanes, start)
+
+    async def _refresh(self) -> None:
+        """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_S):
+                    await self._doubted.wait()
+            self._doubted.clear()
+            for topic in list(self._topics):
+                try:
+                    await self._look_up(topic, self.router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS)
+                except (TopicNotFoundError, TopicPermissionError):
+                    with self._lock:
+                        self._topics.pop(topic, None)  # whoever sends to it next is told
+                except DledgerError as error:
+                    _logger.info("topic %s: %s", topic, error.message)
+            await asyncio.sleep(REFRESH_PAUSE_S)
 
     def _lanes_of_topic(self, queues: TopicQueues) -> list[Lane]:
         if not queues.perm & Perm.WRITE:
@@ -122,7 +159,9 @@ class ProducerEngine:
         if queues.group not in self._links:
             self._fresh[queues.group] = []
             link = self._links[queues.group] = GroupLink(self, queues.group)
-            self._tasks.append(self._loop.create_task(link.run(), name=f"produce to {queues.group}"))
+            task = self._loop.create_task(link.run(), name=f"produce to {queues.group}")
+            task.add_done_callback(self._link_ended)
+            self._tasks.append(task)
         return found
 
     def knows(self, topic: str) -> bool:
@@ -145,16 +184,20 @@ class ProducerEngine:
         wake = False
         with self._lock:
             if self.closed:
-                raise NotSentError("the producer is closed")
+                raise NotSentError("the producer is closed, or was made before the process forked")
             if self.buffered_bytes + size > self._options.max_buffered_bytes and self.buffered_bytes:
                 return None
-            topic = self._topics[message.topic]
+            topic = self._topics.get(message.topic)
+            if topic is None:
+                raise TopicNotFoundError(f"topic {message.topic} was there, and is gone or takes no more messages")
             if queue_key is not None:
                 lane = topic.by_key(queue_key)
             elif queue_id is not None:
                 lane = topic.by_queue(message.topic, queue_id)
             else:
                 lane = topic.sticky
+            if message.delay_level:
+                message, lane = self._parking_place(message, lane)
             batch = lane.open
             if batch is None:
                 batch = lane.open = self._new_batch(lane)
@@ -172,6 +215,15 @@ class ProducerEngine:
             self._wake(lane)
         return batch.outcome, index
 
+    def _parking_place(self, message: Message, lane: Lane) -> tuple[Message, Lane]:
+        """Where a delayed message waits until it may come to ``lane``.  The caller holds the lock."""
+        message, queue_id = parked(message, lane.queue_id)
+        key = (SCHEDULE_TOPIC, lane.group, queue_id)
+        found = self._lanes.get(key)
+        if found is None:
+            found = self._lanes[key] = Lane(SCHEDULE_TOPIC, lane.group, queue_id)
+        return message, found
+
     def _new_batch(self, lane: Lane) -> Batch:
         now_ms = self.router.clock.monotonic_ms()
         return Batch(lane, self._new_outcome(lane), now_ms, now_ms + self._options.send_timeout_ms)
@@ -188,8 +240,8 @@ class ProducerEngine:
         batch, lane.open = lane.open, None
         if batch is not None:
             lane.waiting.append(batch)
-        topic = self._topics[lane.topic]
-        if topic.sticky is lane:
+        topic = self._topics.get(lane.topic)
+        if topic is not None and topic.sticky is lane:
             topic.rotate()
 
     def _wake(self, lane: Lane) -> None:
@@ -250,6 +302,8 @@ class ProducerEngine:
 
         A batch that is too large as a whole, for a log of small segments, is cut in halves.
         """
+        if isinstance(error, TopicNotFoundError | TopicPermissionError | InvalidArgumentError):
+            self._doubted.set()
         count = len(batch.messages)
         if isinstance(error, MessageTooLargeError) and first_bad < 0 and count > 1:
             cuts = [0, count // 2, count]
@@ -317,14 +371,34 @@ class ProducerEngine:
         await self.flush()
         with self._lock:
             self.closed = True
-            waiting, self._room = self._room, []
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in self._links.values():
-            for batch in link.batches():
+        self._end("the producer was closed")
+
+    def forked(self) -> None:
+        """In a forked child: the loop is not here, and locks may be held by threads that are not here either."""
+        self._lock = threading.Lock()
+        self.closed = True
+
+    def _link_ended(self, task: asyncio.Task[None]) -> None:
+        """A link ends by cancellation only.  Anything else is a bug: nobody is to wait for what nobody sends any more."""
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            _logger.critical("a producer stopped by a bug", exc_info=bug)
+            self._end(f"the producer stopped by a bug ({type(bug).__name__}: {bug})")
+
+    def _end(self, why: str) -> None:
+        """Take nothing more, and fail what is left."""
+        with self._lock:
+            self.closed = True
+            waiting, self._room = self._room, []
+        for lane in self._lanes.values():
+            for batch in lane.unresolved():
                 if not batch.told and not batch.outcome.settled:
-                    batch.outcome.fail(NotSentError("the producer was closed"))
+                    if batch.first_sequence != UNSENT:
+                        batch.outcome.fail(OutcomeUnknownError(f"{why}; it may be stored"))
+                    else:
+                        batch.outcome.fail(NotSentError(f"{why}; nothing was stored"))
         for callback in waiting:
             callback()
 

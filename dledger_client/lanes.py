@@ -60,6 +60,10 @@ class Lane:
     def is_idle(self) -> bool:
         return self.open is None and not self.waiting and not self.sent
 
+    def unresolved(self) -> list[Batch]:
+        """Everything whose fate is not known, in order."""
+        return [*self.sent, *self.returned, *self.waiting, *([self.open] if self.open is not None else [])]
+
     def to_resend(self) -> Batch | None:
         """The first batch that was sent on an earlier stream and is not answered."""
         if self.renumber_from != UNSENT:

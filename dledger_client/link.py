@@ -16,6 +16,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from dledger_client.answers import garbage, parse
 from dledger_client.lanes import UNSENT, Batch, Lane
 from dledger_client.retry import PauseDrawn, may_try_again
 from dledger_wire import envelope
@@ -84,6 +85,9 @@ class GroupLink:
         """There may be something to do.  Called on the loop."""
         self._wake.set()
 
+    def _awake(self, _done: asyncio.Task[None]) -> None:
+        self._wake.set()
+
     def flush(self) -> None:
         """Send everything without lingering."""
         self._flush_all = True
@@ -95,12 +99,7 @@ class GroupLink:
 
     def batches(self) -> list[Batch]:
         """Everything not resolved."""
-        found: list[Batch] = []
-        for lane in self._lanes:
-            found += [*lane.sent, *lane.returned, *lane.waiting]
-            if lane.open is not None:
-                found.append(lane.open)
-        return found
+        return [batch for lane in self._lanes for batch in lane.unresolved()]
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -138,7 +137,7 @@ class GroupLink:
         request = broker_pb2.InitProducerRequest(producer_name=engine.group, producer_id=self._producer_id)
         deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
         answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
-        response = broker_pb2.InitProducerResponse.FromString(answer)
+        response = parse(broker_pb2.InitProducerResponse, answer, self.group)
         self._producer_id, self._epoch = response.producer_id, response.epoch
         self._restarting = False
         for lane in engine.lanes_of(self.group):
@@ -150,10 +149,14 @@ class GroupLink:
         if self._epoch < 0:
             await self._start_session()
         stream = self._engine.router.channel(address).open(PRODUCE)
-        reader = asyncio.get_running_loop().create_task(self._read(stream), name=f"produce answers of {self.group}")
-        reader.add_done_callback(lambda _: self._wake.set())
+        loop = asyncio.get_running_loop()
+        reader = loop.create_task(self._read(stream, address), name=f"produce answers of {self.group}")
+        reader.add_done_callback(self._awake)
+        # Beside this task: a leader that takes nothing any more must not keep this one from deadlines and from looking for another.
+        writing: asyncio.Task[None] | None = None
         try:
             while True:
+                self._wake.clear()
                 if reader.done():
                     reader.result()
                     raise UnreachableError(f"{address}: the produce stream ended", address=address)
@@ -161,20 +164,25 @@ class GroupLink:
                 await self._look_for_another_leader(address)
                 if self._restarting and not any(lane.sent for lane in self._lanes):
                     await self._start_session()
-                request = self._next_request()
-                if request is not None:
-                    await stream.write(request)
-                    continue
-                if self.is_idle:
-                    self._flush_all = False
-                self._wake.clear()
+                if writing is None or writing.done():
+                    if writing is not None:
+                        writing.result()
+                        writing = None
+                    request = self._next_request()
+                    if request is not None:
+                        writing = loop.create_task(stream.write(request), name=f"produce to {self.group}")
+                        writing.add_done_callback(self._awake)
+                    elif self.is_idle:
+                        self._flush_all = False
                 await self._wait()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            ending = [reader] if writing is None else [reader, writing]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
             self._requests.clear()
             self._in_flight_bytes = 0
             for lane in self._lanes:
@@ -246,13 +254,13 @@ class GroupLink:
 
     # Answers
 
-    async def _read(self, stream: ByteStream) -> None:
+    async def _read(self, stream: ByteStream, address: str) -> None:
         while (message := await stream.read()) is not None:
-            response = broker_pb2.ProduceResponse.FromString(message)
+            response = parse(broker_pb2.ProduceResponse, message, address)
             self._heard_ms = self._engine.router.clock.monotonic_ms()
             batches = self._requests.pop(response.request_id, None)
             if batches is None or len(batches) != len(response.results):
-                raise UnreachableError(f"group {self.group}: an answer to no request")
+                raise garbage(address, "a produce answer to no request")
             problem: DledgerError | None = None
             for batch, result in zip(batches, response.results, strict=True):
                 self._in_flight_bytes -= batch.size_bytes
@@ -275,7 +283,7 @@ class GroupLink:
                 self._restarting = True
             return None
         if may_try_again(error) or error.outcome_unknown:
-            if isinstance(error, NotLeaderError) and error.leader_address:
+            if isinstance(error, NotLeaderError):
                 self._engine.router.leader_is(self.group, error.leader_address)
             return error
         batch.lane.refused(batch, again=self._engine.refuse(batch, error, _first_bad(error)))

@@ -38,8 +38,16 @@ class LoopThread:
                 cls._shared = cls()
             return cls._shared
 
+    @property
+    def is_inherited(self) -> bool:
+        """Made by the process this one was forked from: its thread is not here."""
+        return self.process_id != os.getpid()
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run ``work`` on the loop and wait for it.  TimeoutError after ``timeout_s``; the work is cancelled then."""
+        if self.is_inherited:
+            work.close()
+            raise RuntimeError("this client was made before the process forked; make one of its own in each process")
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a synchronous call from a callback would wait for itself; use the asyncio clients there")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from types import TracebackType
 from typing import Self
 
 from dledger_client.aio.producer import Producer as AsyncProducer
+from dledger_client.engine import ProducerEngine
 from dledger_client.loop_thread import LoopThread
 from dledger_client.message import Message, SendResult
 from dledger_client.outcome import Outcome, SendFuture
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotSentError
 from dledger_wire.rpc import Network
+
+_engines: weakref.WeakSet[ProducerEngine] = weakref.WeakSet()
 
 
 class Producer:
@@ -47,6 +52,7 @@ class Producer:
             random=random,
         )
         self._engine = self._thread.call(lambda: self._inner.engine)
+        _engines.add(self._engine)
 
     def __enter__(self) -> Self:
         return self
@@ -98,4 +104,14 @@ class Producer:
 
     def close(self) -> None:
         """Flush, then close the connections.  Idempotent."""
-        self._thread.run(self._inner.close())
+        if not self._thread.is_inherited:
+            self._thread.run(self._inner.close())
+
+
+def _after_fork() -> None:
+    # What the parent still sends is the parent's; here nobody would.
+    for engine in list(_engines):
+        engine.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -11,13 +11,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from dledger_client.answers import garbage, parse_envelope
 from dledger_client.received import Chunk, decode_chunk
 from dledger_client.retry import until
 from dledger_client.router import Router
-from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
 from dledger_wire.error_detail import from_detail
 from dledger_wire.errors import (
+    CorruptFrameError,
     DeadlineExceededError,
     DledgerError,
     InvalidArgumentError,
@@ -95,28 +96,19 @@ class Replicas:
         """The answer of one replica to one request.  ``deadline``: seconds left for the next chunk."""
         stream = self._take(source.address)
         request.request_id, self._next_id = self._next_id, self._next_id + 1
-        whole = False
+        whole, offset = False, request.offset
         try:
             await stream.write(request.SerializeToString())
             while not whole:
                 header, payload = await self._read(stream, source, deadline())
                 if header.request_id != request.request_id:
-                    raise UnreachableError(f"{source.address}: an answer to another request", address=source.address)
+                    raise garbage(source.address, "a fetch answer to another request")
                 whole = header.end
                 if header.HasField("error"):
                     raise from_detail(header.error)
-                yield decode_chunk(
-                    request.topic,
-                    group,
-                    request.queue_id,
-                    source.node_id,
-                    count=header.count,
-                    first_offset=header.first_offset,
-                    has_offsets=header.has_offsets,
-                    payload=payload,
-                    next_offset=header.next_offset,
-                    max_offset=header.max_offset,
-                )
+                chunk = _chunk_of(request, group, source, header, payload, offset)
+                offset = chunk.next_offset
+                yield chunk
         finally:
             await self._give_back(source.address, stream, whole=whole)
 
@@ -128,7 +120,7 @@ class Replicas:
             raise UnreachableError(f"{source.node_id} at {source.address} did not answer in time", address=source.address) from None
         if message is None:
             raise UnreachableError(f"{source.address}: the fetch stream ended", address=source.address)
-        return envelope.decode(broker_pb2.FetchResponse, message)
+        return parse_envelope(broker_pb2.FetchResponse, message, source.address)
 
     def _take(self, address: str) -> ByteStream:
         idle = self._idle.get(address)
@@ -175,6 +167,30 @@ class Replicas:
         """Before all replicas are tried again: a pause, and a look at who leads."""
         await asyncio.sleep(pause_ms / 1000)
         await self._look_around(group)
+
+
+def _chunk_of(
+    request: broker_pb2.FetchRequest, group: str, source: Source, header: broker_pb2.FetchResponse, payload: memoryview, offset: int
+) -> Chunk:
+    """The chunk in an answer; UnreachableError when it is none that goes on at ``offset``, so that another replica is asked."""
+    try:
+        chunk = decode_chunk(
+            request.topic,
+            group,
+            request.queue_id,
+            source.node_id,
+            count=header.count,
+            first_offset=header.first_offset,
+            has_offsets=header.has_offsets,
+            payload=payload,
+            next_offset=header.next_offset,
+            max_offset=header.max_offset,
+        )
+    except CorruptFrameError as error:
+        raise garbage(source.address, error.message) from None
+    if chunk.count and not (offset <= chunk.offsets[0] and chunk.offsets[-1] < chunk.next_offset):
+        raise garbage(source.address, f"messages {chunk.offsets[0]} to {chunk.offsets[-1]}, then {chunk.next_offset}; asked for {offset}")
+    return chunk
 
 
 def lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dledger_client.answers import garbage, parse
 from dledger_client.retry import until
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
@@ -59,8 +60,7 @@ def parse_bootstrap(bootstrap: str) -> list[str]:
     """The addresses of ``host:port,host:port``.  Raises InvalidArgumentError."""
     addresses = list(dict.fromkeys(part.strip() for part in bootstrap.split(",") if part.strip()))
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not _is_address(address):
             raise InvalidArgumentError(f"bootstrap {bootstrap!r}: {address!r} is not host:port; expected host:port,host:port,...")
     if not addresses:
         raise InvalidArgumentError(f"bootstrap {bootstrap!r}: no address; expected host:port,host:port,...")
@@ -106,7 +106,8 @@ class Router:
     async def _ask(self, address: str, topics: Sequence[str], all_topics: bool = False) -> tuple[str, broker_pb2.MetadataResponse]:
         request = broker_pb2.MetadataRequest(topics=topics, all_topics=all_topics)
         answer = await self.channel(address).call(METADATA, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
-        response = broker_pb2.MetadataResponse.FromString(answer)
+        response = parse(broker_pb2.MetadataResponse, answer, address)
+        _check_addresses(address, response)
         self._learn(address, response)
         return address, response
 
@@ -202,7 +203,7 @@ class Router:
     def leader_is(self, group: str, address: str) -> None:
         """A node said who leads: remembered until an answer with a newer term."""
         known = self.groups.get(group)
-        if known is not None and address and known.leader_address != address:
+        if known is not None and _is_address(address) and known.leader_address != address:
             leader_id = next((node.id for node in known.nodes if node.address == address), "")
             self.groups[group] = Group(group, known.term, leader_id, address, known.nodes)
 
@@ -271,6 +272,18 @@ class Router:
                 with attempt:
                     await self._first_answer([])
         return self.groups
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+
+
+def _check_addresses(address: str, response: broker_pb2.MetadataResponse) -> None:
+    for info in response.groups:
+        for told in [node.address for node in info.nodes] + [info.leader_address] * bool(info.leader_address):
+            if not _is_address(told):
+                raise garbage(address, f"told of a node at {told!r}, which is no address")
 
 
 def _queues(info: broker_pb2.TopicInfo) -> TopicQueues:

@@ -43,8 +43,11 @@ class DledgerError(Exception):
         self.details: dict[str, str] = {key: str(value) for key, value in details.items()}
 
     def detail_int(self, name: str, default: int = -1) -> int:
-        """A numeric detail, or ``default`` when the sender did not give it."""
-        return int(self.details.get(name, default))
+        """A numeric detail, or ``default`` when the sender did not give it, or something else."""
+        try:
+            return int(self.details.get(name, default))
+        except ValueError:
+            return default
 
 
 class NotLeaderError(DledgerError):

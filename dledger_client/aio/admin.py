@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dledger_client.answers import parse
 from dledger_client.local import surroundings
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_wire._pb import admin_pb2
@@ -105,7 +106,7 @@ class Admin:
             answer = await self._router.call_leader(group, f"{ADMIN}ListTopics", b"", deadline_ms=self._deadline_ms())
             found += [
                 TopicQueues(topic.name, topic.group or group, topic.read_queues, topic.write_queues, topic.perm, "")
-                for topic in admin_pb2.TopicList.FromString(answer).topics
+                for topic in parse(admin_pb2.TopicList, answer, group).topics
             ]
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
@@ -122,9 +123,9 @@ class Admin:
     async def _status_of(self, group: str, node_id: str, address: str) -> NodeStatus:
         try:
             answer = await self._router.channel(address).call(f"{ADMIN}NodeStatus", b"", timeout_s=1.0)
+            found = parse(admin_pb2.NodeStatusReply, answer, address)
         except DledgerError:
             return NodeStatus(group, node_id, address, reachable=False)
-        found = admin_pb2.NodeStatusReply.FromString(answer)
         return NodeStatus(
             group, node_id, address, True, found.role, found.term, found.last_index, found.committed_index, found.applied_index
         )
@@ -149,5 +150,5 @@ class Admin:
             spec.group, ADMIN + method, spec.SerializeToString(), deadline_ms=self._deadline_ms(), again=repeated
         )
         self._router.forget_topic(spec.name)
-        reply = admin_pb2.TopicReply.FromString(answer)
+        reply = parse(admin_pb2.TopicReply, answer, spec.group)
         return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from dledger_client.answers import parse
 from dledger_client.local import surroundings
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas, Source, lag_or_error
@@ -105,7 +106,7 @@ class PullConsumer:
             refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
             request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
             answer = await self._router.call_leader(queues.group, OFFSETS, request, deadline_ms=self._deadline_ms())
-            for queue in broker_pb2.OffsetsResponse.FromString(answer).queues:
+            for queue in parse(broker_pb2.OffsetsResponse, answer, queues.group).queues:
                 found[queues.group, queue.queue_id] = QueueOffsets(queue.min_offset, queue.max_offset, queue.offset_for_time)
         return found
 
@@ -130,7 +131,7 @@ class PullConsumer:
         request = broker_pb2.GroupOffsetsRequest(groups=[self.group]).SerializeToString()
         for queues in await self.topic(topic):
             answer = await self._router.call_leader(queues.group, POSITIONS, request, deadline_ms=self._deadline_ms())
-            for positions in broker_pb2.GroupOffsetsResponse.FromString(answer).groups:
+            for positions in parse(broker_pb2.GroupOffsetsResponse, answer, queues.group).groups:
                 found |= {(queues.group, each.queue_id): each.offset for each in positions.offsets if each.topic == topic}
         return found
 

@@ -58,6 +58,7 @@ class Producer:
         self._engine: ProducerEngine | None = None
         self._delayed: deque[_Delayed] = deque()
         self._adding: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def engine(self) -> ProducerEngine:
@@ -138,8 +139,9 @@ class Producer:
     async def close(self) -> None:
         """Flush, then close the connections.  Idempotent."""
         engine = self._engine
-        if engine is None or engine.closed:
+        if engine is None or self._closed:
             return
+        self._closed = True
         await self.flush()
         await engine.close()
         await engine.router.close()

@@ -1,0 +1,319 @@
+"""Clients where things go wrong around them: nodes that answer nonsense or take nothing more, bugs, changed topics, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import dledger_client
+from dledger_client.aio import Message, Producer, PullConsumer
+from dledger_client.link import GroupLink
+from dledger_client.loop_thread import LoopThread
+from dledger_wire import envelope
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import (
+    DeadlineExceededError,
+    DledgerError,
+    InvalidArgumentError,
+    NotSentError,
+    OutcomeUnknownError,
+    TopicNotFoundError,
+    UnreachableError,
+)
+from dledger_wire.rpc import ByteStream, CallContext
+from tests.sim.clock import SimClock
+from tests.sim.cluster import SimCluster
+from tests.sim.loop import Process
+from tests.unit.client.sim_rig import CLIENT_IP, Rig, until
+
+ADDRESS = "10.0.2.1:1"
+JUNK = [b"", b"\xff" * 40, b"\x0d\xff\xff\xff\x7fabc", b"\x08\x96\x01" * 5]
+
+
+class ScriptedNode:
+    """One node that says it leads, and answers as the test has it."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._cluster = SimCluster(seed)
+        self.loop = self._cluster.loop
+        self._process, self._network = self._cluster.new_client(CLIENT_IP)
+        self._around = {"network": self._network, "clock": SimClock(self.loop), "random": random.Random(seed)}
+        self.metadata = broker_pb2.MetadataResponse(
+            cluster="c",
+            groups=[
+                broker_pb2.GroupInfo(
+                    name="g0", term=1, leader_id="n0", leader_address=ADDRESS, nodes=[broker_pb2.NodeInfo(id="n0", address=ADDRESS)]
+                )
+            ],
+            topics=[broker_pb2.TopicInfo(name="t", group="g0", read_queues=1, write_queues=1, perm=6, found=True)],
+        ).SerializeToString()
+        self.session = broker_pb2.InitProducerResponse(producer_id=1, epoch=0).SerializeToString()
+        self.produce: Callable[[bytes], bytes] = lambda request: b""
+        self.fetch: Callable[[bytes], bytes] = lambda request: b""
+        self.seen = 0
+
+    def producer(self, **settings: int) -> Producer:
+        return Producer(ADDRESS, "tests", **settings, **self._around)  # type: ignore[arg-type]
+
+    def consumer(self, **settings: int) -> PullConsumer:
+        return PullConsumer(ADDRESS, "tests", **settings, **self._around)  # type: ignore[arg-type]
+
+    def _answering(self, name: str) -> Callable[[ByteStream, CallContext], Awaitable[None]]:
+        async def handler(stream: ByteStream, _context: CallContext) -> None:
+            while (request := await stream.read()) is not None:
+                self.seen += 1
+                await stream.write(getattr(self, name)(request))
+
+        return handler
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def metadata(_request: bytes, _context: CallContext) -> bytes:
+            return self.metadata
+
+        async def session(_request: bytes, _context: CallContext) -> bytes:
+            return self.session
+
+        async def serve() -> None:
+            server = self._cluster.net.of(node).serve(ADDRESS)
+            server.add_unary("/dledger.v1.Broker/Metadata", metadata)
+            server.add_unary("/dledger.v1.Broker/InitProducer", session)
+            server.add_stream("/dledger.v1.Broker/Produce", self._answering("produce"))
+            server.add_stream("/dledger.v1.Broker/Fetch", self._answering("fetch"))
+            await server.start()
+
+        async def main() -> None:
+            await self.loop.spawn(node, serve(), "node")
+            await self.loop.spawn(self._process, _as_coroutine(scenario), "scenario")
+
+        node = Process("10.0.2.1", 1)
+        try:
+            self.loop.run_until_complete(asyncio.wait_for(main(), 120))
+        finally:
+            self.loop.close()
+
+
+async def _as_coroutine(scenario: Callable[[], Awaitable[None]]) -> None:
+    await scenario()
+
+
+def stored(request: bytes, first_offset: int = 0) -> broker_pb2.ProduceResponse:
+    header, _ = envelope.decode(broker_pb2.ProduceRequest, request)
+    return broker_pb2.ProduceResponse(request_id=header.request_id, results=[broker_pb2.BatchResult(first_queue_offset=first_offset)])
+
+
+@pytest.mark.parametrize("number", range(len(JUNK)))
+def test_nonsense_for_an_answer_is_a_broken_stream_and_the_batch_is_sent_again(number: int) -> None:
+    node = ScriptedNode()
+    node.produce = lambda request: JUNK[number] if node.seen <= 3 else stored(request, 7).SerializeToString()
+
+    async def scenario() -> None:
+        async with node.producer() as producer:
+            assert (await producer.send(Message("t", b"a"))).queue_offset == 7
+        assert node.seen == 4
+
+    node.run(scenario)
+
+
+def test_answers_to_no_request_or_with_too_many_results_store_nothing() -> None:
+    node = ScriptedNode()
+
+    def answer(request: bytes) -> bytes:
+        response = stored(request)
+        if node.seen == 1:
+            response.request_id += 1000
+        elif node.seen == 2:
+            response.results.add()
+        elif node.seen == 3:
+            response.results[0].error.code = "NOT_LEADER"
+            response.results[0].error.details["leader_address"] = "::: no address"
+        return response.SerializeToString()
+
+    node.produce = answer
+
+    async def scenario() -> None:
+        async with node.producer() as producer:
+            await producer.send(Message("t", b"a"))
+        assert node.seen == 4
+
+    node.run(scenario)
+
+
+def test_an_error_nobody_knows_fails_the_message_with_its_text() -> None:
+    node = ScriptedNode()
+
+    def answer(request: bytes) -> bytes:
+        response = stored(request)
+        response.results[0].error.code, response.results[0].error.message = "FROM_THE_FUTURE", "too early"
+        response.results[0].error.details["first_bad"] = "many"
+        return response.SerializeToString()
+
+    node.produce = answer
+
+    async def scenario() -> None:
+        async with node.producer() as producer:
+            with pytest.raises(DledgerError, match="too early"):
+                await producer.send(Message("t", b"a"))
+
+    node.run(scenario)
+
+
+def test_nonsense_only_ends_at_the_deadline() -> None:
+    node = ScriptedNode()
+    node.produce = lambda request: JUNK[1]
+    node.fetch = lambda request: JUNK[1]
+
+    async def scenario() -> None:
+        producer = node.producer(send_timeout_ms=1000)
+        with pytest.raises(DeadlineExceededError):
+            await producer.send(Message("t", b"a"))
+        async with node.consumer(timeout_ms=1000) as consumer:
+            with pytest.raises(UnreachableError, match=ADDRESS):
+                await consumer.fetch("t", 0, 0)
+            node.metadata = JUNK[1]
+            with pytest.raises(UnreachableError, match="MetadataResponse"):
+                await consumer.topic("t")
+            node.metadata = broker_pb2.MetadataResponse(
+                groups=[broker_pb2.GroupInfo(name="g0", leader_address="nowhere")]
+            ).SerializeToString()
+            with pytest.raises(UnreachableError, match="'nowhere', which is no address"):
+                await consumer.topic("t")
+
+    node.run(scenario)
+
+
+def test_chunks_that_cannot_be_are_refused() -> None:
+    """Sizes that do not add up, and offsets that go back: reading would not end, or give a message twice."""
+    node = ScriptedNode()
+    shapes = [
+        broker_pb2.FetchResponse(count=3, first_offset=5, next_offset=8, end=True),
+        broker_pb2.FetchResponse(count=1, first_offset=2, next_offset=3, end=True),
+        broker_pb2.FetchResponse(count=1, first_offset=5, next_offset=5, end=True),
+    ]
+    payloads = [b"abc", bytes(4), bytes(4)]
+
+    def answer(request: bytes) -> bytes:
+        which = node.seen % len(shapes)
+        response = broker_pb2.FetchResponse()
+        response.CopyFrom(shapes[which])
+        response.request_id = broker_pb2.FetchRequest.FromString(request).request_id
+        return envelope.encode(response, [payloads[which]])
+
+    node.fetch = answer
+
+    async def scenario() -> None:
+        async with node.consumer(timeout_ms=1000) as consumer:
+            with pytest.raises(UnreachableError):
+                await consumer.fetch("t", 0, 5)
+            with pytest.raises(UnreachableError):
+                await anext(consumer.read_chunks("t", 0, 5, 100))
+        assert node.seen > len(shapes)
+
+    node.run(scenario)
+
+
+def test_a_master_that_takes_nothing_more_is_left_with_a_full_connection() -> None:
+    """A paused master whose receive window is full holds the writer back; deadlines and the search for another go on."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.cluster.net.settings.window_bytes = 1000
+        await rig.topic()
+        async with rig.producer(send_timeout_ms=20_000, batch_bytes=2000) as producer, rig.consumer() as consumer:
+            await producer.send(Message("t", b"first"))
+            old = rig.cluster.hosts[rig.master]
+            assert old.process is not None
+            rig.cluster.loop.pause(old.process)
+            waiting = [producer.send_async(Message(topic="t", body=b"%04d" % number + bytes(500))) for number in range(100)]
+            started = rig.cluster.loop.now_s
+            results = [await future for future in waiting]
+            assert rig.cluster.loop.now_s - started < 8
+            rig.cluster.loop.resume(old.process)
+            assert [result.queue_offset for result in results] == list(range(1, 101))
+            found = await consumer.fetch("t", 0, 1, 1000)
+            assert [message.body[:4] for message in found] == [b"%04d" % number for number in range(100)]
+
+    Rig().run(scenario)
+
+
+def test_a_bug_in_the_sender_fails_what_waits_instead_of_leaving_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"a"))
+
+            def broken(link: GroupLink) -> bytes | None:
+                raise ZeroDivisionError("for the test")
+
+            monkeypatch.setattr(GroupLink, "_next_request", broken)
+            with pytest.raises((NotSentError, OutcomeUnknownError), match="ZeroDivisionError: for the test"):
+                await producer.send(Message("t", b"b"))
+            with pytest.raises(NotSentError, match="closed"):
+                await producer.send(Message("t", b"c"))
+
+    Rig().run(scenario)
+
+
+def test_queues_that_come_and_go_are_noticed() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        async with rig.producer() as producer, rig.admin() as admin:
+            await producer.send(Message("t", b"a"))
+            await admin.update_topic("t", read_queues=3, write_queues=3)
+            await asyncio.sleep(40)
+            assert {(await producer.send(Message("t", b"b"))).queue_id for _ in range(6)} == {0, 1, 2}
+            await admin.update_topic("t", write_queues=1)
+            refused = [producer.send_async(Message("t", b"c"), queue_id=2), producer.send_async(Message("t", b"d"), queue_id=2)]
+            await producer.flush()
+            assert all(future.exception() is not None for future in refused)
+            await asyncio.sleep(1)
+            with pytest.raises(InvalidArgumentError, match="queue 2 takes no messages; expected one of 0"):
+                await producer.send(Message("t", b"e"), queue_id=2)
+            assert {(await producer.send(Message("t", b"f"))).queue_id for _ in range(6)} == {0}
+            await admin.delete_topic("t")
+            with pytest.raises(TopicNotFoundError):
+                await producer.send(Message("t", b"g"))
+            await until(lambda: not producer.engine.knows("t"))
+
+    Rig().run(scenario)
+
+
+def test_a_forked_child_has_a_loop_of_its_own_and_cannot_use_its_parents_clients() -> None:
+    producer = dledger_client.Producer("127.0.0.1:1", send_timeout_ms=100)
+    thread = LoopThread.shared()
+    engine_lock = producer._engine._lock
+    engine_lock.acquire()  # as a thread of the parent may hold it
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_the_child(producer, thread))
+    finally:
+        engine_lock.release()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    producer.close()
+
+
+async def _answer() -> int:
+    return 42
+
+
+def _in_the_child(producer: dledger_client.Producer, parents: LoopThread) -> int:
+    """Exit code: 0 when everything is as it should be."""
+    own = LoopThread.shared()
+    if own is parents or own.run(_answer(), 10) != 42:
+        return 1
+    try:
+        producer.flush()
+        return 2
+    except RuntimeError:
+        pass
+    try:
+        producer._engine.add(Message("t", b""), None, None)
+        return 3
+    except NotSentError:
+        pass
+    producer.close()
+    return 0
