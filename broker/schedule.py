@@ -41,8 +41,9 @@ class ScheduleService:
     def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
         self._face = face
         self._failed = failed
-        levels = face.settings.cluster.broker.messageDelayLevel.split()[:LEVELS]
-        self._delays_ms = {level: parse_duration_ms(text) for level, text in enumerate(levels, 1)}
+        configured = [parse_duration_ms(text) for text in face.settings.cluster.broker.messageDelayLevel.split()]
+        # A level beyond the configured ones is the last of them, as upstream.
+        self._delays_ms = {level: configured[min(level, len(configured)) - 1] for level in range(1, LEVELS + 1)}
         self._tasks: TaskOwner | None = None
 
     async def start(self, term: int) -> None:

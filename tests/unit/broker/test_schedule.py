@@ -7,13 +7,11 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message, Producer
-from dledger_client.delay import parked
 from tests.unit.client.sim_rig import Rig, until
 
 
 async def send_delayed(producer: Producer, body: bytes, level: int, queue_id: int = 0) -> None:
-    message, queue = parked(Message("t", body, tags="late", keys=f"k-{body.decode()}", delay_level=level), queue_id)
-    await producer.send(message, queue_id=queue)
+    await producer.send(Message("t", body, tags="late", keys=f"k-{body.decode()}", delay_level=level), queue_id=queue_id)
 
 
 def test_a_delayed_message_comes_when_its_level_says_with_all_it_had() -> None:
@@ -65,9 +63,8 @@ def test_messages_for_a_topic_that_is_gone_do_not_stop_the_others() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
-            message, queue = parked(Message("gone", b"x", delay_level=1), 0)
             await admin.create_topic("gone", queues=1)
-            await producer.send(message, queue_id=queue)
+            await producer.send(Message("gone", b"x", delay_level=1))
             await send_delayed(producer, b"here", 1)
             await admin.delete_topic("gone")
             (found,) = await consumer.fetch("t", 0, 0, wait_ms=5000)
