@@ -112,6 +112,9 @@ def _error_from_status(method: str, address: str, error: grpc.aio.AioRpcError) -
         grpc.StatusCode.PERMISSION_DENIED,
     ):
         return DledgerError(f"{address} {method}: {code.name} {text}")
+    if "failed to connect to all addresses" in text:
+        reason = text.rpartition(": ")[2].lower()
+        return UnreachableError(f"{address}: {reason}", address=address, reason=reason)
     return UnreachableError(f"{address} {method}: {code.name} {text}", address=address)
 
 

@@ -35,7 +35,9 @@ async def call_leader(group: GroupConfig, method: str, request: bytes, timeout_s
     addresses = [node.address for node in group.nodes]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    last: DledgerError = UnreachableError(f"no node of group {group.name} answers at {', '.join(addresses)}")
+    last: DledgerError = UnreachableError(
+        f"no node of group {group.name} answers at {', '.join(addresses)} (are the nodes up? dledger status)"
+    )
     attempt, hint = 0, ""
     while (left := deadline - loop.time()) > 0:
         address = hint or addresses[attempt % len(addresses)]
@@ -67,7 +69,7 @@ async def call_any(group: GroupConfig, method: str, request: bytes, timeout_s: f
         try:
             return await channel.call(method, request, timeout_s=min(timeout_s, TRY_S))
         except UnreachableError as error:
-            problems.append(f"{node.id} at {node.address}: {error}")
+            problems.append(f"{node.id} at {node.address}: {error.details.get('reason') or error.message}")
         finally:
             await channel.close()
     raise UnreachableError(f"cannot reach any node of group {group.name}: {'; '.join(problems)} (are the nodes up? dledger status)")

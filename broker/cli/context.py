@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from broker.config import ClusterConfig
     from dledger_wire._pb import admin_pb2
+    from dledger_wire.errors import DledgerError
     from dledger_wire.rpc import Network
 
 T = TypeVar("T")
@@ -92,6 +93,15 @@ async def ask_nodes(config: ClusterConfig, deadline_s: float = STATUS_DEADLINE_S
     return list(await asyncio.gather(*asked))
 
 
+def _why(error: DledgerError | TimeoutError, deadline_s: float) -> str:
+    """Why a node said nothing, in a few words."""
+    from dledger_wire.errors import DeadlineExceededError
+
+    if isinstance(error, (TimeoutError, DeadlineExceededError)):
+        return f"no answer within {deadline_s:g} s"
+    return error.details.get("reason") or error.message
+
+
 async def _ask(network: Network, group: str, node_id: str, address: str, deadline_s: float) -> NodeAnswer:
     from dledger_wire._pb import admin_pb2
     from dledger_wire.errors import DledgerError
@@ -100,7 +110,7 @@ async def _ask(network: Network, group: str, node_id: str, address: str, deadlin
     try:
         reply = await asyncio.wait_for(channel.call("/dledger.v1.Admin/NodeStatus", b"", timeout_s=deadline_s), deadline_s + 0.3)
     except (DledgerError, TimeoutError) as error:
-        return NodeAnswer(group, node_id, address, None, str(error) or f"no answer within {deadline_s:g} s")
+        return NodeAnswer(group, node_id, address, None, _why(error, deadline_s))
     finally:
         await channel.close()
     status = admin_pb2.NodeStatusReply.FromString(reply)
