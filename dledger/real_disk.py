@@ -108,9 +108,14 @@ class RealFile:
     def _write_direct(self, direct: DirectWriter, pos: int, buffers: Sequence[Buffer]) -> None:
         try:
             direct.write(pos, buffers)
-        except OSError:
+        except OSError as error:
             direct.forget()
-            raise
+            if error.errno != errno.EINVAL:
+                raise
+            # Some file systems open a file for direct writes and then take none: this one is written the ordinary way from now on.
+            self._direct = self._direct_fd = None
+            direct.close()
+            _pwrite_all(self._open_fd(), pos, buffers)
 
     async def pread(self, pos: int, size: int) -> bytes:
         return await self._aside(lambda: self._read(pos, size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 from pathlib import Path
@@ -105,6 +106,25 @@ def test_a_block_behind_a_write_keeps_what_was_there_before_a_start(disk: RealDi
         file = await disk.open("log/1")
         await file.pwrite(100, [b"b" * 50])
         assert await file.pread(0, 10_000) == b"a" * 100 + b"b" * 50 + b"a" * 9850
+        await file.close()
+
+    asyncio.run(main())
+    disk.close()
+
+
+def test_a_file_system_that_takes_no_direct_writes_is_written_the_ordinary_way(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_fd: int, _data: memoryview, _pos: int) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    async def main() -> None:
+        file = await disk.open("log/1", create=True)
+        await file.pwrite(0, [b"a" * 100])
+        with monkeypatch.context() as patched:
+            patched.setattr("dledger.real_direct.os.pwrite", refuse)
+            await file.pwrite(100, [b"b" * 5000], sync=True)
+        await file.pwrite(5100, [b"c" * 10])
+        await file.allocate(20_000, fill=True)
+        assert (await file.pread(0, 6000))[:5110] == b"a" * 100 + b"b" * 5000 + b"c" * 10
         await file.close()
 
     asyncio.run(main())
