@@ -90,7 +90,7 @@ class RaftNode:
         self._tasks = TaskOwner(identity.node_id, self._fail)
         self._stores = PeerStores(env.disk, identity.node_id)
         self._configurations = ConfigurationFile(env.disk)
-        hooks = LinkHooks(encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._stores.check)
+        hooks = LinkHooks(encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._check_store)
         self._links = RaftLinks(identity, env.network, self._tasks, hooks)
         self._addresses: dict[NodeId, str] = dict(settings.peers)
         self._proposals = Proposals(
@@ -168,8 +168,10 @@ class RaftNode:
         if applied > log.last.index:
             raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
         configurations = await self._configurations.find_all(log)
-        for _index, configuration in configurations:
+        for index, configuration in configurations:
             self._addresses.update(configuration.addresses)
+            if index <= applied:
+                self._forget_stores_outside(configuration.membership)
         saved = Saved(
             hard_state=log.saved,
             terms=log.terms(),
@@ -409,8 +411,18 @@ class RaftNode:
         first = entries[0].index
         self._proposals.applied(entries[-1].index, lambda index: entries[index - first].term if index >= first else 0)
         self._driver.applied(entries[-1].index)
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIG:
+                self._forget_stores_outside(Configuration.decode(entry.body_bytes()).membership)
         if self._configurations.applied(entries):
             self._tasks.spawn(self._configurations.save(), "save-configuration")
+
+    async def _check_store(self, peer: NodeId, store_id: str) -> None:
+        await self._stores.check(peer, store_id, is_member=peer in self.membership)
+
+    def _forget_stores_outside(self, committed: Membership) -> None:
+        if self._stores.keep_only((*committed.voters, *committed.learners)):
+            self._tasks.spawn(self._stores.save(), "save-peer-stores")
 
     def _entries_added(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:

@@ -1,6 +1,6 @@
 """Which data folder each peer came with: a known voter that returns with another one has forgotten what it promised.
 
-Owns ``peers.json``.  The first store id seen of a peer is kept; another one is refused until the member is replaced.
+Owns ``peers.json``.  The first store id seen of a member is kept; another one is refused until a committed configuration left it out.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 
 from dledger.core.types import NodeId
 from dledger.env import Disk
@@ -40,26 +41,30 @@ class PeerStores:
             path = self._disk.local_path(PATH)
             raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
 
-    async def check(self, peer: NodeId, store_id: str) -> None:
-        """InvalidArgumentError when ``peer`` came with another folder before."""
+    async def check(self, peer: NodeId, store_id: str, *, is_member: bool) -> None:
+        """InvalidArgumentError when ``peer`` came with another folder before.  Only a member's folder is kept in mind."""
         if not store_id:
             raise InvalidArgumentError(f"store: {peer} gave no store id")
         known = self._stores.get(peer)
         if known is None:
-            self._stores[peer] = store_id
-            await self._save()
+            if is_member:
+                self._stores[peer] = store_id
+                await self.save()
         elif known != store_id:
             raise InvalidArgumentError(
                 f"store: {peer} comes with data folder {store_id}, but {self._own_id} knows it with {known}; "
                 "a voter whose folder was lost must be replaced as a member"
             )
 
-    async def forget(self, peer: NodeId) -> None:
-        """The member was replaced: its next store id counts."""
-        if self._stores.pop(peer, None) is not None:
-            await self._save()
+    def keep_only(self, members: Sequence[NodeId]) -> bool:
+        """A committed configuration: who is out of it may come back with another folder.  True when somebody was forgotten."""
+        gone = [peer for peer in self._stores if peer not in members]
+        for peer in gone:
+            del self._stores[peer]
+        return bool(gone)
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
+        """Write the list; a failure is told, and what is in memory counts."""
         async with self._saving:
             data = json.dumps({"stores": dict(sorted(self._stores.items()))}, indent=1).encode() + b"\n"
             try:

@@ -1,0 +1,101 @@
+"""Replacing a member whose folder was lost: removed, added as a learner, caught up, promoted (rows K12, M21)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger.core.types import Membership, NodeId, Role
+from dledger.node import RaftNode
+from dledger_wire.errors import DledgerError
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+
+TIMEOUT_S = 10
+
+
+async def change(leader: RaftNode, cluster: Cluster, voters: list[NodeId], learners: list[NodeId]) -> None:
+    """A change, asked for until it is taken."""
+    for _ in range(200):
+        try:
+            await leader.change_members(voters, learners, cluster.addresses, TIMEOUT_S)
+        except DledgerError:
+            await asyncio.sleep(0.1)
+        else:
+            return
+    raise AssertionError("the change is not taken")
+
+
+async def wiped(cluster: Cluster, name: NodeId) -> None:
+    await cluster.kill(name)
+    cluster.disks[name] = MemoryDisk()
+
+
+def test_M21_a_wiped_member_comes_back_as_a_learner_and_is_promoted() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        await leader.propose(Text("before"))
+        name = cluster.followers(leader)[0].identity.node_id
+        others = [other for other in cluster.names if other != name]
+        await wiped(cluster, name)
+        await change(leader, cluster, others, [])
+        node = await cluster.start_one(name, store_id="new folder")
+        await asyncio.sleep(2)
+        assert node.log.last.index == 0
+        await change(leader, cluster, others, [name])
+        await cluster.until(lambda: cluster.machines[name].bodies == [b"before"], "the learner catches up")
+        assert node.role is Role.LEARNER
+        await change(leader, cluster, [*others, name], [])
+        await cluster.until(lambda: node.role is Role.FOLLOWER)
+        second = next(other for other in others if other != leader.identity.node_id)
+        await cluster.kill(second)
+        await leader.propose(Text("after"))
+        assert leader.membership == Membership((*others, name))
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["the same process", "after a restart of the others"])
+def test_M21_a_wiped_member_is_refused_as_long_as_it_was_not_removed(restart: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        await leader.propose(Text("before"))
+        name = cluster.followers(leader)[0].identity.node_id
+        await wiped(cluster, name)
+        if restart:
+            for other in [other for other in cluster.names if other != name]:
+                await cluster.kill(other)
+                await cluster.start_one(other)
+        node = await cluster.start_one(name, store_id="new folder")
+        await asyncio.sleep(5)
+        assert (node.leader, node.log.last.index) == (None, 0)
+        await (await cluster.leader()).propose(Text("after"))
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_M21_a_removed_member_that_still_runs_does_not_keep_its_place() -> None:
+    """It goes on dialling; its old folder must not be what its successor is compared with."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        name = cluster.followers(leader)[0].identity.node_id
+        others = [other for other in cluster.names if other != name]
+        await change(leader, cluster, others, [])
+        await asyncio.sleep(3)
+        await wiped(cluster, name)
+        await cluster.start_one(name, store_id="new folder")
+        await change(leader, cluster, others, [name])
+        await leader.propose(Text("x"))
+        await cluster.until(lambda: cluster.machines[name].bodies == [b"x"])
+        await cluster.stop()
+
+    run(scenario())
