@@ -51,6 +51,7 @@ from dledger_wire.errors import (
     NotReadyError,
     OutcomeUnknownError,
     ReadOnlyError,
+    StorageDamagedError,
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc import CallContext, Server
@@ -108,6 +109,7 @@ class RaftNode:
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads: dict[int, asyncio.Future[int]] = {}
         self._read_token = 0
+        self._repairing: set[int] = set()
         self._running = False
 
     # Life
@@ -116,6 +118,10 @@ class RaftNode:
         """Serve the peers' links, and entries to peers whose own are damaged."""
         self._links.register(server)
         server.add_unary(FETCH_METHOD, self._serve_entry)
+
+    def _repair(self) -> LogRepair:
+        settings = self._settings
+        return LogRepair(self.identity, self._env, self._addresses, settings.log, limit_s=settings.repair_limit_s)
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -128,8 +134,7 @@ class RaftNode:
         self.failed = self._loop.create_future()
         self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
         if self.recovery.damaged:
-            repair = LogRepair(self.identity, self._env, self._addresses, self._settings.log, limit_s=self._settings.repair_limit_s)
-            self.log, self.recovery = await repair.run(self.log, self.recovery)
+            self.log, self.recovery = await self._repair().run(self.log, self.recovery)
         await self._stores.load()
         if self._log_opened is not None:
             await self._log_opened(self.log)
@@ -391,7 +396,27 @@ class RaftNode:
     # What the driver and the links tell
 
     async def _encode(self, message: Message) -> bytes | None:
-        return await self._driver.encode(message)
+        try:
+            return await self._driver.encode(message)
+        except StorageDamagedError as damage:
+            self._damage_found(damage)
+            return None  # asked for again by the peer's next answer
+
+    def _damage_found(self, damage: StorageDamagedError) -> None:
+        index = int(damage.details.get("index") or 0)
+        if index and index not in self._repairing:
+            _logger.error("%s: %s", self.identity.node_id, damage.message)
+            self._repairing.add(index)
+            self._tasks.spawn(self._repair_entry(index), "repair")
+
+    async def _repair_entry(self, index: int) -> None:
+        try:
+            await self._repair().repair_entry(self.log, index)
+        except DledgerError as error:
+            _logger.error("%s: entry %d not repaired: %s", self.identity.node_id, index, error.message)
+        finally:
+            await asyncio.sleep(1)  # not again at once when it did not help
+            self._repairing.discard(index)
 
     def _received(self, source: NodeId, data: bytes) -> None:
         if self._running:

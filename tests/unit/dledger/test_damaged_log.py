@@ -74,6 +74,29 @@ def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() ->
     run(scenario())
 
 
+def test_K3_damage_found_while_serving_a_peer_is_repaired_and_the_peer_catches_up() -> None:
+    async def scenario() -> None:
+        small = LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, cache_bytes=1 << 12)
+        cluster = Cluster(log=small)
+        await cluster.start()
+        leader = await cluster.leader()
+        late = cluster.followers(leader)[0].identity.node_id
+        await cluster.kill(late)
+        for number in range(60):
+            await leader.propose(Text(f"m{number}", 4000))
+        other = next(name for name in cluster.names if name not in (late, leader.identity.node_id))
+        await cluster.until(lambda: cluster.nodes[other].commit_index == leader.log.last.index)
+        flip(cluster.disks[leader.identity.node_id], 20_000)
+        await cluster.start_one(late)
+        await cluster.until(lambda: len(cluster.machines[late].bodies) == 60)
+        sound = cluster.disks[other].files[FIRST]
+        assert cluster.disks[leader.identity.node_id].files[FIRST] == cluster.disks[late].files[FIRST] == sound
+        assert (await cluster.leader()) is leader
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_K6_the_same_damage_on_every_copy_is_loud_and_nothing_is_dropped() -> None:
     async def scenario() -> None:
         cluster, _name = await filled(30)
