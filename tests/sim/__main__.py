@@ -1,45 +1,147 @@
-"""Runs scenarios from the command line: one seed with its trace, or many seeds for a soak.
+"""Runs scenarios: one seed with its trace, a range of seeds, or fresh seeds for as long as told.
 
-python -m tests.sim kill-the-leader --seed 17 --trace
-python -m tests.sim everything --seeds 0:5000
+scripts/sim --scenario kill-the-leader --seed 17 --trace trace.txt
+scripts/sim --scenario everything --seeds 0:1000
+scripts/soak --minutes 30
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import multiprocessing
+import random
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
-from tests.sim.scenarios import SCENARIOS, run
+from tests.sim.scenarios import SCENARIOS, replay_command, run
+
+WORKERS = 2
+BATCH = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed, as it travels between processes; no problems: it passed."""
+
+    scenario: str
+    seed: int
+    steps: int
+    events: int
+    problems: tuple[str, ...]
+
+
+def outcome_of(scenario: str, seed: int, keep: Sequence[int] | None = None) -> Outcome:
+    """Run it, and take whatever it raises for a problem."""
+    try:
+        result = run(scenario, seed, keep=keep)
+    except Exception as error:  # the seed matters more than the kind
+        return Outcome(scenario, seed, 0, 0, (f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])))
+    return Outcome(scenario, seed, result.steps, result.events, result.anomalies)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("scenario", choices=sorted(SCENARIOS))
-    parser.add_argument("--seed", type=int, help="run this one and show what came of it")
-    parser.add_argument("--seeds", default="0:100", metavar="FROM:TO", help="run all of these (TO is not one of them)")
-    parser.add_argument("--trace", action="store_true", help="print every delivery and fault")
+    parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="which (a soak without it takes all in turn)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--seed", type=int, help="run this one and show what came of it")
+    what.add_argument("--seeds", metavar="FROM:TO", help="run all of these (TO is not one of them); 0:100 unless told")
+    what.add_argument("--minutes", type=float, help="run fresh seeds for so long")
+    parser.add_argument("--trace", metavar="FILE", nargs="?", const="-", help="with --seed: write all that happens there (-: print)")
+    parser.add_argument("--keep", metavar="N,N", help="with --seed: carry out only these faults of the plan (none: no fault)")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: leave faults out as long as it still fails")
     arguments = parser.parse_args()
-    if arguments.seed is not None:
-        result = run(arguments.scenario, arguments.seed, readable=arguments.trace, sink=print if arguments.trace else None)
-        print(result)
-        return 1 if result.anomalies else 0
-    first, upto = (int(part) for part in arguments.seeds.split(":"))
-    start, bad = time.monotonic(), 0
+    logging.disable(logging.CRITICAL)  # what dying nodes log helps nobody; the trace does
+    if arguments.seed is None:
+        return _run_many(_jobs(arguments), by=None if arguments.minutes is None else time.monotonic() + arguments.minutes * 60)
+    if arguments.scenario is None:
+        parser.error("--seed needs --scenario")
+    keep = _positions(arguments.keep)
+    if arguments.shrink:
+        return shrink(arguments.scenario, arguments.seed)
+    return _run_one(arguments.scenario, arguments.seed, keep, arguments.trace)
+
+
+def _positions(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    return [] if text == "none" else [int(part) for part in text.split(",")]
+
+
+def _run_one(scenario: str, seed: int, keep: Sequence[int] | None, trace: str | None) -> int:
+    lines: list[str] = []
+    sink: Callable[[str], None] = print if trace == "-" else lines.append
+    try:
+        result = run(scenario, seed, keep=keep, readable=trace is not None, sink=sink if trace is not None else None)
+    finally:
+        if trace not in (None, "-"):
+            Path(trace).write_text("\n".join(lines) + "\n")
+            print(f"{len(lines)} lines in {trace}")
+    for position, fault in enumerate(result.faults):
+        print(f"fault {position}: {fault}")
+    print(f"{result.acknowledged} acknowledged, {result.read} read meanwhile, {result.committed} entries, {result.leaders} leaders")
+    print(f"{result.events} events, {result.steps} core steps, {result.virtual_s - 1000:.3f} s, trace {result.trace_hash:08x}")
+    for anomaly in result.anomalies:
+        print(f"ANOMALY {anomaly}")
+    return 1 if result.anomalies else 0
+
+
+# Many seeds
+
+
+def _jobs(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    names = [arguments.scenario] if arguments.scenario is not None else sorted(SCENARIOS)
+    if arguments.minutes is not None:
+        fresh = random.SystemRandom()
+        while True:
+            yield from ((name, fresh.randrange(1 << 32)) for name in names)
+    first, upto = (int(part) for part in (arguments.seeds or "0:100").split(":"))
     for seed in range(first, upto):
-        try:
-            result = run(arguments.scenario, seed)
-            problems = list(result.anomalies)
-        except BaseException as error:  # the seed matters more than the kind
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            problems = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]
-        if problems:
-            bad += 1
-            print(f"seed {seed}: " + "\n  ".join(problems), flush=True)
+        yield from ((name, seed) for name in names)
+
+
+def _run_many(jobs: Iterator[tuple[str, int]], *, by: float | None) -> int:
+    """On all cores; every failing seed at once, with the command that shows it."""
+    start, done, bad, steps, events = time.monotonic(), 0, 0, 0, 0
+    with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+        while (batch := list(islice(jobs, BATCH))) and (by is None or time.monotonic() < by):
+            for outcome in pool.imap_unordered(_job, batch):
+                done, steps, events = done + 1, steps + outcome.steps, events + outcome.events
+                if outcome.problems:
+                    bad += 1
+                    print("\n  ".join([f"FAILED {replay_command(outcome.scenario, outcome.seed)}", *outcome.problems]), flush=True)
     took_s = time.monotonic() - start
-    print(f"{arguments.scenario}: {upto - first} seeds, {bad} bad, {took_s:.1f} s ({took_s / max(1, upto - first) * 1e3:.0f} ms a seed)")
+    rates = f"{done / took_s:.1f} seeds, {steps / took_s:.0f} core steps, {events / took_s:.0f} events a second"
+    print(f"{done} seeds, {bad} bad, {took_s:.1f} s: {rates}")
     return 1 if bad else 0
+
+
+def _job(job: tuple[str, int]) -> Outcome:
+    return outcome_of(*job)
+
+
+# Shrinking
+
+
+def shrink(scenario: str, seed: int) -> int:
+    """Leave out one fault after the other as long as the run still fails; says which remain."""
+    faults = len(run(scenario, seed, keep=[]).faults)
+    keep = list(range(faults))
+    found = outcome_of(scenario, seed)
+    if not found.problems:
+        print("it does not fail")
+        return 0
+    for position in range(faults):
+        fewer = [other for other in keep if other != position]
+        tried = outcome_of(scenario, seed, fewer)
+        if tried.problems:
+            keep, found = fewer, tried
+    print("\n  ".join([f"{len(keep)} of {faults} faults are needed: {replay_command(scenario, seed, keep)}", *found.problems]))
+    return 1
 
 
 if __name__ == "__main__":

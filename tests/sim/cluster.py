@@ -165,7 +165,8 @@ class SimCluster:
 
     def problems(self) -> list[str]:
         """What nodes stopped with, and what nobody caught."""
-        found = [f"{host.node_id}: {problem!r}" for host in self.hosts.values() for problem in host.problems]
+        found = list(self.invariants.violations)
+        found += [f"{host.node_id}: {problem!r}" for host in self.hosts.values() for problem in host.problems]
         return found + [str(context.get("exception") or context["message"]) for context in self.loop.unhandled]
 
 

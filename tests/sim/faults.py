@@ -270,6 +270,27 @@ def plan_blackout(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_split(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The master is cut off from the others but not from clients, so that logs part; then others die while they come together again."""
+    plan = []
+    for _ in range(draw.randint(2, 4)):
+        plan.append(Fault("isolate", 0.05 + draw.random() * 0.3, (LEADER,), 0.2 + draw.random() * 1.5, blocks=draw.random() < 0.6))
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            victim = draw.choice((LEADER, *names))
+            lasts_s = draw.random() * draw.choice((0.05, 0.5))
+            plan.append(Fault(draw.choice(("kill", "power")), draw.random() * 0.5, (victim,), lasts_s, draw.choice(list(Loss))))
+    return plan
+
+
+def plan_storm(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Machines lose power and are back at once, again and again, so that elections meet voters that have just been away."""
+    plan = []
+    for _ in range(draw.randint(8, 20)):
+        victims = (draw.choice((LEADER, *names)),)
+        plan.append(Fault("power", draw.random() * 0.12, victims, draw.random() * 0.02, draw.choice((Loss.NOTHING_KEPT, Loss.SUBSET))))
+    return plan
+
+
 def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
     kinds = draw.sample(sorted(STRIKES), draw.randint(2, 8))

@@ -15,7 +15,7 @@ from broker.node import BrokerNode
 from tests.checkers.append_log import check
 from tests.sim.cluster import SimCluster
 from tests.sim.disk import DiskSettings
-from tests.sim.faults import POLL_S, Fault, carry_out, plan_blackout, plan_everything, plan_kill_the_leader
+from tests.sim.faults import POLL_S, Fault, carry_out, plan_blackout, plan_everything, plan_kill_the_leader, plan_split, plan_storm
 from tests.sim.invariants import check_logs_match
 from tests.sim.network import NetworkSettings
 from tests.sim.workload import Workload
@@ -67,6 +67,10 @@ def _rough_network(draw: random.Random) -> NetworkSettings:
     )
 
 
+def _slow_network(draw: random.Random) -> NetworkSettings:
+    return NetworkSettings(delay_jitter_s=draw.choice((0.0007, 0.01, 0.03)), slow_chance=draw.choice((0.0, 0.1)))
+
+
 def _any_disk(draw: random.Random) -> DiskSettings:
     return DiskSettings(sync_s=draw.choice((0.0008, 0.01, 0.03)))
 
@@ -74,6 +78,8 @@ def _any_disk(draw: random.Random) -> DiskSettings:
 SCENARIOS = {
     "kill-the-leader": Scenario(plan_kill_the_leader, network=lambda draw: NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))),
     "blackout": Scenario(plan_blackout, disk=_any_disk),
+    "split": Scenario(plan_split, messages=60, nodes=(3, 3, 5), network=_rough_network),
+    "storm": Scenario(plan_storm, nodes=(3, 3, 5), network=_slow_network, disk=_any_disk),
     "everything": Scenario(
         plan_everything, messages=60, queues=3, nodes=(3, 3, 3, 5), read_chance=1.0, network=_rough_network, disk=_any_disk
     ),
@@ -141,10 +147,10 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
         cluster.ensure_running(node_id)
     await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
     await producing
-    await _until(cluster, lambda: _is_settled(cluster), LEADER_LIMIT_S, "replicas do not come together")
     workload.stop_reading()
     await asking
     await reading
+    await _until(cluster, lambda: _is_settled(cluster), LEADER_LIMIT_S, "replicas do not come together")
     if cluster.problems():
         return
     nodes = _nodes(cluster)
