@@ -40,6 +40,7 @@ KNOWN = (
     "fetchBytes",
     "readTimeoutMs",
 )
+WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs")
 # Spark adds these by itself.
 _SPARK_OWN = ("path", "paths")
 
@@ -71,15 +72,24 @@ class ReadOptions:
     read_timeout_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Everything a write needs to know; ``topic`` is empty when every row names its own."""
+
+    bootstrap: str
+    topic: str
+    send_timeout_ms: int
+
+
 class _Given:
     """The options as given, looked up without regard to case, with typed and checked reading."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], known_names: tuple[str, ...] = KNOWN) -> None:
         self._values = {key.lower(): value for key, value in options.items()}
-        known = {name.lower() for name in (*KNOWN, *_SPARK_OWN)}
+        known = {name.lower() for name in (*known_names, *_SPARK_OWN)}
         for key in sorted(self._values):
             if key not in known:
-                raise InvalidArgumentError(f"option {key}: unknown; expected one of {', '.join(KNOWN)}")
+                raise InvalidArgumentError(f"option {key}: unknown; expected one of {', '.join(known_names)}")
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._values.get(name.lower(), default)
@@ -137,6 +147,12 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         fetch_bytes=given.number("fetchBytes", 32 << 20, least=64 << 10),
         read_timeout_ms=given.number("readTimeoutMs", 120_000, least=100),
     )
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a write."""
+    given = _Given(options, WRITE_KNOWN)
+    return WriteOptions(given.text("bootstrap"), given.optional("topic") or "", given.number("sendTimeoutMs", 120_000, least=100))
 
 
 def parse_trigger_limit(options: Mapping[str, str]) -> int:

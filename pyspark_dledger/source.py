@@ -5,15 +5,15 @@ Owns the wiring only: options to schema, and to the reader that plans and reads.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from pyspark_dledger.options import parse_read_options, parse_trigger_limit, wanted_columns
+from pyspark_dledger.options import parse_read_options, parse_trigger_limit, parse_write_options, wanted_columns
 from pyspark_dledger.schema import columns_of, ddl
 
 
 class DefaultSource(DataSource):
-    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default."""
+    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default; batch writes."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,3 +31,8 @@ class DefaultSource(DataSource):
         from pyspark_dledger.stream import StreamReader
 
         return StreamReader(parse_read_options(self.options, columns_of(schema)), parse_trigger_limit(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_dledger.writer import BatchWriter
+
+        return BatchWriter(schema, parse_write_options(self.options), overwrite=overwrite)
