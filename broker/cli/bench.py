@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
     bench = typer.Typer(help="Measure: produce, consume, latency, failover.", no_args_is_help=True, rich_markup_mode=None)
     bench.command("produce", epilog="Example: dledger bench produce --messages 1000000 --size 100")(produce)
     bench.command("consume", epilog="Example: dledger bench consume --follower")(consume)
-    bench.command("latency")(latency)
+    bench.command("latency", epilog="Example: dledger bench latency --messages 1000")(latency)
     bench.command("failover", epilog="Example: dledger bench failover --rounds 5")(failover)
     app.add_typer(bench, name="bench")
 

@@ -23,7 +23,7 @@ STOP_TIMEOUT_S = 30.0
 
 def register(app: typer.Typer) -> None:
     app.command("up", epilog="Examples: dledger up | dledger up --config cluster-configs/local-3.yaml --data /tmp/d")(up)
-    app.command("down", epilog="Example: dledger down --data /tmp/d")(down)
+    app.command("down", epilog="Example: dledger down --data data")(down)
 
 
 def up(

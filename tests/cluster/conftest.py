@@ -30,7 +30,7 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
     yield make
     for cluster in made:
-        cluster.kill_all()
+        cluster.end()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -68,6 +69,13 @@ class Cluster(PrivateCluster):
         """Read the topic from its start by the command line until ``count`` messages came or nothing comes any more."""
         arguments = ("consume", topic, "--group", "t", "--from", "first", "--max", str(count), "--idle-exit", "3", *options)
         return [line.encode() for line in self.cli_ok(*arguments, timeout_s=timeout_s).splitlines()]
+
+    def end(self) -> None:
+        """Kill every node, also those that ``dledger up`` started."""
+        self.kill_all()
+        for pid in self.local.running().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def log_text(self, node_id: str) -> str:
         return self.local.log_file(node_id).read_text(errors="replace")

@@ -72,7 +72,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str]) -> None:
     assert result.stdout == ""
 
 
-def test_help_is_quick_and_every_command_has_one() -> None:
+def test_help_is_quick_and_names_every_command() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-X", "importtime", "-m", "broker.cli", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
@@ -80,7 +80,6 @@ def test_help_is_quick_and_every_command_has_one() -> None:
     assert heavy == []
     for name in ("up", "down", "node", "status", "topic", "produce", "consume", "leader", "member", "verify", "dump", "bench"):
         assert f" {name} " in result.stdout
-        assert "Example" in dledger(name, "--help").stdout or name in ("topic", "leader", "member", "bench")
 
 
 def test_status_of_a_cluster_that_is_down_keeps_its_rows_and_is_quick(tmp_path: Path) -> None:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import shutil
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from broker.data_folder import holder_pid
 from tests.cluster.harness import Cluster, dledger, listening_addresses, send_garbage
 
 
 @pytest.fixture
-def idle(make_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """A cluster that ``dledger up`` is to start; whatever it started ends with the test."""
-    made = make_cluster()
-    yield made
-    for node_id in made.local.node_ids():
-        pid = holder_pid(str(made.data / node_id))
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+def idle(make_cluster: Callable[..., Cluster]) -> Cluster:
+    """A cluster that ``dledger up`` is to start."""
+    return make_cluster()
 
 
 def pids(cluster: Cluster) -> dict[str, int]:
