@@ -66,6 +66,8 @@ class AdminService:
         group = self._face.settings.group.name
         if spec.group not in ("", group):
             raise InvalidArgumentError(f"this node serves group {group}, not {spec.group}")
+        if is_system_topic(spec.name):
+            raise InvalidArgumentError(f"topic {spec.name} belongs to the system; expected a name of your own", topic=spec.name)
         return {"name": spec.name, "read_queues": spec.read_queues, "write_queues": spec.write_queues, "perm": spec.perm}
 
     async def _change_topic(self, kind: str, arguments: dict[str, Any]) -> bytes:

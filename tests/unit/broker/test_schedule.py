@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message, Producer
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import SCHEDULE_TOPIC
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -81,5 +83,18 @@ def test_only_the_master_runs_the_service() -> None:
             assert host.node is not None
             running[node_id] = any("schedule on" in step for step in host.node.roles.steps)
         assert [node_id for node_id, on in running.items() if on] == [rig.master]
+
+    Rig().run(scenario)
+
+
+def test_system_topics_are_neither_shown_nor_changed_by_users() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin:
+            assert [topic.topic for topic in await admin.list_topics()] == ["t"]
+            with pytest.raises(InvalidArgumentError, match="belongs to the system"):
+                await admin.delete_topic(SCHEDULE_TOPIC, group="g0")
+            with pytest.raises(InvalidArgumentError, match="belongs to the system"):
+                await admin.create_topic("rmq_sys_mine")
 
     Rig().run(scenario)
