@@ -47,10 +47,10 @@ def register(app: typer.Typer) -> None:
 
 
 @contextlib.contextmanager
-def _cluster(config: str | None) -> Iterator[ClusterConfig]:
-    """The cluster to measure: the one given, or a private one for the time of the bench."""
+def _cluster(config: str | None) -> Iterator[tuple[ClusterConfig, Path | None]]:
+    """The cluster to measure: the one given, or a private one for the time of the bench, with the folder of its data."""
     if config or config_path(None) != str(SHIPPED_CONFIG):
-        yield load_config(config)
+        yield load_config(config), None
         return
     from broker.cli.private_cluster import PrivateCluster
 
@@ -58,7 +58,7 @@ def _cluster(config: str | None) -> Iterator[ClusterConfig]:
     try:
         with PrivateCluster(folder) as cluster:
             cluster.start()
-            yield cluster.config
+            yield cluster.config, folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -85,8 +85,8 @@ def produce(
 ) -> None:
     """Send from one process without waiting, and check the acknowledgement of every message."""
     body = _body(size)
-    with _cluster(config) as cluster:
-        announce(cluster, f"{messages} messages of {len(body)} B, one process, send_async")
+    with _cluster(config) as (cluster, folder):
+        announce(cluster, f"{messages} messages of {len(body)} B, one process, send_async", folder)
         figures = _produce(cluster.bootstrap(), topic, body, messages, queues)
     figures.show("acknowledged", as_json=as_json, size=len(body))
     if figures.failed:
@@ -155,13 +155,13 @@ def consume(
 ) -> None:
     """Fetch and decode messages in one process; what is missing in the bench topic is produced before the clock starts."""
     body = _body(size)
-    with _cluster(config) as cluster:
+    with _cluster(config) as (cluster, folder):
         bootstrap = cluster.bootstrap()
         _make_topic(bootstrap, topic, queues)
         missing = messages - run(_stored(bootstrap, topic))
         if missing > 0:
             _produce(bootstrap, topic, body, missing, queues)
-        announce(cluster, f"{messages} messages, one process, decoded, from {'followers' if follower else 'the leader'}")
+        announce(cluster, f"{messages} messages, one process, decoded, from {'followers' if follower else 'the leader'}", folder)
         figures = run(_consume(bootstrap, topic, messages, "follower" if follower else "leader"))
     figures.show("consumed", as_json=as_json)
 
@@ -204,8 +204,8 @@ def latency(
 ) -> None:
     """Send one message at a time, each after the acknowledgement of the one before."""
     body = _body(size)
-    with _cluster(config) as cluster:
-        announce(cluster, f"{messages} messages of {len(body)} B, one at a time")
+    with _cluster(config) as (cluster, folder):
+        announce(cluster, f"{messages} messages of {len(body)} B, one at a time", folder)
         _make_topic(cluster.bootstrap(), topic, 4)
         figures = run(_latency(cluster.bootstrap(), topic, body, messages))
     figures.show("acknowledged", as_json=as_json, size=len(body))

@@ -95,7 +95,7 @@ def measure_failovers(rounds: int, body: bytes, rate: float) -> FailoverResult:
     try:
         with PrivateCluster(folder) as cluster:
             cluster.start()
-            announce(cluster.config, f"kill -9 of the leader, {rounds} rounds, {rate:g} messages of {len(body)} B a second")
+            announce(cluster.config, f"kill -9 of the leader, {rounds} rounds, {rate:g} messages of {len(body)} B a second", folder)
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topic(TOPIC, queues=QUEUES)
             with Producer(cluster.bootstrap, group="dledger-bench", send_timeout_ms=30_000) as producer:

@@ -69,10 +69,10 @@ def percentiles(values: Sequence[float]) -> dict[float, float]:
     return {mark: ordered[min(len(ordered) - 1, int(len(ordered) * mark / 100))] for mark in PERCENTILES}
 
 
-def banner(config: ClusterConfig, what: str) -> str:
-    """Settings and machine on one line, so that two results can be compared."""
+def banner(config: ClusterConfig, what: str, folder: Path | None) -> str:
+    """Settings and machine on one line, so that two results can be compared.  ``folder``: where the nodes' data lies, if we know."""
     nodes = len(config.all_nodes())
-    place = _file_system(Path.cwd())
+    place = _file_system(folder) if folder else "data of running nodes"
     return (
         f"{nodes} node{'s' if nodes != 1 else ''}, {config.store.flushDiskType}, {what}; "
         f"{os.cpu_count()} CPU, {place}, Python {platform.python_version()}, dledger {_version()}"
@@ -128,5 +128,7 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def announce(config: ClusterConfig, what: str) -> None:
-    note(banner(config, what))
+def announce(config: ClusterConfig, what: str, folder: Path | None = None) -> None:
+    note(banner(config, what, folder))
+    if folder and _file_system(folder).startswith("tmpfs"):
+        note(f"{folder} is in memory: syncs cost nothing there (set TMPDIR to a folder on a disk)")
