@@ -34,9 +34,24 @@ def surroundings(bootstrap: str, network: Network | None, clock: Clock | None, r
     """What was given, and this machine's for the rest."""
     if network is not None:
         return Surroundings(network, clock or SystemClock(), random or system_random(), "127.0.0.1:0", 1)
+    return Surroundings(_own_network(), clock or SystemClock(), random or system_random(), f"{own_address(bootstrap)}:0", os.getpid())
+
+
+_network_made_in = 0  # the process that first made a network of its own
+
+
+def _own_network() -> Network:
+    """This machine's network.  RuntimeError in a child of a process that used one: gRPC does not survive a fork, calls would hang."""
+    global _network_made_in
+    if _network_made_in not in (0, os.getpid()):
+        raise RuntimeError(
+            "this process was forked from one that had used a client already, and gRPC does not survive that; "
+            "make the first client after the fork, or start the process anew (multiprocessing: spawn)"
+        )
     from dledger_wire.mixed_network import MixedNetwork
 
-    return Surroundings(MixedNetwork(), clock or SystemClock(), random or system_random(), f"{own_address(bootstrap)}:0", os.getpid())
+    _network_made_in = os.getpid()
+    return MixedNetwork()
 
 
 def own_address(bootstrap: str) -> str:

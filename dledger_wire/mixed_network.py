@@ -114,6 +114,8 @@ class MixedChannel:
             if error.code == DledgerError.code:
                 return _GRPC_ONLY
             raise UnreachableError(f"{self._address}: {error.message}", address=self._address) from None
+        if not (answer.isdigit() and len(answer) <= 5 and 0 < int(answer) < 65536):
+            raise UnreachableError(f"{self._address}: told {answer[:20]!r} for the port of its streams", address=self._address)
         return int(answer)
 
     def forget(self) -> None:
