@@ -1,4 +1,4 @@
-"""Whole nodes and clients in virtual time, many seeds: nothing acknowledged is lost, doubled, changed or reordered.
+"""Whole nodes and clients in virtual time, many seeds of every scenario; the same seed gives the same run; faults put in are found.
 
 A failure prints the seed and the command that replays it with its trace.
 """
@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-import store.sequences
-from dledger.core.effects import Effect, Send
-from dledger.core.replication import Replication
-from dledger.driver import Driver
-from tests.sim.scenarios import run
+from tests.sim.mutations import MUTATIONS, Mutation, seeds_until_found
+from tests.sim.scenarios import SCENARIOS, replay_command, run
 
-KILL_THE_LEADER_SEEDS = 1000
-CHUNK = 50
+CHUNK = 20
+SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60}
 
 
 @pytest.fixture(autouse=True)
@@ -32,28 +27,29 @@ def quiet() -> Iterator[None]:
 
 def assert_clean(scenario: str, seed: int) -> None:
     result = run(scenario, seed)
-    assert not result.anomalies, f"{result.anomalies}\nreplay: .venv/bin/python -m tests.sim {scenario} --seed {seed} --trace"
+    assert not result.anomalies, f"{result.anomalies}\nreplay: {replay_command(scenario, seed)}"
+    assert result.acknowledged > 0
+    assert result.committed > 0
 
 
-@pytest.mark.parametrize("first", range(0, KILL_THE_LEADER_SEEDS, CHUNK))
-def test_killing_the_leader_loses_nothing(first: int) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "first"), [(scenario, first) for scenario, seeds in SEEDS.items() for first in range(0, seeds, CHUNK)]
+)
+def test_nothing_acknowledged_is_lost_doubled_changed_or_reordered(scenario: str, first: int) -> None:
     for seed in range(first, first + CHUNK):
-        assert_clean("kill-the-leader", seed)
+        assert_clean(scenario, seed)
 
 
-@pytest.mark.parametrize("first", range(0, 200, CHUNK))
-def test_a_blackout_loses_nothing(first: int) -> None:
-    for seed in range(first, first + CHUNK):
-        assert_clean("blackout", seed)
+# Seeds that failed once: (scenario, seed).  1979 and 30 were the harness's own, the others are told in test_findings.py.
+FAILED_ONCE = (("everything", 1035), ("everything", 1090), ("everything", 1125), ("everything", 1160), ("everything", 1979), ("split", 30))
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
-def test_all_faults_together_lose_nothing(first: int) -> None:
-    for seed in range(first, first + 25):
-        assert_clean("everything", seed)
+@pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)
+def test_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
+    assert_clean(scenario, seed)
 
 
-@pytest.mark.parametrize("scenario", ["kill-the-leader", "blackout", "everything"])
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 @pytest.mark.parametrize("seed", [3, 11])
 def test_the_same_seed_gives_the_same_trace_byte_for_byte(scenario: str, seed: int) -> None:
     traces: list[list[str]] = [[], []]
@@ -67,46 +63,14 @@ def test_different_seeds_give_different_traces() -> None:
     assert len({run("kill-the-leader", seed).trace_hash for seed in range(5)}) == 5
 
 
-# The simulator has to find faults that are put in on purpose; each of these breaks a promise in a small way.
+def test_a_fault_left_out_of_a_plan_leaves_the_others_as_they_are() -> None:
+    whole = run("everything", 5)
+    less = run("everything", 5, keep=[1])
+    assert whole.faults == less.faults
+    assert whole.trace_hash != less.trace_hash
+    assert not less.anomalies
 
 
-def caught_within(scenario: str, seeds: int) -> bool:
-    for seed in range(seeds):
-        try:
-            if run(scenario, seed).anomalies:
-                return True
-        except (AssertionError, RuntimeError, TimeoutError):
-            return True
-    return False
-
-
-def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    execute = Driver._execute
-
-    def hasty(self: Driver, effect: Effect) -> None:
-        execute(self, replace(effect, after_sync=False) if isinstance(effect, Send) else effect)
-
-    monkeypatch.setattr(Driver, "_execute", hasty)
-    assert caught_within("blackout", 60)
-
-
-def test_committing_entries_of_older_terms_by_counting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = Replication._maybe_commit
-
-    def reckless(self: Replication) -> None:
-        start, self.term_start = self.term_start, 0
-        try:
-            commit(self)
-        finally:
-            self.term_start = start
-
-    monkeypatch.setattr(Replication, "_maybe_commit", reckless)
-    assert caught_within("kill-the-leader", 60)
-
-
-def test_forgetting_what_a_producer_has_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(*_: Any) -> store.sequences.Verdict:
-        return store.sequences.FRESH
-
-    monkeypatch.setattr(store.sequences, "judge", forgetful)
-    assert caught_within("kill-the-leader", 60)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_fault_put_in_on_purpose_is_found(mutation: Mutation) -> None:
+    assert seeds_until_found(mutation) is not None

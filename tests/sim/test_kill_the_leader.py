@@ -1,0 +1,18 @@
+"""A thousand groups lose their leader under load, and nothing acknowledged is lost, doubled, changed or reordered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.test_runs import assert_clean, quiet
+
+__all__ = ["quiet"]
+
+SEEDS = 1000
+CHUNK = 50
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_killing_the_leader_loses_nothing(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        assert_clean("kill-the-leader", seed)
