@@ -47,17 +47,26 @@ class ScheduleService:
         self._tasks: TaskOwner | None = None
 
     async def start(self, term: int) -> None:
-        """See to it that the topic is there, then serve every level."""
-        arguments = {"name": SCHEDULE_TOPIC, "read_queues": LEVELS, "write_queues": LEVELS, "if_not_exists": True}
-        await self._face.raft.propose(self._face.store.command(CREATE, arguments))
-        self._tasks = TaskOwner(f"schedule in term {term}", self._failed)
-        for level, delay_ms in self._delays_ms.items():
-            self._tasks.spawn(self._serve(level, delay_ms), f"level {level}")
+        """Begin; what the service needs of the log (a full disk may refuse it for a while) is not waited for here."""
+        tasks = self._tasks = TaskOwner(f"schedule in term {term}", self._failed)
+        tasks.spawn(self._begin(tasks), "begin")
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
             await tasks.stop()
+
+    async def _begin(self, tasks: TaskOwner) -> None:
+        """See to it that the topic is there, then serve every level."""
+        while self._face.store.topics.get(SCHEDULE_TOPIC) is None:
+            arguments = {"name": SCHEDULE_TOPIC, "read_queues": LEVELS, "write_queues": LEVELS, "if_not_exists": True}
+            try:
+                await self._face.raft.propose(self._face.store.command(CREATE, arguments))
+            except DledgerError as error:
+                _logger.info("the schedule topic waits: %s", error.message)
+                await asyncio.sleep(RETRY_S)
+        for level, delay_ms in self._delays_ms.items():
+            tasks.spawn(self._serve(level, delay_ms), f"level {level}")
 
     async def _serve(self, level: int, delay_ms: int) -> None:
         while True:
