@@ -106,7 +106,8 @@ class Group:
 
     async def settle(self) -> None:
         async with asyncio.timeout(15):
-            while len({len(self.machines[name].bodies) for name in self.nodes}) > 1:  # noqa: ASYNC110
+            # Whole logs, applied: a no-op of a new term is on its way to the others too.
+            while len({(node.log.last.index, self.machines[name].applied_index) for name, node in self.nodes.items()}) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
