@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,11 +53,17 @@ def free_addresses(count: int) -> list[str]:
     return addresses
 
 
-async def whole_log(node: RaftNode) -> list[bytes]:
-    entries: list[bytes] = []
-    while len(entries) < node.log.last.index:
-        entries += [b"".join(entry.buffers) for entry in await node.log.read(len(entries) + 1, 16 << 20, node.log.last.index)]
-    return entries
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def log_digests(node: RaftNode, upto_index: int) -> list[str]:
+    """One digest an entry: of what stands in the log's files, headers and all."""
+    digests: list[str] = []
+    while len(digests) < upto_index:
+        for entry in await node.log.read(len(digests) + 1, 16 << 20, upto_index):
+            digests.append(digest(b"".join(entry.buffers)))
+    return digests
 
 
 class Group:
@@ -104,38 +111,49 @@ class Group:
                 except (BusyError, NotLeaderError, OutcomeUnknownError):
                     await asyncio.sleep(0.02)
 
-    async def settle(self) -> None:
+    async def stop_all(self) -> None:
+        for name in list(self.nodes):
+            await self.stop(name)
+
+    async def settle(self) -> int:
+        """Wait until every replica has applied the same; returns that index.  A busy machine may elect anew at any time after."""
         async with asyncio.timeout(15):
-            # Whole logs, applied: a no-op of a new term is on its way to the others too.
-            while len({(node.log.last.index, self.machines[name].applied_index) for name, node in self.nodes.items()}) > 1:  # noqa: ASYNC110
+            while True:
+                applied = {machine.applied_index for machine in self.machines.values()}
+                committed = max(node.status().commit_index for node in self.nodes.values())
+                if applied == {committed}:
+                    return committed
                 await asyncio.sleep(0.01)
+
+
+async def replicate_change_leaders_and_restart(group: Group) -> None:
+    for name in group.peers:
+        await group.start(name)
+    bodies = [bytes([n]) * (n * 40_000 + 1) for n in range(60)]
+    await asyncio.gather(*[group.write(body) for body in bodies[:20]])
+    first = (await group.leader()).identity.node_id
+    await group.stop(first)
+    await asyncio.gather(*[group.write(body) for body in bodies[20:40]])
+    second = (await group.leader()).identity.node_id
+    assert second != first
+    await group.start(first)
+    await group.settle()  # only a replica that has caught up can take over
+    assert await (await group.leader()).transfer(first, 10) == first
+    await asyncio.gather(*[group.write(body) for body in bodies[40:]])
+    upto = await group.settle()
+    applied = b"".join(group.machines[first].bodies)  # an entry joins what waited together
+    assert [n for n, body in enumerate(bodies) if body not in applied] == []
+    digests = [await log_digests(node, upto) for node in group.nodes.values()]
+    assert digests[0] == digests[1] == digests[2], "replicas are byte-identical"
 
 
 def test_a_group_replicates_changes_leaders_and_restarts(tmp_path: Path) -> None:
     async def scenario() -> None:
         group = Group(tmp_path)
-        for name in group.peers:
-            await group.start(name)
-        bodies = [bytes([n]) * (n * 40_000 + 1) for n in range(60)]
-        await asyncio.gather(*[group.write(body) for body in bodies[:20]])
-        first = (await group.leader()).identity.node_id
-        await group.stop(first)
-        await asyncio.gather(*[group.write(body) for body in bodies[20:40]])
-        second = (await group.leader()).identity.node_id
-        assert second != first
-        await group.start(first)
-        await group.settle()  # only a replica that has caught up can take over
-        await (await group.leader()).transfer(first, 10)
-        assert (await group.leader()).identity.node_id == first
-        await asyncio.gather(*[group.write(body) for body in bodies[40:]])
-        await group.settle()
-        applied = [b"".join(group.machines[name].bodies) for name in group.nodes]
-        assert applied[0] == applied[1] == applied[2]
-        for body in bodies:
-            assert body in applied[0]
-        contents = [await whole_log(node) for node in group.nodes.values()]
-        assert contents[0] == contents[1] == contents[2], "replicas are byte-identical"
-        for name in list(group.nodes):
-            await group.stop(name)
+        try:
+            async with asyncio.timeout(90):
+                await replicate_change_leaders_and_restart(group)
+        finally:
+            await group.stop_all()
 
-    asyncio.run(asyncio.wait_for(scenario(), 90))
+    asyncio.run(scenario())

@@ -1,0 +1,27 @@
+"""What every test layer shares: a failed comparison of something huge is reported by its sizes, not by a diff that takes hours."""
+
+from __future__ import annotations
+
+import pytest
+
+MAX_DIFF_BYTES = 200_000
+
+
+def rough_size(value: object) -> int:
+    """Bytes of text or data inside ``value``, counted until it is clear that a diff would be too long."""
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        return len(value)
+    size = 0
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        for item in value.items() if isinstance(value, dict) else value:
+            size += 8 + rough_size(item)
+            if size > MAX_DIFF_BYTES:
+                break
+    return size
+
+
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
+    sizes = rough_size(left), rough_size(right)
+    if max(sizes) <= MAX_DIFF_BYTES:
+        return None
+    return [f"{type(left).__name__} {op} {type(right).__name__}, of at least {sizes[0]} and {sizes[1]} bytes: too long to show"]
