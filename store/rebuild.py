@@ -52,28 +52,48 @@ async def rebuild_files(
 ) -> None:
     """Write the named files of the named queues anew, in one pass over the log.
 
-    ``created``: where each topic began; batches before that belonged to a deleted topic of the same name.  Memory: the files that the
-    pass is inside of.
+    ``created``: where each topic began; batches before that belonged to a deleted topic of the same name.  Memory: one file a queue.
     """
-    pending: dict[tuple[QueueKey, int], Units] = {}
-    for key, (queue, numbers) in wanted.items():
-        for number in numbers:
-            first, upto = queue.file_range(number)
-            pending[key, number] = fillers(upto - first)
+    jobs = {key: _QueueJob(queue, numbers) for key, (queue, numbers) in wanted.items()}
     async for pos, batch in scan_batches(log, log.first_index, upto_index):
-        key = (batch.topic, batch.queue_id)
-        if key not in wanted or pos < created.get(batch.topic, 0):
-            continue
-        queue, _ = wanted[key]
-        first, count = batch.first_queue_offset, batch.count
-        size = queue.files.file_units
-        for number in range(first // size, (first + count - 1) // size + 1):
-            target = pending.get((key, number))
-            if target is None:
-                continue
-            start = number * size
-            low, high = max(first, start), min(first + count, start + len(target))
+        job = jobs.get((batch.topic, batch.queue_id))
+        if job is not None and pos >= created.get(batch.topic, 0):
+            await job.add(pos, batch)
+    for job in jobs.values():
+        await job.finish()
+
+
+class _QueueJob:
+    """The files of one queue that are to be written anew; its batches come in the order of their offsets."""
+
+    def __init__(self, queue: ConsumeQueue, numbers: list[int]) -> None:
+        self._queue = queue
+        self._waiting = sorted(numbers)
+        self._units: Units | None = None  # of the first waiting file, once the log has something for it
+
+    async def add(self, pos: int, batch: BatchView) -> None:
+        first, end, size = batch.first_queue_offset, batch.first_queue_offset + batch.count, self._queue.files.file_units
+        while self._waiting and self._waiting[0] * size < end:
+            start = self._waiting[0] * size
+            units = self._open()
+            low, high = max(first, start), min(end, start + len(units))
             if low < high:
-                target[low - start : high - start] = batch_units(pos, batch)[low - first : high - first]
-    for (key, number), units in pending.items():
-        await wanted[key][0].replace_file(number, units)
+                units[low - start : high - start] = batch_units(pos, batch)[low - first : high - first]
+            if end < start + size:
+                return
+            await self._write()
+
+    async def finish(self) -> None:
+        while self._waiting:
+            await self._write()
+
+    def _open(self) -> Units:
+        if self._units is None:
+            first, upto = self._queue.file_range(self._waiting[0])
+            self._units = fillers(upto - first)
+        return self._units
+
+    async def _write(self) -> None:
+        units = self._open()
+        await self._queue.replace_file(self._waiting.pop(0), units)
+        self._units = None

@@ -1,10 +1,10 @@
 """Snapshots of the derived state: config/*.json in RocketMQ's shapes, and config/applied.json that says which log index they hold.
 
-Owns the order of writing and the choice at start.  applied.json names each file of its snapshot with a checksum and is replaced last, so a
-crash in between leaves the older snapshot whole: what it names is in the file or in its ``.bak``.  A damaged newest snapshot falls
-back to the one before.
+Owns the order of writing and the choice at start.  applied.json names each file of its snapshot with a checksum.  It steps back first and
+its successor comes last, so a crash in between leaves the snapshot before whole: what it names is in the file or in its ``.bak``.  A
+damaged newest snapshot falls back to the one before, and never takes its place.
 
-    topics.json -> topics.json.bak | new topics.json | applied.json -> applied.json.bak | new applied.json
+    applied.json -> applied.json.bak | topics.json -> topics.json.bak | new topics.json | new applied.json
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from dledger.env import Disk
 from dledger_wire.checksum import crc32c
+from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
 from store.consume_queue import QueueMark
 from store.sequences import QueueKey
 
@@ -36,6 +37,7 @@ class Snapshot:
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     queues: dict[QueueKey, QueueMark] = field(default_factory=dict)
     sequences: list[Any] = field(default_factory=list)
+    queue_file_units: int = QUEUE_UNITS_PER_FILE
 
 
 def config_path(name: str) -> str:
@@ -50,7 +52,13 @@ class Snapshots:
         self._current: dict[str, bytes] = {}  # what stands in each section's file
         self._backups: dict[str, bytes] = {}
         self._named: set[int] = set()  # checksums of the files that the snapshots found name
+        self._is_good = False  # applied.json and everything it names
         self.damaged: list[str] = []  # files that were found unusable at start
+
+    @property
+    def newest_is_good(self) -> bool:
+        """Whether what was written last could be read; else what is found is older than the rest of the folder."""
+        return self._is_good
 
     async def load(self) -> list[Snapshot]:
         """The good snapshots, newest first."""
@@ -62,6 +70,7 @@ class Snapshots:
             snapshot = await self._parse(name, data)
             if snapshot is not None:
                 found.append(snapshot)
+                self._is_good |= name == APPLIED
         for name in found[0].sections if found else ():
             # Only what a snapshot needs counts as content: a damaged file is overwritten, never copied to its backup.
             for table, suffix in ((self._current, ""), (self._backups, BACKUP)):
@@ -72,6 +81,9 @@ class Snapshots:
 
     async def save(self, snapshot: Snapshot) -> None:
         """Make ``snapshot`` the newest; what its queues name must be durable already."""
+        if self._is_good:
+            self._is_good = False
+            await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
         checksums = {}
         for name, data in snapshot.sections.items():
             content = _encode(data)
@@ -83,9 +95,8 @@ class Snapshots:
             if old != content:
                 await self._disk.write_atomic(config_path(name), content)
                 self._current[name] = content
-        if await self._disk.exists(config_path(APPLIED)):
-            await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
         await self._disk.write_atomic(config_path(APPLIED), _encode_applied(snapshot, checksums))
+        self._is_good = True
 
     async def _read(self, name: str) -> bytes | None:
         try:
@@ -106,15 +117,22 @@ class Snapshots:
         snapshot, checksums = parsed
         self._named.update(checksums.values())
         for section, checksum in checksums.items():
-            for candidate in (section, section + BACKUP):
-                content = await self._read(candidate)
-                if content is not None and crc32c(content) == checksum:
-                    snapshot.sections[section] = json.loads(content)
-                    break
-            else:
+            content = await self._matching(section, checksum)
+            # Beside applied.json itself stands exactly what it names; beside the one before, a newer file may stand already.
+            if content is None or (name == APPLIED and content != await self._read(section)):
                 self.damaged.append(self._disk.local_path(config_path(section)))
+            if content is None:
                 return None
+            snapshot.sections[section] = json.loads(content)
         return snapshot
+
+    async def _matching(self, section: str, checksum: int) -> bytes | None:
+        """The file of a section, or its backup, whichever has that checksum."""
+        for candidate in (section, section + BACKUP):
+            content = await self._read(candidate)
+            if content is not None and crc32c(content) == checksum:
+                return content
+        return None
 
 
 def _encode(data: Any) -> bytes:
@@ -136,6 +154,7 @@ def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
             "storeTimestamp": snapshot.store_ms,
             "messages": snapshot.messages,
             "files": checksums,
+            "queueFileUnits": snapshot.queue_file_units,
             "queues": queues,
             "producers": snapshot.sequences,
         }
@@ -156,6 +175,7 @@ def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
         for topic, queue_id, low, high, first_file, last_end_pos, crcs in fields["queues"]:
             snapshot.queues[(topic, queue_id)] = QueueMark(low, high, first_file, crcs, last_end_pos)
         snapshot.sequences = fields["producers"]
+        snapshot.queue_file_units = fields.get("queueFileUnits", QUEUE_UNITS_PER_FILE)
         return snapshot, fields["files"]
     except (ValueError, KeyError, TypeError):
         return None

@@ -107,6 +107,7 @@ class MessageStore:
             sections={section.file_name: section.dump() for section in self._state.sections},
             queues={queue.key: queue.mark() for queue in self.queues},
             sequences=self.sequences.dump(),
+            queue_file_units=self.settings.queue_file_units,
         )
 
     # The log's state machine

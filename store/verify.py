@@ -17,13 +17,11 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
 from dledger_wire.frame import decode_frame
 from dledger_wire.java_hash import java_hash
-from dledger_wire.layout import parse_segment_name
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from store.consume_queue import QueueMark
 from store.persistence import ABORT_PATH
 from store.queue_files import QueueFiles, Units, queue_folder
 from store.sequences import QueueKey
-from store.settings import StoreSettings
 from store.snapshots import Snapshot, Snapshots
 
 OPEN_FILES = 16
@@ -40,16 +38,17 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
     if not found:
         return
     files = FilePool(disk, OPEN_FILES)
+    clean = snapshots.newest_is_good and not await disk.exists(ABORT_PATH)
     try:
-        async for finding in _Check(disk, files, clean=not await disk.exists(ABORT_PATH)).run(found[0]):
+        async for finding in _Check(disk, files, clean=clean).run(found[0]):
             yield finding
     finally:
         await files.close()
 
 
 class _Check:
-    """``clean``: the store ended in order, so that the files are exactly what the snapshot says.  After a crash a topic may have been
-    deleted or made anew since."""
+    """``clean``: the store ended in order and this is its newest snapshot, so that the files are exactly what it says.  Else more was
+    written since, and a topic may have been deleted or made anew."""
 
     def __init__(self, disk: Disk, files: FilePool, *, clean: bool) -> None:
         self._disk = disk
@@ -59,24 +58,12 @@ class _Check:
 
     async def run(self, snapshot: Snapshot) -> AsyncIterator[Finding]:
         self._log_starts = (await list_starts(self._disk, LOG_FOLDER))[0]
-        file_units = await self._file_units(snapshot)
         for key, mark in snapshot.queues.items():
-            files = QueueFiles(self._disk, self._files, queue_folder(*key), file_units)
+            files = QueueFiles(self._disk, self._files, queue_folder(*key), snapshot.queue_file_units)
             for number, checksum in enumerate(mark.crcs, mark.first_file):
                 finding = await self._file(key, mark, files, number, checksum)
                 if finding is not None:
                     yield finding
-
-    async def _file_units(self, snapshot: Snapshot) -> int:
-        """How many units a file has: told by the names of the files, since a folder is checked without its configuration."""
-        for key, mark in snapshot.queues.items():
-            names = await self._disk.list(queue_folder(*key))
-            starts = sorted(start for name in names if (start := parse_segment_name(name)) is not None)
-            if starts and mark.first_file:
-                return starts[0] // mark.first_file // QUEUE_UNIT_SIZE
-            if len(starts) > 1 and len(starts) == len(mark.crcs):
-                return (starts[1] - starts[0]) // QUEUE_UNIT_SIZE
-        return StoreSettings().mappedFileSizeConsumeQueue // QUEUE_UNIT_SIZE
 
     async def _file(self, key: QueueKey, mark: QueueMark, files: QueueFiles, number: int, checksum: int) -> Finding | None:
         first = number * files.file_units

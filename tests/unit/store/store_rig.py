@@ -1,0 +1,218 @@
+"""What the tests of the store share: a store over a real log on the crash disk, without Raft: whoever appends also commits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from dledger.core.types import EntryId, EntryKind
+from dledger.env import Disk, Environment, Network
+from dledger.log.config import LogConfig
+from dledger.log.entry import RawEntry
+from dledger.log.log import Log
+from dledger_wire.batch import Sequence64, encode_batch
+from dledger_wire.check import require
+from dledger_wire.frame import Frame, decode_frame, encode_frame
+from dledger_wire.java_hash import java_hash, key_hash
+from dledger_wire.layout import ENTRY_HEADER_SIZE
+from store.message_log import BatchOutcome, PreparedBatches, PreparedCommand
+from store.queue_files import Units
+from store.sequences import QueueKey
+from store.settings import StoreSettings
+from store.store import MessageStore
+
+LOG = LogConfig(segment_bytes=4096, cache_bytes=2000, verify_bytes=None, fill_window_bytes=0, units_sync_delay_ms=0, piece_bytes=512)
+# Nothing happens by itself: the tests flush and save when they want to.
+NEVER_MS = 1_000_000_000
+TINY = StoreSettings(
+    mappedFileSizeConsumeQueue=7 * 20,
+    flushIntervalConsumeQueue=NEVER_MS,
+    snapshot_interval_ms=NEVER_MS,
+    queue_tail_units=5,
+    open_files_limit=4,
+    store_host="10.1.2.3:7000",
+)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(scenario(), 60)
+
+    asyncio.run(bounded())
+
+
+class StepClock:
+    """A millisecond passes with every look."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        self.now_ms += 1
+        return self.now_ms
+
+
+def frames_of(topic: str, queue_id: int, bodies: Sequence[bytes], **fields: Any) -> list[Frame]:
+    """Messages; ``tags``, ``keys`` and ``unique`` are lists as long as ``bodies``."""
+    tags, keys, unique = (fields.get(name) or [""] * len(bodies) for name in ("tags", "keys", "unique"))
+    frames = []
+    for body, tag, key, unique_key in zip(bodies, tags, keys, unique, strict=True):
+        named = {"UNIQ_KEY": unique_key, "TAGS": tag, "KEYS": key}
+        properties = {name: value for name, value in named.items() if value}
+        frames.append(Frame(queue_id, 0, 0, body, topic, properties, born_timestamp=1))
+    return frames
+
+
+def batch_of(topic: str, queue_id: int, bodies: Sequence[bytes], *, sequence: Sequence64 | None = None, **fields: Any) -> bytes:
+    """One batch record as a client sends it."""
+    messages = frames_of(topic, queue_id, bodies, **fields)
+    packed = [encode_frame(message) for message in messages]
+    words = [(number, word) for number, message in enumerate(messages) for word in message.properties.get("KEYS", "").split()]
+    unique = [message.properties.get("UNIQ_KEY") for message in messages]
+    return encode_batch(
+        topic,
+        queue_id,
+        b"".join(packed),
+        np.array([len(frame) for frame in packed], np.uint32),
+        np.array([java_hash(message.properties.get("TAGS", "")) for message in messages], np.int32),
+        np.array([key_hash(topic, key) if key else 0 for key in unique], np.int32),
+        key_owners=np.array([number for number, _ in words], np.uint32),
+        key_hashes=np.array([key_hash(topic, word) for _, word in words], np.int32),
+        sequence=sequence,
+    )
+
+
+class StoreRig:
+    """One replica that is its own majority: ``append`` seals into the log, ``commit`` syncs and applies."""
+
+    def __init__(self, log: Log, store: MessageStore, disk: Disk) -> None:
+        self.log = log
+        self.store = store
+        self.disk = disk
+        self.term = max(1, log.last.term)
+
+    @classmethod
+    async def open(cls, disk: Disk, settings: StoreSettings = TINY, *, log: LogConfig = LOG, clock: StepClock | None = None) -> StoreRig:
+        """Open log and store, and apply what the snapshot does not hold."""
+        opened, report = await Log.open(disk, log)
+        require(not report.damaged, "a damaged log: %s", report.damaged)
+        env = Environment(clock or StepClock(), random.Random(0), disk, cast(Network, None))
+        store = MessageStore(settings, env, role_changed=lambda _event: None, failed=_fail)
+        rig = cls(opened, store, disk)
+        await store.recover(opened)
+        await rig.apply(opened.last.index)
+        store.become_master(rig.term)
+        return rig
+
+    def append(self, payload: PreparedBatches | PreparedCommand) -> EntryId:
+        size = ENTRY_HEADER_SIZE + payload.size_bytes
+        pos = self.log.place(size)
+        index = self.log.last.index + 1
+        entry = self.log.encode(self.term, EntryKind.NORMAL, payload.seal(pos + ENTRY_HEADER_SIZE, index, self.term))
+        require(entry.pos == pos and entry.size_bytes == size, "entry at %d of %d bytes", entry.pos, entry.size_bytes)
+        self.log.append(entry)
+        return entry.id
+
+    def promise(self) -> None:
+        """What a node does before its first entry of a term."""
+        self.log.save_hard_state(self.term, None)
+
+    async def sync(self) -> None:
+        await self.log.flush(sync=True)
+
+    async def apply(self, upto: int) -> None:
+        """Apply up to entry ``upto``, in batches as a node does."""
+        while self.store.applied_index < upto:
+            await self.store.apply(await self.log.read(self.store.applied_index + 1, 1500, upto))
+
+    async def commit(self) -> None:
+        await self.sync()
+        await self.apply(self.log.last.index)
+
+    async def send(self, records: bytes) -> list[BatchOutcome]:
+        """Store a payload and commit it."""
+        prepared = self.store.prepare(records)
+        if prepared.size_bytes:
+            self.append(prepared)
+        await self.commit()
+        return prepared.outcomes
+
+    async def command(self, kind: str, **arguments: Any) -> dict[str, Any]:
+        prepared = self.store.command(kind, arguments)
+        self.append(prepared)
+        await self.commit()
+        return prepared.result()
+
+    async def topic(self, name: str = "t", queues: int = 2) -> None:
+        self.promise()
+        await self.command("create_topic", name=name, write_queues=queues)
+
+    async def save(self) -> bool:
+        """Write a snapshot now."""
+        persistence = self.store._persistence
+        require(persistence is not None, "the store is not open")
+        return bool(persistence is not None and await persistence.save())
+
+    @property
+    def saved_index(self) -> int:
+        persistence = self.store._persistence
+        return persistence.saved_index if persistence is not None else 0
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.log.close()
+
+    async def entries(self) -> list[RawEntry]:
+        entries: list[RawEntry] = []
+        while (index := self.log.first_index + len(entries)) <= self.log.last.index:
+            entries += await self.log.read(index, 4096, self.log.last.index)
+        return entries
+
+    async def units(self, key: QueueKey) -> Units:
+        """Every unit of a queue, through its files and memory."""
+        queue = self.store.queues.get(key)
+        if queue is None:
+            return np.empty(0)
+        pieces = []
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            pieces.append(await queue.read(offset, 1000))
+            offset += len(pieces[-1])
+        return np.concatenate(pieces) if pieces else np.empty(0)
+
+    async def read_all(self, key: QueueKey, *, max_bytes: int = 700) -> list[Frame]:
+        """Every message of a queue, through the store's reads."""
+        low, high = self.store.reader.bounds(*key)
+        frames: list[Frame] = []
+        while low + len(frames) < high:
+            chunk = await self.store.read(*key, low + len(frames), max_bytes=max_bytes)
+            require(chunk.count, "nothing at %d of %d", low + len(frames), high)
+            data, at = b"".join(chunk.frames), 0
+            for _ in range(chunk.count):
+                frames.append(decode_frame(data, at))
+                at += frames[-1].total_size
+            require(at == len(data), "%d bytes of frames, %d bytes", at, len(data))
+        return frames
+
+    def state(self) -> dict[str, Any]:
+        """Everything derived, as the next snapshot would name it."""
+        snapshot = self.store._capture()
+        marks = {key: (mark.min_offset, mark.max_offset, mark.last_end_pos) for key, mark in snapshot.queues.items()}
+        return {
+            "index": snapshot.index,
+            "messages": snapshot.messages,
+            "sections": snapshot.sections,
+            "sequences": snapshot.sequences,
+            "queues": marks,
+        }
+
+
+def _fail(error: BaseException) -> None:
+    raise error
