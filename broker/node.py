@@ -24,6 +24,7 @@ from broker.services.metadata import MetadataService
 from broker.services.offsets import OffsetsService
 from broker.services.produce import ProduceService
 from broker.services.producers import ProducerService
+from broker.services.retry import RetryService
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
 from dledger.env import Environment
@@ -101,6 +102,7 @@ class BrokerNode:
             OffsetsService(face),
             ProducerService(face),
             GroupService(face),
+            RetryService(face),
             AdminService(face, self._process, self.identity.store_id),
             HealthService(self._serving),
         )

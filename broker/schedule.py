@@ -12,17 +12,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import numpy as np
-
 from broker.services.face import ServiceFace
 from broker.units import parse_duration_ms
 from dledger.service import TaskOwner
 from dledger_wire.errors import DledgerError
-from dledger_wire.frame import Frame, decode_frame, frame_positions
+from dledger_wire.frame import Frame
 from dledger_wire.names import SCHEDULE_TOPIC
 from store.delays import ADVANCE, LEVELS
-from store.delivery import Together, batches_of, real_message
-from store.read import Chunk
+from store.delivery import Together, batches_of, frames_of, real_message
 from store.topics import CREATE
 
 BATCH_MESSAGES = 500
@@ -85,7 +82,7 @@ class ScheduleService:
         if not chunk.count:
             await store.wait_for_messages(SCHEDULE_TOPIC, level - 1, offset, LONGEST_SLEEP_S)
             return
-        waiting = _frames(chunk)
+        waiting = frames_of(chunk)
         now_ms = clock.wall_ms()
         due = [frame for frame in waiting if frame.store_timestamp + delay_ms <= now_ms]
         if not due:
@@ -101,9 +98,3 @@ class ScheduleService:
         batches = store.prepare(batches_of(messages)) if messages else None
         command = store.command(ADVANCE, {"level": level, "offset": next_offset})
         await self._face.raft.propose(Together(batches, command))
-
-
-def _frames(chunk: Chunk) -> list[Frame]:
-    data = b"".join(chunk.frames)
-    sizes = np.frombuffer(chunk.sizes, ">u4")
-    return [decode_frame(data, position, check_crc=False) for position in frame_positions(sizes).tolist()]

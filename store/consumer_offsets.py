@@ -26,6 +26,7 @@ class ConsumerOffsets:
 
     def __init__(self, topic_exists: Callable[[str], bool]) -> None:
         self._topic_exists = topic_exists
+        self.on_reset: Callable[[str, str, int], None] | None = None  # told of every queue that a group was taken elsewhere in
         self._offsets: dict[GroupTopic, dict[int, int]] = {}
 
     def groups(self) -> list[str]:
@@ -35,6 +36,10 @@ class ConsumerOffsets:
     def of(self, group: str) -> dict[str, dict[int, int]]:
         """Topic -> queue -> offset of one group; empty for one nobody knows."""
         return {topic: dict(queues) for (name, topic), queues in self._offsets.items() if name == group}
+
+    def position(self, group: str, topic: str, queue_id: int) -> int:
+        """The next message a group reads in a queue; 0 for one it never committed."""
+        return self._offsets.get((group, topic), {}).get(queue_id, 0)
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: one made again starts without readers."""
@@ -58,6 +63,8 @@ class ConsumerOffsets:
         for topic, queue_id, offset in offsets:
             queues = self._offsets.setdefault((group, topic), {})
             queues[queue_id] = offset if back else max(offset, queues.get(queue_id, 0))
+            if back and self.on_reset is not None:
+                self.on_reset(group, topic, queue_id)
         return {"group": group, "count": len(offsets)}
 
     def dump(self) -> dict[str, Any]:

@@ -7,17 +7,21 @@ goes, everything else (body, unique id, keys, birth) stays.  Used by whoever del
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from dledger.env import Buffer
 from dledger_wire.batch import encode_batch
-from dledger_wire.frame import Frame, encode_frame
+from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
 from dledger_wire.java_hash import cached_java_hash, key_hash
+from dledger_wire.names import SCHEDULE_TOPIC
 from store.message_log import PreparedBatches, PreparedCommand
+from store.read import Chunk
 
 REAL_TOPIC, REAL_QUEUE, DELAY = "REAL_TOPIC", "REAL_QID", "DELAY"
+NO_HOST = "0.0.0.0:0"
 _PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY)
 
 
@@ -38,26 +42,41 @@ class Together:
         return buffers
 
 
+def frames_of(chunk: Chunk) -> list[Frame]:
+    """The messages of a chunk that was read here."""
+    data = b"".join(chunk.frames)
+    sizes = np.frombuffer(chunk.sizes, ">u4")
+    return [decode_frame(data, position, check_crc=False) for position in frame_positions(sizes).tolist()]
+
+
+def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> Frame:
+    """The message as it is stored once more somewhere else: its place and times are to be stamped, everything of its producer stays."""
+    return replace(
+        frame,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp=0,
+        store_host=NO_HOST,
+        properties=properties,
+        reconsume_times=reconsume_times,
+    )
+
+
+def parked(message: Frame, level: int) -> Frame:
+    """The message as it waits in the schedule topic for a delay level; ``real_message`` undoes it."""
+    place = {REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id), DELAY: str(level)}
+    return copied(message, SCHEDULE_TOPIC, level - 1, message.properties | place, message.reconsume_times)
+
+
 def real_message(frame: Frame) -> Frame | None:
     """The message as it was meant; None when it does not say where it belongs."""
     topic, queue = frame.properties.get(REAL_TOPIC, ""), frame.properties.get(REAL_QUEUE, "")
     if not topic or not queue.isdecimal():
         return None
     properties = {name: value for name, value in frame.properties.items() if name not in _PLACE}
-    return Frame(
-        queue_id=int(queue),
-        queue_offset=0,
-        physical_offset=0,
-        body=frame.body,
-        topic=topic,
-        properties=properties,
-        flag=frame.flag,
-        sys_flag=frame.sys_flag,
-        born_timestamp=frame.born_timestamp,
-        born_host=frame.born_host,
-        reconsume_times=frame.reconsume_times,
-        prepared_offset=frame.prepared_offset,
-    )
+    return copied(frame, topic, int(queue), properties, frame.reconsume_times)
 
 
 def batches_of(messages: Sequence[Frame]) -> bytes:

@@ -6,14 +6,14 @@ batches' arrays only, never from frames.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dledger.log.entry import RawEntry
 from dledger_wire.batch import BatchView, CommandView
 from dledger_wire.check import require
 from dledger_wire.frame import frame_positions
-from store.consumer_offsets import ConsumerOffsets
 from store.group_state import CommandContext, CommandOutcome, GroupState
 from store.log_view import entry_records
 from store.message_log import VOID, MessageLog
@@ -33,6 +33,12 @@ class Applied:
     messages: int = 0
 
 
+class ForgetsTopics(Protocol):
+    """State that knows something of topics by name: a topic made again under the name of a deleted one starts without it."""
+
+    def forget_topic(self, topic: str) -> None: ...
+
+
 class Dispatcher:
     """Applies entries one after the other."""
 
@@ -43,7 +49,7 @@ class Dispatcher:
         sequences: SequenceTable,
         message_log: MessageLog,
         queues: QueueTable,
-        consumer_offsets: ConsumerOffsets,
+        forgetting: Sequence[ForgetsTopics],
     ) -> None:
         self.applied = Applied()
         self._topics = topics
@@ -51,7 +57,7 @@ class Dispatcher:
         self._sequences = sequences
         self._message_log = message_log
         self._queues = queues
-        self._consumer_offsets = consumer_offsets
+        self._forgetting = forgetting
 
     def apply(self, entry: RawEntry) -> None:
         require(entry.index == self.applied.index + 1, "entry %d applied after %d", entry.index, self.applied.index)
@@ -94,7 +100,7 @@ class Dispatcher:
             deleted = outcome.error is None
             self._message_log.delete_applied(name, deleted=deleted)
             if deleted:
-                self._sequences.forget_topic(name)
                 self._queues.drop_topic(name)
-                self._consumer_offsets.forget_topic(name)
+                for state in self._forgetting:
+                    state.forget_topic(name)
         self._message_log.command_applied(pos, entry.term, outcome)

@@ -46,14 +46,24 @@ class QueueReader:
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
     async def read(
-        self, topic: str, queue_id: int, offset: int, *, max_messages: int, max_bytes: int, tag_hashes: TagHashes | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        tag_hashes: TagHashes | None = None,
+        for_service: bool = False,
     ) -> Chunk:
         """The next messages from ``offset``, at least one if there is any, within both limits.
 
-        A chunk without messages has either reached the queue's end, or read over messages that the filter left out.  Raises
-        OffsetOutOfRangeError, and StorageDamagedError when log and queue do not fit together even after a repair.
+        A chunk without messages has either reached the queue's end, or read over messages that the filter left out.  Permissions are for
+        users, not ``for_service``.  Raises OffsetOutOfRangeError, and StorageDamagedError when log and queue do not fit together even
+        after a repair.
         """
-        self._topics.readable(topic, queue_id)
+        if not for_service:
+            self._topics.readable(topic, queue_id)
         queue = self._queues.get((topic, queue_id))
         low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
         if not low <= offset <= high:

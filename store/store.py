@@ -29,9 +29,11 @@ from store.queue_reader import QueueReader, TagHashes
 from store.queue_table import QueueTable
 from store.read import Chunk
 from store.recovery import Recovering, StoreRecovery, recover_state
+from store.send_backs import SendBacks
 from store.sequences import SequenceTable
 from store.settings import StoreSettings
 from store.snapshots import Snapshot, Snapshots
+from store.subscription_groups import PUT, SubscriptionGroups, check_settings
 from store.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
 from store.waiters import QueueWaiters
 
@@ -58,10 +60,14 @@ class MessageStore:
         self._role_changed = role_changed
         self.consumer_offsets = ConsumerOffsets(lambda name: self.topics.get(name) is not None)
         self.delays = DelayOffsets()
-        sections: list[Section] = [self.topics, self.consumer_offsets, self.delays]
+        self.subscription_groups = SubscriptionGroups()
+        self.send_backs = SendBacks(self.consumer_offsets.position)
+        self.consumer_offsets.on_reset = self.send_backs.went_back
+        sections: list[Section] = [self.topics, self.consumer_offsets, self.delays, self.subscription_groups, self.send_backs]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
-        self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, self.consumer_offsets)
+        forgetting = (self.sequences, self.consumer_offsets, self.send_backs)
+        self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
         self._snapshots = Snapshots(env.disk)
         self._waiters = QueueWaiters()
         self._tasks = TaskOwner("store", failed)
@@ -161,6 +167,8 @@ class MessageStore:
             check_arguments(kind, arguments)
         if kind in (COMMIT, RESET):
             check_offsets(arguments)
+        if kind == PUT:
+            check_settings(arguments)
         return self._message_log.command(kind, arguments)
 
     # Reading, on any replica
@@ -173,10 +181,20 @@ class MessageStore:
         return self._reader
 
     async def read(
-        self, topic: str, queue_id: int, offset: int, *, max_messages: int = 0, max_bytes: int, tag_hashes: TagHashes | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int = 0,
+        max_bytes: int,
+        tag_hashes: TagHashes | None = None,
+        for_service: bool = False,
     ) -> Chunk:
         """See ``QueueReader.read``; ``max_messages`` 0 is no limit."""
-        return await self.reader.read(topic, queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, tag_hashes=tag_hashes)
+        return await self.reader.read(
+            topic, queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, tag_hashes=tag_hashes, for_service=for_service
+        )
 
     async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic is gone."""

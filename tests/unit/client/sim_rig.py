@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dledger_client.aio import Admin, Producer, PullConsumer
+from dledger_client.router import Router
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 
@@ -36,8 +37,12 @@ class Rig:
     def producer(self, **settings: Any) -> Producer:
         return Producer(self.cluster.bootstrap, "tests", **settings, **self._around())
 
-    def consumer(self, **settings: Any) -> PullConsumer:
-        return PullConsumer(self.cluster.bootstrap, "tests", **settings, **self._around())
+    def consumer(self, group: str = "tests", **settings: Any) -> PullConsumer:
+        return PullConsumer(self.cluster.bootstrap, group, **settings, **self._around())
+
+    def router(self) -> Router:
+        """Routes of a client that has no face of its own."""
+        return Router(self.cluster.bootstrap, self._network, self._clock, self._random)
 
     def admin(self) -> Admin:
         return Admin(self.cluster.bootstrap, **self._around())
