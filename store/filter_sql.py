@@ -1,60 +1,90 @@
 """SQL92 property filters: RocketMQ's expression language over a message's properties, parsed once and evaluated many times.
 
-Owns the grammar and its three-valued logic.  Knows property maps, not frames or queues.  Grammar after RocketMQ's ``filter`` module:
-``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, and
-string, number and boolean literals.  A property is text; next to a number it is read as a number, and when it is none, or is missing,
-the comparison is unknown (None).  Only an expression that is true lets a message pass.
+Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after RocketMQ's
+``filter`` module: ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH /
+ENDSWITH``, and string, number and boolean literals.  A property is text; next to a number it is read as a number, and when it is none, or
+is missing, the comparison is unknown (None).  Only an expression that is true lets a message pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
 
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, v_args
-from lark.exceptions import VisitError
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
 
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
 
 Truth = bool | None
-Value = str | float | bool | None
-Predicate = Callable[[Mapping[str, str]], Truth]
-Operand = Callable[[Mapping[str, str]], Value]
+Value = str | int | float | bool | None
+Properties = Mapping[str, str]
+Predicate = Callable[[Properties], Truth]
 
 MAX_EXPRESSION_CHARS = 4096
 MAX_DEPTH = 64
+# Messages of one kind differ in their unique id only: what was decided about the rest of their properties is remembered.
+REMEMBERED = 1024
+REMEMBERED_BYTES = 256
+_UNIQUE_ID_BYTES = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1
 
 _GRAMMAR = r"""
 ?start: disjunction
-?disjunction: conjunction ("OR"i conjunction)*            -> any_of
-?conjunction: negation ("AND"i negation)*                 -> all_of
-?negation: "NOT"i negation                                -> negate
+?disjunction: conjunction (_OR conjunction)*            -> any_of
+?conjunction: negation (_AND negation)*                 -> all_of
+?negation: _NOT negation                                -> negate
          | test
-?test: operand COMPARISON operand                         -> compare
-     | operand "BETWEEN"i operand "AND"i operand          -> between
-     | operand "NOT"i "BETWEEN"i operand "AND"i operand   -> not_between
-     | operand "IN"i "(" literal ("," literal)* ")"       -> contained
-     | operand "NOT"i "IN"i "(" literal ("," literal)* ")" -> not_contained
-     | operand "IS"i "NULL"i                              -> is_null
-     | operand "IS"i "NOT"i "NULL"i                       -> is_not_null
-     | operand TEXT_TEST operand                          -> text_test
-     | operand "NOT"i TEXT_TEST operand                   -> not_text_test
-     | operand                                            -> truth
+?test: operand COMPARISON operand                       -> compare
+     | operand BETWEEN operand _AND operand             -> between
+     | operand _NOT BETWEEN operand _AND operand        -> not_between
+     | operand _IN "(" literal ("," literal)* ")"       -> contained
+     | operand _NOT _IN "(" literal ("," literal)* ")"  -> not_contained
+     | operand _IS _NULL                                -> is_null
+     | operand _IS _NOT _NULL                           -> is_not_null
+     | operand TEXT_TEST operand                        -> text_test
+     | operand _NOT TEXT_TEST operand                   -> not_text_test
+     | operand                                          -> truth
      | "(" disjunction ")"
 ?operand: literal
-        | NAME                                            -> property_value
-?literal: STRING                                          -> string
-        | NUMBER                                          -> number
-        | "TRUE"i                                         -> true
-        | "FALSE"i                                        -> false
+        | NAME                                          -> property_value
+?literal: STRING                                        -> string
+        | NUMBER                                        -> number
+        | TRUE                                          -> true
+        | FALSE                                         -> false
 COMPARISON: "=" | "<>" | ">=" | "<=" | ">" | "<"
-TEXT_TEST.2: /(CONTAINS|STARTSWITH|ENDSWITH)\b/i
 STRING: /'([^']|'')*'/
 NUMBER: /[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?/
-NAME: /(?!(?:AND|OR|NOT|IN|IS|BETWEEN|NULL|TRUE|FALSE|CONTAINS|STARTSWITH|ENDSWITH)\b)[A-Za-z_$][A-Za-z0-9_$.]*/i
+_OR.2: /OR(?![\w$.])/i
+_AND.2: /AND(?![\w$.])/i
+_NOT.2: /NOT(?![\w$.])/i
+_IN.2: /IN(?![\w$.])/i
+_IS.2: /IS(?![\w$.])/i
+_NULL.2: /NULL(?![\w$.])/i
+BETWEEN.2: /BETWEEN(?![\w$.])/i
+TRUE.2: /TRUE(?![\w$.])/i
+FALSE.2: /FALSE(?![\w$.])/i
+TEXT_TEST.2: /(CONTAINS|STARTSWITH|ENDSWITH)(?![\w$.])/i
+NAME: /[A-Za-z_$][A-Za-z0-9_$.]*/
 %import common.WS
 %ignore WS
 """
+
+# What an error says was expected, for the terminals that may begin or go on something.
+_WORDS = {
+    "NAME": "a property name",
+    "STRING": "a text in quotes",
+    "NUMBER": "a number",
+    "COMPARISON": "a comparison",
+    "_AND": "AND",
+    "_OR": "OR",
+    "LPAR": "(",
+    "RPAR": ")",
+    "COMMA": ",",
+    "_NULL": "NULL",
+}
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda a, b: a == b,
@@ -69,56 +99,71 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
     "STARTSWITH": lambda text, part: text.startswith(part),
     "ENDSWITH": lambda text, part: text.endswith(part),
 }
+_WHOLE = re.compile(r"[-+]?[0-9]{1,300}")
+_DECIMAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_TRUTHS = {"true": True, "false": False}
 
 
-def _comparable(left: Value, right: Value) -> tuple[Value, Value] | None:
-    """The pair in one type, or None when they cannot be compared: text becomes a number beside a number, a truth value beside one."""
-    if left is None or right is None:
-        return None
-    if type(left) is type(right):
-        return left, right
-    if isinstance(left, str):
-        converted = _convert(left, right)
-        return None if converted is None else (converted, right)
-    if isinstance(right, str):
-        converted = _convert(right, left)
-        return None if converted is None else (left, converted)
-    return None
+class Operand(Protocol):
+    def __call__(self, properties: Properties, /) -> Value: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    value: Value
+
+    def __call__(self, properties: Properties, /) -> Value:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Property:
+    name: str
+
+    def __call__(self, properties: Properties, /) -> Value:
+        return properties.get(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Negation:
+    part: Predicate
+
+    def __call__(self, properties: Properties, /) -> Truth:
+        value = self.part(properties)
+        return None if value is None else not value
+
+
+def _number(text: str) -> int | float | None:
+    """Whole numbers stay exact, whatever their size."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else None
 
 
 def _convert(text: str, like: Value) -> Value:
-    if isinstance(like, bool):
-        return {"true": True, "false": False}.get(text.lower())
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return None if number != number else number
+    return _TRUTHS.get(text.lower()) if isinstance(like, bool) else _number(text)
 
 
 def _compare(symbol: str, left: Value, right: Value) -> Truth:
-    pair = _comparable(left, right)
-    if pair is None:
+    """Text becomes a number beside a number, a truth value beside one; what cannot be compared is unknown."""
+    if isinstance(left, str) and not isinstance(right, str):
+        left = _convert(left, right)
+    elif isinstance(right, str) and not isinstance(left, str):
+        right = _convert(right, left)
+    if left is None or right is None or isinstance(left, bool) != isinstance(right, bool):
         return None
-    # Order between texts or truth values is not part of the language (RocketMQ refuses it at parse time).
-    if symbol not in ("=", "<>") and not isinstance(pair[0], float):
+    # Order between texts or truth values is not part of the language.
+    if symbol not in ("=", "<>") and isinstance(left, str | bool):
         return None
-    return _ORDER[symbol](*pair)
-
-
-def _invert(value: Truth) -> Truth:
-    return None if value is None else not value
+    return _ORDER[symbol](left, right)
 
 
 @v_args(inline=True)
 class _Compiler(Transformer):  # type: ignore[type-arg]
-    """Turns the parse tree into closures, bottom up; literals stay constants inside them."""
+    """Turns what was parsed into predicates, bottom up."""
 
     def any_of(self, *parts: Predicate) -> Predicate:
-        if len(parts) == 1:
-            return parts[0]
-
-        def evaluate(properties: Mapping[str, str]) -> Truth:
+        def evaluate(properties: Properties, /) -> Truth:
             unknown = False
             for part in parts:
                 value = part(properties)
@@ -127,13 +172,10 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
                 unknown = unknown or value is None
             return None if unknown else False
 
-        return evaluate
+        return evaluate if len(parts) > 1 else parts[0]
 
     def all_of(self, *parts: Predicate) -> Predicate:
-        if len(parts) == 1:
-            return parts[0]
-
-        def evaluate(properties: Mapping[str, str]) -> Truth:
+        def evaluate(properties: Properties, /) -> Truth:
             unknown = False
             for part in parts:
                 value = part(properties)
@@ -142,25 +184,41 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
                 unknown = unknown or value is None
             return None if unknown else True
 
-        return evaluate
+        return evaluate if len(parts) > 1 else parts[0]
 
     def negate(self, part: Predicate) -> Predicate:
-        return lambda properties: _invert(part(properties))
+        return part.part if isinstance(part, _Negation) else _Negation(part)
 
     def compare(self, left: Operand, symbol: Token, right: Operand) -> Predicate:
         text = str(symbol)
+        if text not in ("=", "<>"):
+            _refuse_order(symbol, left, right)
         return lambda properties: _compare(text, left(properties), right(properties))
 
-    def between(self, value: Operand, low: Operand, high: Operand) -> Predicate:
-        return self.all_of(self.compare(value, Token("COMPARISON", ">="), low), self.compare(value, Token("COMPARISON", "<="), high))
+    def between(self, value: Operand, keyword: Token, low: Operand, high: Operand) -> Predicate:
+        _refuse_order(keyword, value, low, high)
 
-    def not_between(self, value: Operand, low: Operand, high: Operand) -> Predicate:
-        return self.negate(self.between(value, low, high))
+        def evaluate(properties: Properties, /) -> Truth:
+            found = value(properties)
+            over, under = _compare(">=", found, low(properties)), _compare("<=", found, high(properties))
+            return False if over is False or under is False else None if over is None or under is None else True
 
-    def contained(self, value: Operand, *choices: Operand) -> Predicate:
-        return self.any_of(*[self.compare(value, Token("COMPARISON", "="), choice) for choice in choices])
+        return evaluate
 
-    def not_contained(self, value: Operand, *choices: Operand) -> Predicate:
+    def not_between(self, value: Operand, keyword: Token, low: Operand, high: Operand) -> Predicate:
+        return self.negate(self.between(value, keyword, low, high))
+
+    def contained(self, value: Operand, *choices: _Constant) -> Predicate:
+        constants = [choice.value for choice in choices]
+
+        def evaluate(properties: Properties, /) -> Truth:
+            found = value(properties)
+            answers = [_compare("=", found, constant) for constant in constants]
+            return True if True in answers else None if None in answers else False
+
+        return evaluate
+
+    def not_contained(self, value: Operand, *choices: _Constant) -> Predicate:
         return self.negate(self.contained(value, *choices))
 
     def is_null(self, value: Operand) -> Predicate:
@@ -172,7 +230,7 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
     def text_test(self, value: Operand, name: Token, part: Operand) -> Predicate:
         test = _TEXT[str(name).upper()]
 
-        def evaluate(properties: Mapping[str, str]) -> Truth:
+        def evaluate(properties: Properties, /) -> Truth:
             text, wanted = value(properties), part(properties)
             # An empty needle matches nothing, as upstream decides.
             return test(text, wanted) if isinstance(text, str) and isinstance(wanted, str) and wanted else None
@@ -183,44 +241,81 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
         return self.negate(self.text_test(value, name, part))
 
     def truth(self, value: Operand) -> Predicate:
-        def evaluate(properties: Mapping[str, str]) -> Truth:
+        def evaluate(properties: Properties, /) -> Truth:
             found = value(properties)
-            return found if isinstance(found, bool) else None if found is None else {"true": True, "false": False}.get(str(found).lower())
+            return found if isinstance(found, bool) else None if found is None else _TRUTHS.get(str(found).lower())
 
         return evaluate
 
     def property_value(self, name: Token) -> Operand:
-        key = str(name)
-        return lambda properties: properties.get(key)
+        return _Property(str(name))
 
     def string(self, token: Token) -> Operand:
-        text = str(token)[1:-1].replace("''", "'")
-        return lambda properties: text
+        return _Constant(str(token)[1:-1].replace("''", "'"))
 
     def number(self, token: Token) -> Operand:
-        value = float(token)
-        return lambda properties: value
+        return _Constant(_number(str(token)))
 
-    def true(self) -> Operand:
-        return lambda properties: True
+    def true(self, _token: Token) -> Operand:
+        return _Constant(True)
 
-    def false(self) -> Operand:
-        return lambda properties: False
+    def false(self, _token: Token) -> Operand:
+        return _Constant(False)
 
 
-_PARSER = Lark(_GRAMMAR, parser="earley", lexer="dynamic", maybe_placeholders=False)
+def _refuse_order(symbol: Token, *operands: Operand) -> None:
+    """Only numbers have an order, as upstream refuses it too."""
+    for operand in operands:
+        if isinstance(operand, _Constant) and isinstance(operand.value, str | bool):
+            column = (symbol.start_pos or 0) + 1
+            raise _error(column, f"{str(symbol).upper()} compares numbers, {operand.value!r} is none")
+
+
+def _error(column: int, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"filter: column {column}: {what}", column=column)
 
 
 class SqlFilter:
-    """One compiled expression.  ``matches`` takes a message's properties (TAGS and KEYS among them)."""
+    """One compiled expression."""
 
     def __init__(self, expression: str) -> None:
-        """Parse ``expression``.  Raises InvalidArgumentError that points at the column."""
+        """Parse ``expression``.  Raises InvalidArgumentError that points at the column, also in its detail ``column``."""
         self.expression = expression
+        self.cost = 1 + len(expression) // 16  # of looking at one message, in comparisons or so
         self._predicate = _parse(expression)
+        self._verdicts: dict[bytes, bool] = {}
 
-    def matches(self, properties: Mapping[str, str]) -> bool:
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message with these properties passes (TAGS and KEYS are among them)."""
         return self._predicate(properties) is True
+
+    def chosen(self, packed: Sequence[bytes]) -> list[int]:
+        """The numbers of those property strings whose messages pass."""
+        known, skip = self._verdicts, 0 if "UNIQ_KEY" in self.expression else _UNIQUE_ID_BYTES
+        found = []
+        for number, text in enumerate(packed):
+            rest = text[skip:] if text.startswith(UNIQ_KEY_PREFIX) else text
+            verdict = known.get(rest)
+            if verdict is None:
+                verdict = self.matches(decode_properties(text))
+                if len(rest) <= REMEMBERED_BYTES:
+                    if len(known) >= REMEMBERED:
+                        known.clear()
+                    known[rest] = verdict
+            if verdict:
+                found.append(number)
+        return found
+
+
+@lru_cache(maxsize=256)
+def compiled(expression: str) -> SqlFilter:
+    """The filter of an expression, which requests repeat again and again."""
+    return SqlFilter(expression)
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(), maybe_placeholders=False)
 
 
 def _parse(expression: str) -> Predicate:
@@ -229,12 +324,11 @@ def _parse(expression: str) -> Predicate:
     if _nesting(expression) > MAX_DEPTH:
         raise InvalidArgumentError(f"filter: parentheses nested deeper than {MAX_DEPTH}")
     try:
-        compiled: Predicate = _Compiler().transform(_PARSER.parse(expression))
+        found: Any = _parser().parse(expression)
     except UnexpectedInput as error:
-        raise InvalidArgumentError(_explain(expression, error)) from None
-    except VisitError as error:
-        raise InvalidArgumentError(f"filter: {error.orig_exc}") from None
-    return compiled
+        raise _explained(expression, error) from None
+    predicate: Predicate = found
+    return predicate
 
 
 def _nesting(expression: str) -> int:
@@ -245,10 +339,19 @@ def _nesting(expression: str) -> int:
     return deepest
 
 
-def _explain(expression: str, error: UnexpectedInput) -> str:
-    if isinstance(error, UnexpectedCharacters):
-        found = expression[error.column - 1 : error.column + 11] if error.column > 0 else ""
-        return f"filter: column {error.column}: unexpected {found!r}"
-    if isinstance(error, UnexpectedEOF):
-        return f"filter: column {len(expression) + 1}: expression ends too early"
-    return f"filter: column {error.column}: not understood"
+def _explained(expression: str, error: UnexpectedInput) -> InvalidArgumentError:
+    wanted = [word for name, word in _WORDS.items() if name in _expected(error)]
+    hint = f"; expected {', '.join(wanted)}" if wanted else ""
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        return _error(len(expression) + 1, f"the expression ends too early{hint}")
+    at = error.pos_in_stream or 0
+    if isinstance(error, UnexpectedCharacters) and expression[at] == "'":
+        return _error(at + 1, "a text without its closing quote")
+    found = str(error.token) if isinstance(error, UnexpectedToken) else expression[at : at + 12]
+    return _error(at + 1, f"unexpected {found!r}{hint}")
+
+
+def _expected(error: UnexpectedInput) -> set[str]:
+    if isinstance(error, UnexpectedToken):
+        return set(error.accepts or error.expected)
+    return set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()

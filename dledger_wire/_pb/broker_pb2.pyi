@@ -106,6 +106,7 @@ class FetchRequest(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     TAG_HASHES_FIELD_NUMBER: builtins.int
     WAIT_BYTES_FIELD_NUMBER: builtins.int
+    SQL_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -123,6 +124,8 @@ class FetchRequest(google.protobuf.message.Message):
     group: builtins.str
     """consumer group, for permissions and advice"""
     wait_bytes: builtins.int
+    sql: builtins.str
+    """only messages whose properties this SQL92 expression is true of; empty: all"""
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """only messages whose tag hash is one of these; empty: all"""
@@ -142,8 +145,9 @@ class FetchRequest(google.protobuf.message.Message):
         group: builtins.str = ...,
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         wait_bytes: builtins.int = ...,
+        sql: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
