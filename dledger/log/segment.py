@@ -158,8 +158,10 @@ class FilePool:
         self._handles.clear()
 
     async def _close_idle(self) -> None:
-        for path in [path for path, handle in self._handles.items() if handle.users == 0][: len(self._handles) - self.limit]:
-            await self._handles.pop(path).file.close()
+        # All leave the table before the first is awaited: meanwhile others come for them, or close some too.
+        idle = [path for path, handle in self._handles.items() if handle.users == 0][: len(self._handles) - self.limit]
+        for handle in [self._handles.pop(path) for path in idle]:
+            await handle.file.close()
 
 
 class InUse:
