@@ -25,6 +25,7 @@ from broker.services.offsets import OffsetsService
 from broker.services.produce import ProduceService
 from broker.services.producers import ProducerService
 from broker.services.retry import RetryService
+from broker.timers import TimerService
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
 from dledger.env import Environment
@@ -83,6 +84,7 @@ class BrokerNode:
         self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover)
         self._face = ServiceFace(settings, env, self.store, self.raft, self.roles)
         self.roles.register(ScheduleService(self._face, self._fail))
+        self.roles.register(TimerService(self._face, self._fail))
         try:
             self.roles.start()
             await self.raft.start()

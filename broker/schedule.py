@@ -19,7 +19,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frame import Frame
 from dledger_wire.names import SCHEDULE_TOPIC
 from store.delays import ADVANCE, LEVELS
-from store.delivery import Together, batches_of, frames_of, real_message
+from store.delivery import Together, batches_of, frames_of, sort_out
 from store.topics import CREATE
 
 BATCH_MESSAGES = 500
@@ -92,9 +92,10 @@ class ScheduleService:
 
     async def _deliver(self, level: int, due: list[Frame], next_offset: int) -> None:
         store = self._face.store
-        messages = [message for message in map(real_message, due) if message is not None and store.topics.get(message.topic) is not None]
-        if len(messages) < len(due):
-            _logger.warning("delay level %d: %d messages belong to no topic any more", level, len(due) - len(messages))
-        batches = store.prepare(batches_of(messages)) if messages else None
+        sorted_out = sort_out(store.topics, due)
+        if sorted_out.gone:
+            _logger.warning("delay level %d: %d messages belong to no topic any more", level, sorted_out.gone)
+        records = batches_of([*sorted_out.messages, *sorted_out.again])
+        batches = store.prepare(records) if records else None
         command = store.command(ADVANCE, {"level": level, "offset": next_offset})
         await self._face.raft.propose(Together(batches, command))

@@ -33,7 +33,6 @@ from dledger_wire.errors import (
 )
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.message_id import UniqueIds
-from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.status import Perm
 
 REFRESH_S = 30.0
@@ -196,7 +195,7 @@ class ProducerEngine:
                 lane = topic.by_queue(message.topic, queue_id)
             else:
                 lane = topic.sticky
-            if message.delay_level:
+            if message.delay_level or message.deliver_at_ms:
                 message, lane = self._parking_place(message, lane)
             batch = lane.open
             if batch is None:
@@ -218,10 +217,10 @@ class ProducerEngine:
     def _parking_place(self, message: Message, lane: Lane) -> tuple[Message, Lane]:
         """Where a delayed message waits until it may come to ``lane``.  The caller holds the lock."""
         message, queue_id = parked(message, lane.queue_id)
-        key = (SCHEDULE_TOPIC, lane.group, queue_id)
+        key = (message.topic, lane.group, queue_id)
         found = self._lanes.get(key)
         if found is None:
-            found = self._lanes[key] = Lane(SCHEDULE_TOPIC, lane.group, queue_id)
+            found = self._lanes[key] = Lane(*key)
         return message, found
 
     def _new_batch(self, lane: Lane) -> Batch:

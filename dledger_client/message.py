@@ -13,6 +13,7 @@ from functools import lru_cache
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
 from dledger_wire.status import SendStatus
+from dledger_wire.timer import TIMER_DELIVER, timer_property
 
 __all__ = ["Message", "SendResult", "SendStatus"]
 
@@ -65,10 +66,11 @@ class Message:
     """A message to send.
 
     ``keys`` are what it can be found by later (several in a list, or separated by spaces), ``tags`` what consumers filter by,
-    ``properties`` the application's own names and values, ``flag`` a number of the application's own.  Do not change it once made.
+    ``properties`` the application's own names and values, ``flag`` a number of the application's own.  ``deliver_at_ms`` (since 1970, at
+    most 40 days ahead) or ``delay_level`` (1 to 18) is when consumers get it.  Do not change it once made.
     """
 
-    __slots__ = ("body", "delay_level", "extras", "flag", "keys", "properties", "tags", "topic")
+    __slots__ = ("body", "delay_level", "deliver_at_ms", "extras", "flag", "keys", "properties", "tags", "topic")
 
     def __init__(
         self,
@@ -80,14 +82,16 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
+        deliver_at_ms: int = 0,
     ) -> None:
         self.topic = topic
         self.body = body if type(body) is bytes else _as_bytes(body)
         self.tags = tags
         self.flag = flag
         self.delay_level = delay_level
+        self.deliver_at_ms = deliver_at_ms
         self.properties = properties
-        if keys or properties or delay_level:
+        if keys or properties or delay_level or deliver_at_ms:
             self.keys = keys if isinstance(keys, str) else " ".join(keys)
             self.extras = _extras(self)
         else:
@@ -95,7 +99,7 @@ class Message:
             self.extras = _tag_property(tags) if tags else b""
 
     def __repr__(self) -> str:
-        shown = [name for name in ("tags", "keys", "properties", "flag", "delay_level") if getattr(self, name)]
+        shown = [name for name in ("tags", "keys", "properties", "flag", "delay_level", "deliver_at_ms") if getattr(self, name)]
         more = "".join(f", {name}={getattr(self, name)!r}" for name in shown)
         body = self.body if len(self.body) <= 32 else self.body[:29] + b"..."
         return f"Message({self.topic!r}, {body!r} ({len(self.body)} bytes){more})"
@@ -129,6 +133,11 @@ def _extras(message: Message) -> bytes:
         if not 0 < message.delay_level <= MAX_DELAY_LEVEL:
             raise InvalidArgumentError(f"delay level {message.delay_level}: expected 0 to {MAX_DELAY_LEVEL}")
         packed["DELAY"] = str(message.delay_level)
+    if message.deliver_at_ms:
+        if message.delay_level:
+            raise InvalidArgumentError("a delay level and a delivery time: expected one of them")
+        timer_property(message.deliver_at_ms)
+        packed[TIMER_DELIVER] = str(message.deliver_at_ms)
     for name, value in (message.properties or {}).items():
         if name in RESERVED_PROPERTIES:
             raise InvalidArgumentError(f"property {name!r} is reserved; expected a name of the application's own")

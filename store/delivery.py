@@ -1,13 +1,14 @@
 """Storing messages again under the topic they were meant for, together with a command, in one log entry.
 
 Owns the way from stored frames to new batches: the real topic and queue come out of the properties, what belonged to the waiting place
-goes, everything else (body, unique id, keys, birth) stays.  Used by whoever delivers later what was parked in a system topic.
+goes, everything else (body, unique id, keys, birth) stays.  Used by whoever delivers later what was parked in a system topic.  What its
+topic does not take now (writing not permitted) is parked again behind the others: nothing is lost, and nobody waits for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -17,12 +18,15 @@ from dledger_wire.batch import encode_batch
 from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
 from dledger_wire.java_hash import cached_java_hash, key_hash
 from dledger_wire.names import SCHEDULE_TOPIC
+from dledger_wire.status import Perm
+from dledger_wire.timer import TIMER_OUT
 from store.message_log import PreparedBatches, PreparedCommand
 from store.read import Chunk
+from store.topics import Topics
 
 REAL_TOPIC, REAL_QUEUE, DELAY = "REAL_TOPIC", "REAL_QID", "DELAY"
 NO_HOST = "0.0.0.0:0"
-_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY)
+_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT)
 
 
 class Together:
@@ -68,6 +72,32 @@ def parked(message: Frame, level: int) -> Frame:
     """The message as it waits in the schedule topic for a delay level; ``real_message`` undoes it."""
     place = {REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id), DELAY: str(level)}
     return copied(message, SCHEDULE_TOPIC, level - 1, message.properties | place, message.reconsume_times)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedOut:
+    """What becomes of parked messages: ``messages`` go to their topics, ``again`` are parked once more, ``gone`` have no topic any more."""
+
+    messages: list[Frame]
+    again: list[Frame]
+    gone: int
+
+
+def sort_out(topics: Topics, waiting: Sequence[Frame]) -> SortedOut:
+    messages: list[Frame] = []
+    again: list[Frame] = []
+    for frame in waiting:
+        message = real_message(frame)
+        topic = topics.get(message.topic) if message is not None else None
+        if message is None or topic is None:
+            continue
+        if not topic.perm & Perm.WRITE or not topic.write_queues:
+            again.append(frame)
+            continue
+        if message.queue_id >= topic.write_queues:  # the topic has fewer queues by now
+            message = replace(message, queue_id=message.queue_id % topic.write_queues)
+        messages.append(message)
+    return SortedOut(messages, again, len(waiting) - len(messages) - len(again))
 
 
 def real_message(frame: Frame) -> Frame | None:

@@ -14,12 +14,14 @@ from dledger.log.entry import RawEntry
 from dledger_wire.batch import BatchView, CommandView
 from dledger_wire.check import require
 from dledger_wire.frame import frame_positions
+from dledger_wire.names import TIMER_TOPIC
 from store.group_state import CommandContext, CommandOutcome, GroupState
 from store.log_view import entry_records
 from store.message_log import VOID, MessageLog
 from store.queue_table import QueueTable
 from store.sequences import SequenceTable
 from store.topics import DELETE, Topics
+from store.unit_tags import unit_tags
 
 
 @dataclass(slots=True)
@@ -75,11 +77,11 @@ class Dispatcher:
         queue = self._queues.obtain(key)
         first = batch.first_queue_offset
         require(first == queue.max_offset, "queue %s/%d: batch at %d after %d", *key, first, queue.max_offset)
-        if batch.count == 1:
+        if batch.count == 1 and batch.topic != TIMER_TOPIC:
             queue.append_one(pos + batch.frames_at, *batch.only_unit())
         else:
             sizes = batch.sizes
-            queue.append(pos + batch.frames_at, frame_positions(sizes), sizes, batch.tag_hashes)
+            queue.append(pos + batch.frames_at, frame_positions(sizes), sizes, unit_tags(batch))
         self._queues.appended(queue, batch.count)
         self.applied.store_ms = max(self.applied.store_ms, batch.store_timestamp)
         self.applied.messages += batch.count

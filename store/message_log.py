@@ -37,10 +37,13 @@ from dledger_wire.errors import (
     NotReadyError,
     TopicNotFoundError,
 )
+from dledger_wire.names import TIMER_TOPIC
+from dledger_wire.timer import MAX_TIMER_DELAY_MS
 from store.group_state import CommandOutcome, CommandResult
 from store.sequences import QueueKey, SequenceTable, TailSequences
 from store.settings import StoreSettings
 from store.topics import DELETE, Topic, Topics
+from store.unit_tags import batch_due_times
 
 VOID = "void"
 _VOID_BODY = b'{"kind":"void"}'
@@ -190,6 +193,8 @@ class MessageLog:
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
         check_batch(batch, self._settings.maxMessageSize)
+        if batch.topic == TIMER_TOPIC:
+            self._check_timers(batch)
         part = _Part(batch, topic, outcome, void=False)
         if batch.sequence is None:
             return part
@@ -202,6 +207,12 @@ class MessageLog:
             raise verdict.error
         part.void = verdict.duplicate_offset is not None
         return part
+
+    def _check_timers(self, batch: BatchView) -> None:
+        too_late = batch_due_times(batch) > self._clock.wall_ms() + MAX_TIMER_DELAY_MS
+        if too_late.any():
+            days = MAX_TIMER_DELAY_MS // 86_400_000
+            raise InvalidArgumentError(f"message {int(too_late.argmax())}: to be delivered in more than {days} days; expected at most that")
 
     def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
         """A command to propose."""

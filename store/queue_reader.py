@@ -18,7 +18,7 @@ from store.log_view import LogView
 from store.queue_files import Units
 from store.queue_table import QueueTable
 from store.read import Chunk, FrameMismatchError, fit, read_frames, store_time
-from store.rebuild import rebuild_files
+from store.rebuild import fillers, rebuild_files
 from store.settings import StoreSettings
 from store.topics import Topics
 
@@ -110,6 +110,27 @@ class QueueReader:
             int(units["size"].sum(dtype=np.int64)),
             b"" if contiguous else offsets.astype(">u8").tobytes(),
         )
+
+    async def units(self, topic: str, queue_id: int, offset: int, most: int) -> Units:
+        """Up to ``most`` units from ``offset``, fewer at a file's end, none at the queue's."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return fillers(0)
+        try:
+            return await queue.read(offset, most)
+        except DamagedQueueFileError as found:
+            await self._repair(queue, found)
+            return await queue.read(offset, most)
+
+    async def frames_of(self, topic: str, queue_id: int, units: Units, offsets: npt.NDArray[np.int64]) -> list[bytes | memoryview]:
+        """The frames of some messages, given as ascending units of the queue.  StorageDamagedError names the first that is none."""
+        queue = self._queues.get((topic, queue_id))
+        try:
+            return await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
+        except FrameMismatchError as found:
+            if queue is not None:
+                await self._repair(queue, found)
+            raise StorageDamagedError(f"{topic}/{queue_id}: {found}; its queue file is rebuilt from the log") from None
 
     async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
         """Rebuild the file that is wrong from the log."""

@@ -6,8 +6,9 @@ Nothing loops over messages; work goes by chunk and by run of adjacent frames.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from store.log_view import LogView
 from store.queue_files import Units
 
 MAX_SPAN_BYTES = 4 << 20
+READS_AT_ONCE = 16
 _STORE_TIME_AT = 56
 _CHECKED_BYTES = 36  # total size .. physical offset
 
@@ -62,13 +64,10 @@ async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64]
     run_firsts = np.concatenate(([0], breaks))
     run_lasts = np.concatenate((breaks - 1, [len(units) - 1]))
     run_starts, run_ends = starts[run_firsts].tolist(), ends[run_lasts].tolist()
+    spans = _spans(run_starts, run_ends, gap_bytes, [segment.start_pos for segment in log.segments])
     buffers: list[bytes | memoryview] = []
-    segment_starts = [segment.start_pos for segment in log.segments]
-    at = 0
-    while at < len(run_starts):
-        upto = _span(run_starts, run_ends, at, gap_bytes, segment_starts)
+    async for (at, upto), data in _read_spans(log, run_starts, run_ends, spans):
         low = run_starts[at]
-        data = await log.read_bytes(low, run_ends[upto - 1] - low)
         first, last = int(run_firsts[at]), int(run_lasts[upto - 1]) + 1
         _check_frames(data, low, starts[first:last], units["size"][first:last], offsets[first:last])
         if upto == at + 1:
@@ -76,8 +75,35 @@ async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64]
         else:
             view = memoryview(data)
             buffers += [view[start - low : end - low] for start, end in zip(run_starts[at:upto], run_ends[at:upto], strict=True)]
-        at = upto
     return buffers
+
+
+async def _read_spans(
+    log: LogView, starts: Sequence[int], ends: Sequence[int], spans: Sequence[tuple[int, int]]
+) -> AsyncIterator[tuple[tuple[int, int], bytes]]:
+    """The bytes of every span, in order; scattered ones are read side by side, since each is a wait of its own."""
+    at = 0
+    while at < len(spans):
+        upto, size = at, 0
+        while upto < len(spans) and upto - at < READS_AT_ONCE and (upto == at or size < MAX_SPAN_BYTES):
+            size += ends[spans[upto][1] - 1] - starts[spans[upto][0]]
+            upto += 1
+        reads = [log.read_bytes(starts[first], ends[last - 1] - starts[first]) for first, last in spans[at:upto]]
+        found = [await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads)
+        for span, data in zip(spans[at:upto], found, strict=True):
+            yield span, data
+        at = upto
+
+
+def _spans(starts: Sequence[int], ends: Sequence[int], gap_bytes: int, segment_starts: Sequence[int]) -> list[tuple[int, int]]:
+    """(first run, one past the last run) of what is read in one piece."""
+    spans: list[tuple[int, int]] = []
+    at = 0
+    while at < len(starts):
+        upto = _span(starts, ends, at, gap_bytes, segment_starts)
+        spans.append((at, upto))
+        at = upto
+    return spans
 
 
 def _span(starts: Sequence[int], ends: Sequence[int], at: int, gap_bytes: int, segment_starts: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ from store.consume_queue import ConsumeQueue
 from store.log_view import SCAN_BYTES, LogView, entry_records
 from store.queue_files import Units
 from store.sequences import QueueKey
+from store.unit_tags import unit_tags
 
 
 async def scan_batches(log: LogView, from_index: int, upto_index: int) -> AsyncIterator[tuple[int, BatchView]]:
@@ -37,7 +38,7 @@ def batch_units(pos: int, batch: BatchView) -> Units:
     units = np.empty(batch.count, QUEUE_UNIT_DTYPE)
     units["pos"] = frame_positions(batch.sizes) + pos + batch.frames_at
     units["size"] = batch.sizes
-    units["tag_hash"] = batch.tag_hashes
+    units["tag_hash"] = unit_tags(batch)
     return units
 
 

@@ -34,6 +34,7 @@ from store.sequences import SequenceTable
 from store.settings import StoreSettings
 from store.snapshots import Snapshot, Snapshots
 from store.subscription_groups import PUT, SubscriptionGroups, check_settings
+from store.timers import Timers
 from store.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
 from store.waiters import QueueWaiters
 
@@ -63,7 +64,15 @@ class MessageStore:
         self.subscription_groups = SubscriptionGroups()
         self.send_backs = SendBacks(self.consumer_offsets.position)
         self.consumer_offsets.on_reset = self.send_backs.went_back
-        sections: list[Section] = [self.topics, self.consumer_offsets, self.delays, self.subscription_groups, self.send_backs]
+        self.timers = Timers()
+        sections: list[Section] = [
+            self.topics,
+            self.consumer_offsets,
+            self.delays,
+            self.timers,
+            self.subscription_groups,
+            self.send_backs,
+        ]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
         forgetting = (self.sequences, self.consumer_offsets, self.send_backs)

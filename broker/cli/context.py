@@ -53,6 +53,16 @@ def parse_size_option(size: str, option: str = "--size") -> int:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
+def parse_duration_option(duration: str, option: str) -> int:
+    """Milliseconds of a duration such as ``90s`` given to ``option``; wrong usage when it is none."""
+    from broker.units import parse_duration_ms
+
+    try:
+        return parse_duration_ms(duration, "s")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
 def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     from broker.config import ClusterConfig
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, parse_size_option
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, parse_duration_option, parse_size_option
 from broker.cli.output import error_line, is_terminal, note, print_json, with_spaces
 
 WINDOW = 10_000
@@ -31,6 +31,7 @@ def produce(
     key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
     queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="All messages to the queue of this key.")] = "",
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
+    delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D (90s, 2h; up to 40 days).")] = "",
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
     size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message.")] = "1KiB",
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
@@ -41,8 +42,10 @@ def produce(
     """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
     bodies = _generated(count, parse_size_option(size)) if count else _lines(file)
     cluster = load_config(config)
-    options = {"tags": tag, "keys": key} | ({"delay_level": delay_level} if delay_level else {})
-    sending = _Sending(topic, options, queue_key or None, rate, count)
+    options = {"tags": tag, "keys": key, "delay_level": delay_level}
+    if delay and delay_level:
+        raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
+    sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
     try:
         sending.send_all(cluster.bootstrap(), bodies, timeout)
     except KeyboardInterrupt:
@@ -72,8 +75,9 @@ def _generated(count: int, size_bytes: int) -> Iterator[bytes]:
 class _Sending:
     """One run: what was sent, acknowledged and refused.  Callbacks come from the client's thread, everything else from ours."""
 
-    def __init__(self, topic: str, options: dict[str, Any], queue_key: str | None, rate: float, total: int) -> None:
+    def __init__(self, topic: str, options: dict[str, Any], queue_key: str | None, rate: float, total: int, delay_ms: int) -> None:
         self.topic, self.options, self.queue_key, self.rate, self.total = topic, options, queue_key, rate, total
+        self.delay_ms = delay_ms
         self.sent = self.acknowledged = self.failed = self.bytes = 0
         self.took_s = 0.0
         self.interrupted = False
@@ -94,6 +98,8 @@ class _Sending:
                     self._room.acquire()
                     self.sent += 1
                     self.bytes += len(body)
+                    if self.delay_ms:
+                        self.options["deliver_at_ms"] = time.time_ns() // 1_000_000 + self.delay_ms
                     producer.send_async(Message(self.topic, body, **self.options), queue_key=self.queue_key).add_done_callback(self._done)
                     self._progress(start)
                 producer.flush()

@@ -55,6 +55,17 @@ def test_consume_selects_by_place_time_tag_and_number(cluster: Cluster) -> None:
     assert len(bodies("--max", "7")) == 7
 
 
+def test_a_delayed_message_is_consumed_when_its_time_has_come(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    before_ms = time.time_ns() // 1_000_000
+    cluster.cli_ok("produce", "t", "--count", "1", "--delay", "1500ms")
+    assert cluster.cli_ok("consume", "t", "--idle-exit", "0.2") == ""
+    (row,) = [json.loads(line) for line in cluster.cli_ok("consume", "t", "--max", "1", "--json").splitlines()]
+    assert 1500 <= row["stored_at"] - before_ms < 8000
+    for wrong in (["--delay", "soon"], ["--delay", "1s", "--delay-level", "2"]):
+        assert cluster.cli("produce", "t", "--count", "1", *wrong).returncode == 2
+
+
 def test_every_byte_of_a_body_comes_back(cluster: Cluster, tmp_path: Path) -> None:
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     lines = [b"", b"with CR\r", bytes(range(256)).replace(b"\n", b""), "Grüße ☃".encode(), b"last without an end"]
