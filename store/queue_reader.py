@@ -1,7 +1,7 @@
 """Reading from queues: a range of offsets, or the first message of a time, on any replica.
 
-Owns the checks of a read (topic, permission, range), the tag filter, and the repair of queue files that turn out damaged: the file is
-rebuilt from the log and the read goes on.  Only what is applied, hence committed, is ever read.
+Owns the checks of a read (topic, permission, range), the way from units to a chunk of what is wanted, and the repair of queue files that
+turn out damaged: the file is rebuilt from the log and the read goes on.  Only what is applied, hence committed, is ever read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.consume_queue import ConsumeQueue, DamagedQueueFileError
+from store.filter_sql import SqlFilter
 from store.log_view import LogView
 from store.queue_files import Units
 from store.queue_table import QueueTable
@@ -21,10 +23,11 @@ from store.read import Chunk, FrameMismatchError, fit, read_frames, store_time
 from store.rebuild import fillers, rebuild_files
 from store.settings import StoreSettings
 from store.topics import Topics
+from store.wanted import COST_BYTES, EVERYTHING, Wanted, choose, most_messages
 
 _logger = logging.getLogger(__name__)
 
-TagHashes = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 READ_UNITS = 65_536  # at most, at a time
 REPAIRS_PER_READ = 2
 
@@ -53,7 +56,7 @@ class QueueReader:
         *,
         max_messages: int,
         max_bytes: int,
-        tag_hashes: TagHashes | None = None,
+        wanted: Wanted = EVERYTHING,
         for_service: bool = False,
     ) -> Chunk:
         """The next messages from ``offset``, at least one if there is any, within both limits.
@@ -74,42 +77,57 @@ class QueueReader:
         damaged: FrameMismatchError | DamagedQueueFileError | None = None
         for _ in range(REPAIRS_PER_READ + 1):
             try:
-                return await self._read(queue, offset, max_messages, max_bytes, tag_hashes)
+                return await self._read(queue, offset, max_messages, max_bytes, wanted)
             except (FrameMismatchError, DamagedQueueFileError) as found:
                 damaged = found
                 await self._repair(queue, found)
         raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
 
-    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_hashes: TagHashes | None) -> Chunk:
+    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, wanted: Wanted) -> Chunk:
         # Frames are rarely below 128 bytes: no need to look at more units than could fit.
-        most = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if tag_hashes is None else READ_UNITS
+        most = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if wanted.everything else READ_UNITS
         units = await queue.read(offset, most)
         seen = len(units)
-        offsets = np.arange(offset, offset + seen, dtype=np.int64)
-        if tag_hashes is not None:
-            chosen = np.flatnonzero(np.isin(units["tag_hash"].astype(np.int64), tag_hashes))
-            units, offsets = units[chosen], offsets[chosen]
-            if not len(units):
-                return Chunk(offset, offset + seen, 0, b"")
+        next_offset, looked_at = offset + seen, 0
+        offsets = np.arange(offset, next_offset, dtype=np.int64)
+        if wanted.tag_hashes is not None:
+            chosen = wanted.by_tag(units)
+            units, offsets, looked_at = units[chosen], offsets[chosen], seen * QUEUE_UNIT_SIZE
+        if not len(units):
+            return Chunk(offset, next_offset, 0, b"", looked_at=looked_at)
+        if wanted.sql is not None:
+            return await self._matching(wanted.sql, units, offsets, next_offset, max_messages, max_bytes)
         taken = min(fit(units["size"], max_bytes), max_messages or len(units))
         if taken < len(units):
             units, offsets = units[:taken], offsets[:taken]
             next_offset = int(offsets[-1]) + 1
-        else:
-            next_offset = offset + seen
-        return await self._chunk(units, offsets, next_offset, contiguous=tag_hashes is None)
-
-    async def _chunk(self, units: Units, offsets: npt.NDArray[np.int64], next_offset: int, *, contiguous: bool) -> Chunk:
         frames = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
-        return Chunk(
-            int(offsets[0]),
-            next_offset,
-            len(units),
-            units["size"].astype(">u4").tobytes(),
-            frames,
-            int(units["size"].sum(dtype=np.int64)),
-            b"" if contiguous else offsets.astype(">u8").tobytes(),
-        )
+        chunk = _chunk(units, offsets, next_offset, frames, contiguous=wanted.everything)
+        chunk.looked_at = looked_at
+        return chunk
+
+    async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:
+        """Read the first of ``units``, and make a chunk of those that the expression lets pass."""
+        budget = self._settings.chunk_bytes
+        taken = min(fit(units["size"], budget), most_messages(sql, budget))
+        if taken < len(units):
+            units, offsets = units[:taken], offsets[:taken]
+            next_offset = int(offsets[-1]) + 1
+        buffers = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
+        frames = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        looked_at = max(len(frames), len(units) * sql.cost * COST_BYTES)
+        chosen = await choose(sql, frames, units, offsets)
+        if not len(chosen):
+            return Chunk(int(offsets[0]), next_offset, 0, b"", looked_at=looked_at)
+        wanted = min(fit(units["size"][chosen], max_bytes), max_messages or len(chosen))
+        if wanted < len(chosen):
+            chosen = chosen[:wanted]
+            next_offset = int(offsets[chosen[-1]]) + 1
+        ends = np.cumsum(units["size"], dtype=np.int64)
+        pieces = _runs(frames, ends - units["size"], ends, chosen)
+        chunk = _chunk(units[chosen], offsets[chosen], next_offset, pieces, contiguous=False)
+        chunk.looked_at = looked_at
+        return chunk
 
     async def units(self, topic: str, queue_id: int, offset: int, most: int) -> Units:
         """Up to ``most`` units from ``offset``, fewer at a file's end, none at the queue's."""
@@ -163,3 +181,24 @@ class QueueReader:
             except (FrameMismatchError, DamagedQueueFileError) as found:
                 await self._repair(queue, found)
         return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
+
+
+def _chunk(units: Units, offsets: Offsets, next_offset: int, frames: list[bytes | memoryview], *, contiguous: bool) -> Chunk:
+    return Chunk(
+        int(offsets[0]),
+        next_offset,
+        len(units),
+        units["size"].astype(">u4").tobytes(),
+        frames,
+        int(units["size"].sum(dtype=np.int64)),
+        b"" if contiguous else offsets.astype(">u8").tobytes(),
+    )
+
+
+def _runs(frames: bytes | memoryview, starts: Offsets, ends: Offsets, chosen: Offsets) -> list[bytes | memoryview]:
+    """The chosen frames as views, neighbours in one."""
+    breaks = np.flatnonzero(np.diff(chosen) != 1) + 1
+    firsts = starts[chosen[np.concatenate(([0], breaks))]]
+    lasts = ends[chosen[np.concatenate((breaks - 1, [len(chosen) - 1]))]]
+    view = memoryview(frames)
+    return [view[first:last] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]

@@ -31,6 +31,7 @@ class Chunk:
     """Part of an answer: frames back to back in ``frames``, their sizes as big-endian u32.
 
     ``offsets`` is empty when the messages are contiguous from ``first_offset``, else big-endian u64.  Reading goes on at ``next_offset``.
+    ``looked_at``: what a filter cost, in bytes read or as many that take as long.
     """
 
     first_offset: int
@@ -40,6 +41,7 @@ class Chunk:
     frames: list[bytes | memoryview] = field(default_factory=list)
     frames_bytes: int = 0
     offsets: bytes = b""
+    looked_at: int = 0
 
 
 class FrameMismatchError(Exception):

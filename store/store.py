@@ -25,7 +25,7 @@ from store.log_view import LogView
 from store.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.persistence import Persistence, enter_running, leave_running
 from store.producers import producer_handlers
-from store.queue_reader import QueueReader, TagHashes
+from store.queue_reader import QueueReader
 from store.queue_table import QueueTable
 from store.read import Chunk
 from store.recovery import Recovering, StoreRecovery, recover_state
@@ -37,6 +37,7 @@ from store.subscription_groups import PUT, SubscriptionGroups, check_settings
 from store.timers import Timers
 from store.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
 from store.waiters import QueueWaiters
+from store.wanted import EVERYTHING, Wanted
 
 _logger = logging.getLogger(__name__)
 
@@ -197,12 +198,12 @@ class MessageStore:
         *,
         max_messages: int = 0,
         max_bytes: int,
-        tag_hashes: TagHashes | None = None,
+        wanted: Wanted = EVERYTHING,
         for_service: bool = False,
     ) -> Chunk:
         """See ``QueueReader.read``; ``max_messages`` 0 is no limit."""
         return await self.reader.read(
-            topic, queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, tag_hashes=tag_hashes, for_service=for_service
+            topic, queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, wanted=wanted, for_service=for_service
         )
 
     async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:

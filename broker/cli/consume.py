@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,6 +39,9 @@ def consume(
     idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing came for S seconds.")] = 0,
     follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
     tag: Annotated[str, typer.Option("--tag", metavar="EXPR", help="Only messages with these tags: a || b.")] = "*",
+    sql: Annotated[
+        str, typer.Option("--sql", metavar="EXPR", help="Only messages whose properties it is true of: amount > 10 AND region = 'eu'.")
+    ] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
@@ -51,10 +55,16 @@ def consume(
     bootstrap = load_config(config).bootstrap()
     printer = _Printer(most, as_json=as_json)
     try:
-        run(_consume(bootstrap, topic, group, start, tag, "follower" if follower else "leader", timeout, idle_exit, printer))
+        run(_consume(bootstrap, topic, group, start, _Filter(tag, sql), "follower" if follower else "leader", timeout, idle_exit, printer))
     except KeyboardInterrupt:
         note(f"read {printer.count}")
         raise typer.Exit(130) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    tags: str
+    sql: str
 
 
 class _Printer:
@@ -103,7 +113,15 @@ def _json_of(message: ReceivedMessage) -> dict[str, Any]:
 
 
 async def _consume(
-    bootstrap: str, topic: str, group: str, start: str, tag: str, read_from: str, timeout_s: float, idle_exit_s: float, printer: _Printer
+    bootstrap: str,
+    topic: str,
+    group: str,
+    start: str,
+    wanted: _Filter,
+    read_from: str,
+    timeout_s: float,
+    idle_exit_s: float,
+    printer: _Printer,
 ) -> None:
     from dledger_client.aio import PullConsumer
 
@@ -116,7 +134,7 @@ async def _consume(
             offset = {"": held.min_offset, "first": held.min_offset, "last": held.max_offset}.get(start, held.at_time)
             if (replica_group, queue_id) in committed:
                 offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
-            work = _read_queue(consumer, topic, replica_group, queue_id, offset, tag, batches)
+            work = _read_queue(consumer, topic, replica_group, queue_id, offset, wanted, batches)
             readers.append(asyncio.get_running_loop().create_task(work, name=f"{topic}/{queue_id}"))
         committing = _Committing(consumer, printer) if group else None
         try:
@@ -175,13 +193,21 @@ async def _next_batch(
 
 
 async def _read_queue(
-    consumer: PullConsumer, topic: str, group: str, queue_id: int, offset: int, tag: str, batches: asyncio.Queue[list[ReceivedMessage]]
+    consumer: PullConsumer,
+    topic: str,
+    group: str,
+    queue_id: int,
+    offset: int,
+    wanted: _Filter,
+    batches: asyncio.Queue[list[ReceivedMessage]],
 ) -> None:
-    """Read one queue for ever.  With tags, an answer without messages may still have moved on: the chunks tell how far."""
+    """Read one queue for ever.  With a filter, an answer without messages may still have moved on: the chunks tell how far."""
     while True:
-        chunks = await consumer.fetch_chunks(topic, queue_id, offset, BATCH, group_name=group, wait_ms=POLL_MS, tags=tag)
+        chunks = await consumer.fetch_chunks(
+            topic, queue_id, offset, BATCH, group_name=group, wait_ms=POLL_MS, tags=wanted.tags, sql=wanted.sql
+        )
         for chunk in chunks:
             offset = chunk.next_offset
-            messages = consumer.with_tags(chunk, tag)
+            messages = consumer.with_tags(chunk, wanted.tags)
             if messages:
                 await batches.put(messages)

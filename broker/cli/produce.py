@@ -29,6 +29,9 @@ def produce(
     file: Annotated[str, typer.Option("--file", metavar="F", help="Read lines of F instead of stdin.")] = "",
     tag: Annotated[str, typer.Option("--tag", metavar="T", help="Tag of every message.")] = "",
     key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of every message; may be repeated.")
+    ] = None,
     queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="All messages to the queue of this key.")] = "",
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
     delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D (90s, 2h; up to 40 days).")] = "",
@@ -42,7 +45,7 @@ def produce(
     """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
     bodies = _generated(count, parse_size_option(size)) if count else _lines(file)
     cluster = load_config(config)
-    options = {"tags": tag, "keys": key, "delay_level": delay_level}
+    options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
     if delay and delay_level:
         raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
     sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
@@ -55,6 +58,13 @@ def produce(
         raise typer.Exit(130)
     if sending.failed:
         raise typer.Exit(1)
+
+
+def _properties(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise typer.BadParameter(f"{pair!r}: expected NAME=VALUE", param_hint="--property")
+    return dict((pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs)
 
 
 def _lines(file: str) -> Iterator[bytes]:

@@ -14,17 +14,21 @@ from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
+from dledger_wire.clock import Clock
 from dledger_wire.error_detail import to_detail
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError
 from dledger_wire.rpc import ByteStream, CallContext, Server
-from store.queue_reader import TagHashes
+from store.filter_sql import compiled
 from store.read import Chunk
 from store.store import MessageStore
+from store.wanted import Wanted
 
 METHOD = "/dledger.v1.Broker/Fetch"
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
+# How much one request may have filtered out: then it is told how far that was, and asks again.
+MAX_LOOKED_AT_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
 
@@ -32,13 +36,15 @@ MAX_TAGS = 1024
 class _Answer:
     """How far the answer to one request has come."""
 
-    def __init__(self, store: MessageStore, request: broker_pb2.FetchRequest) -> None:
+    def __init__(self, store: MessageStore, clock: Clock, request: broker_pb2.FetchRequest) -> None:
         self._store = store
+        self._clock = clock
         self._request = request
-        self._tags = _tags(request)
+        self._wanted = _wanted(request)
         self._offset = request.offset
         self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
         self._left_messages = request.max_messages
+        self._left_to_look_at = MAX_LOOKED_AT_BYTES
 
     async def next_chunk(self) -> tuple[Chunk, bool]:
         """The next chunk, and whether it is the last one."""
@@ -49,25 +55,31 @@ class _Answer:
             self._offset,
             max_messages=self._left_messages,
             max_bytes=min(self._left_bytes, store.settings.chunk_bytes),
-            tag_hashes=self._tags,
+            wanted=self._wanted,
         )
         at_end = chunk.next_offset == self._offset
         self._offset = chunk.next_offset
         self._left_bytes -= chunk.frames_bytes
+        self._left_to_look_at -= chunk.looked_at
         if request.max_messages:
             self._left_messages -= chunk.count
-        return chunk, at_end or self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
+        enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
+        return chunk, at_end or enough or self._left_to_look_at <= 0
 
     async def first_chunk(self) -> tuple[Chunk, bool]:
-        """The first chunk; when there is nothing to read yet, after as long as the request wants to wait."""
+        """The first chunk with messages, after at most as long as the request wants to wait for one, or to be told how far it was read."""
         request = self._request
-        chunk, end = await self.next_chunk()
-        at_end = end and not chunk.count
-        if at_end and request.wait_ms:
-            wait_s = min(request.wait_ms, MAX_WAIT_MS) / 1000
-            if await self._store.wait_for_messages(request.topic, request.queue_id, self._offset, wait_s):
-                chunk, end = await self.next_chunk()
-        return chunk, end
+        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
+        while True:
+            before = self._offset
+            chunk, end = await self.next_chunk()
+            if chunk.count or self._left_to_look_at <= 0:
+                return chunk, end
+            if self._offset > before:
+                continue  # nothing of it is wanted
+            left_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
+            if left_s <= 0 or not await self._store.wait_for_messages(request.topic, request.queue_id, self._offset, left_s):
+                return chunk, end
 
 
 class FetchService:
@@ -91,7 +103,7 @@ class FetchService:
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
         await self._catch_up(request)
-        answer = _Answer(self._face.store, request)
+        answer = _Answer(self._face.store, self._face.env.clock, request)
         chunk, end = await answer.first_chunk()
         while not end:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
@@ -131,9 +143,8 @@ class FetchService:
         return header
 
 
-def _tags(request: broker_pb2.FetchRequest) -> TagHashes | None:
-    if not request.tag_hashes:
-        return None
+def _wanted(request: broker_pb2.FetchRequest) -> Wanted:
     if len(request.tag_hashes) > MAX_TAGS:
         raise InvalidArgumentError(f"{len(request.tag_hashes)} tags; expected at most {MAX_TAGS}")
-    return np.array(request.tag_hashes, np.int64)
+    tags = np.array(request.tag_hashes, np.int64) if request.tag_hashes else None
+    return Wanted(tags, compiled(request.sql) if request.sql else None)

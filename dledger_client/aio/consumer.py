@@ -146,9 +146,14 @@ class PullConsumer:
         max_bytes: int = 4 << 20,
         wait_ms: int = 0,
         tags: str = "*",
+        sql: str = "",
         linearizable: bool = False,
     ) -> list[ReceivedMessage]:
         """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue (after ``wait_ms`` without news).
+
+        ``tags``: only messages with one of them, ``a || b``.  ``sql``: only those whose properties it is true of (RocketMQ's SQL92 filter),
+        ``amount > 10 AND region IN ('eu', 'us')``; an InvalidArgumentError points at its mistake.  With either, no messages need not mean
+        the end of the queue: ``fetch_chunks`` tells how far was read.
 
         OffsetOutOfRangeError (with what there is), TopicNotFoundError, TopicPermissionError.
         """
@@ -161,6 +166,7 @@ class PullConsumer:
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             tags=tags,
+            sql=sql,
             linearizable=linearizable,
         )
         return [message for chunk in chunks for message in self.with_tags(chunk, tags)]
@@ -176,6 +182,7 @@ class PullConsumer:
         max_bytes: int = 4 << 20,
         wait_ms: int = 0,
         tags: str = "*",
+        sql: str = "",
         linearizable: bool = False,
     ) -> list[Chunk]:
         """``fetch`` without its decoding; the last chunk's ``next_offset`` tells where to read on, behind filtered messages too."""
@@ -190,6 +197,7 @@ class PullConsumer:
             wait_ms=wait_ms,
             group=self.group,
             tag_hashes=[cached_java_hash(tag) for tag in parse_tags(tags)],
+            sql=sql,
             linearizable=linearizable,
         )
         group = await self._group_of(topic, queue_id, group_name)
@@ -210,6 +218,7 @@ class PullConsumer:
         *,
         group_name: str | None = None,
         tags: str = "*",
+        sql: str = "",
         chunk_bytes: int = ANSWER_BYTES,
     ) -> AsyncIterator[Chunk]:
         """Everything of a queue from ``offset`` to ``upto`` (exclusive), as chunks of raw frames, each offset once.
@@ -226,9 +235,9 @@ class PullConsumer:
                 untried = await self._replicas.sources(group, deadline_ms)
             source = untried[0]
             request = broker_pb2.FetchRequest(
-                topic=topic, queue_id=queue_id, offset=offset, max_bytes=chunk_bytes, group=self.group, tag_hashes=hashes
+                topic=topic, queue_id=queue_id, offset=offset, max_bytes=chunk_bytes, group=self.group, tag_hashes=hashes, sql=sql
             )
-            if not hashes:
+            if not hashes and not sql:
                 request.max_messages = min(upto - offset, 0xFFFFFFFF)
             try:
                 before = offset
