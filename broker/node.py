@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from broker.config import NodeSettings
 from broker.identity import FolderIdentity, open_identity
+from broker.preferred_leader import PreferredLeader
 from broker.process_facts import ProcessFacts
 from broker.role_change import RoleChanges, RoleHooks
 from broker.schedule import ScheduleService
@@ -85,6 +86,7 @@ class BrokerNode:
         self._face = ServiceFace(settings, env, self.store, self.raft, self.roles)
         self.roles.register(ScheduleService(self._face, self._fail))
         self.roles.register(TimerService(self._face, self._fail))
+        self.roles.register(PreferredLeader(self._face, self._fail))
         try:
             self.roles.start()
             await self.raft.start()
@@ -173,6 +175,7 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
             max_inflight_bytes=raft.maxInflightBytes,
             max_append_bytes=raft.maxAppendBytes,
             max_uncommitted_bytes=raft.maxUncommittedBytes,
+            priority=settings.node.priority,
         ),
         log=log_config or LogConfig(segment_bytes=store.mappedFileSizeCommitLog),
         sync_flush=store.flushDiskType == "SYNC_FLUSH",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from broker.config import ClusterConfig
@@ -52,7 +53,14 @@ class SimCluster:
     """One group of nodes and the world around it."""
 
     def __init__(
-        self, seed: int, *, nodes: int = 3, readable: bool = False, network: NetworkSettings | None = None, disk: DiskSettings | None = None
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        readable: bool = False,
+        network: NetworkSettings | None = None,
+        disk: DiskSettings | None = None,
+        priorities: Mapping[str, int] | None = None,
     ) -> None:
         self.seed = seed
         self.random = random.Random(seed)
@@ -60,7 +68,7 @@ class SimCluster:
         self.trace = Trace(self.loop, readable=readable)
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
         self.invariants = Invariants(self.trace)
-        self.config = ClusterConfig.parse(_cluster_file(nodes), "sim.yaml")
+        self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}), "sim.yaml")
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
         for _, node in self.config.all_nodes():
@@ -170,6 +178,9 @@ class SimCluster:
         return found + [str(context.get("exception") or context["message"]) for context in self.loop.unhandled]
 
 
-def _cluster_file(nodes: int) -> str:
-    lines = "\n".join(f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}'}}" for number in range(nodes))
+def _cluster_file(nodes: int, priorities: Mapping[str, int]) -> str:
+    lines = "\n".join(
+        f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}', priority: {priorities.get(f'n{number}', 0)}}}"
+        for number in range(nodes)
+    )
     return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\n"

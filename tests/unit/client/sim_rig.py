@@ -25,8 +25,8 @@ async def until(condition: Callable[[], bool]) -> None:
 class Rig:
     """Three nodes and a client machine.  ``make`` gives a client its injected surroundings."""
 
-    def __init__(self, seed: int = 1) -> None:
-        self.cluster = SimCluster(seed)
+    def __init__(self, seed: int = 1, **world: Any) -> None:
+        self.cluster = SimCluster(seed, **world)
         self.process, self._network = self.cluster.new_client(CLIENT_IP)
         self._clock = SimClock(self.cluster.loop)
         self._random = random.Random(seed)
