@@ -51,6 +51,13 @@ def test_consume_selects_by_place_time_tag_and_number(cluster: Cluster) -> None:
     assert set(bodies("--tag", "b")) == late
     assert set(bodies("--tag", "a || c", "--follower")) == early
     assert set(bodies("--tag", "a || b")) == early | late
+    cluster.cli_ok("produce", "t", "--property", "amount=12", "--property", "where=a=b", stdin=b"c0\n")
+    assert bodies("--sql", "amount > 11.5 AND where = 'a=b'") == ["c0"]
+    assert set(bodies("--sql", "KEYS = 'k1' OR TAGS IN ('b')", "--follower")) == early | late
+    refused = cluster.cli("consume", "t", "--sql", "amount >")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "filter: column 9: the expression ends too early" in refused.stderr
+    assert refused.stderr.count("\n") == 1
     assert bodies("--from", "last") == []
     assert len(bodies("--max", "7")) == 7
 
