@@ -17,8 +17,10 @@ from broker.process_facts import ProcessFacts
 from broker.role_change import RoleChanges, RoleHooks
 from broker.schedule import ScheduleService
 from broker.services.admin import AdminService
+from broker.services.dead_letters import DeadLetterService
 from broker.services.face import ServiceFace
 from broker.services.fetch import FetchService
+from broker.services.group_settings import GroupSettingsService
 from broker.services.groups import GroupService
 from broker.services.health import HealthService
 from broker.services.metadata import MetadataService
@@ -107,6 +109,8 @@ class BrokerNode:
             ProducerService(face),
             GroupService(face),
             RetryService(face),
+            DeadLetterService(face),
+            GroupSettingsService(face),
             AdminService(face, self._process, self.identity.store_id),
             HealthService(self._serving),
         )

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.aio.admin import NodeStatus
+from dledger_client.dead_letters import DeadLetters
 from dledger_client.loop_thread import LoopThread
 from dledger_client.router import TopicQueues
 
@@ -47,6 +48,18 @@ class Admin:
     def describe_topic(self, name: str) -> list[TopicQueues]:
         """A topic's queues, group by group."""
         return self._thread.run(self._inner.describe_topic(name))
+
+    def dead_letters(self, consumer_group: str = "") -> list[DeadLetters]:
+        """The dead letters of a consumer group, or of all."""
+        return self._thread.run(self._inner.dead_letters(consumer_group))
+
+    def redrive(self, letters: DeadLetters, **how: Any) -> int:
+        """Send dead letters to their original topic, or to their group alone."""
+        return self._thread.run(self._inner.redrive(letters, **how))
+
+    def update_group(self, consumer_group: str, **settings: int | bool) -> None:
+        """Change settings of a consumer group: ``retry_max_times``, ``consume_enable`` and so on."""
+        self._thread.run(self._inner.update_group(consumer_group, **settings))
 
     def status(self) -> list[NodeStatus]:
         """Every node's status."""

@@ -42,9 +42,10 @@ class QueueReader:
         self._queues = queues
         self._applied_index = applied_index
 
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+    def bounds(self, topic: str, queue_id: int, *, for_service: bool = False) -> tuple[int, int]:
         """(first offset, one past the newest) of a readable queue; (0, 0) while nothing was stored in it."""
-        self._topics.readable(topic, queue_id)
+        if not for_service:
+            self._topics.readable(topic, queue_id)
         queue = self._queues.get((topic, queue_id))
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 

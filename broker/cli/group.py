@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli import group_settings
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
 from broker.cli.output import note, print_json, print_table
 
@@ -20,6 +21,7 @@ def register(root: typer.Typer) -> None:
     app.command("list")(list_groups)
     app.command("describe", epilog="Example: dledger group describe audit")(describe)
     app.command("reset-offset", epilog="Examples: dledger group reset-offset audit --topic orders --to first")(reset_offset)
+    group_settings.register(app)
     root.add_typer(app, name="group")
 
 

@@ -16,7 +16,7 @@ from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock
 from dledger_wire.error_detail import to_detail
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, TopicPermissionError
 from dledger_wire.rpc import ByteStream, CallContext, Server
 from store.filter_sql import compiled
 from store.read import Chunk
@@ -102,6 +102,8 @@ class FetchService:
                 await stream.write(envelope.encode(header, ()))
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
+        if request.group and not self._face.store.subscription_groups.of(request.group).consumeEnable:
+            raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
         answer = _Answer(self._face.store, self._face.env.clock, request)
         chunk, end = await answer.first_chunk()

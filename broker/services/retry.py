@@ -2,18 +2,19 @@
 
 Owns the steps of one request: what was sent back before is recognised by its place (``store/send_backs.py``), the rest is read, copied
 into the schedule topic or among the dead letters, and marked as sent back, copies and mark in one log entry.  Requests for the same group
-and queue take turns, since the mark counts only once it is applied; a turn ends when the log has decided, however early its caller left.
+and queue take turns, since the mark counts only once it is applied.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
-from dledger.core.types import EntryId
+from broker.services.group_topics import ensure_dead_letters, ensure_retry_topic
+from broker.turns import Turns
 from dledger_wire._pb import retry_pb2
 from dledger_wire.error_detail import to_detail
 from dledger_wire.errors import (
@@ -26,13 +27,11 @@ from dledger_wire.errors import (
     TopicNotFoundError,
 )
 from dledger_wire.frame import Frame, encode_frame
-from dledger_wire.names import SCHEDULE_TOPIC, check_group, dlq_topic, retry_topic
+from dledger_wire.names import SCHEDULE_TOPIC, check_group
 from dledger_wire.rpc import CallContext, Server
-from dledger_wire.status import Perm
 from store.delivery import Together, batches_of, frames_of
 from store.retries import RetryRule, sent_back
 from store.send_backs import MAX_RUNS, SENT_BACK, Place, runs_of
-from store.topics import CREATE
 
 METHOD = "/dledger.v1.Retry/SendBack"
 TIMEOUT_S = 5.0
@@ -60,8 +59,7 @@ class RetryService:
 
     def __init__(self, face: ServiceFace) -> None:
         self._face = face
-        self._turns: dict[Place, asyncio.Future[EntryId]] = {}  # what the log has not decided yet
-        self._locks: dict[Place, asyncio.Lock] = {}
+        self._turns = Turns()
 
     def register(self, server: Server) -> None:
         server.add_unary(METHOD, self.send_back)
@@ -75,23 +73,15 @@ class RetryService:
         rule = RetryRule(wish.group, wish.delay_level, wish.max_reconsume_times or group.retryMaxTimes, group.retryQueueNums)
         work = _Work((wish.group, wish.topic, wish.queue_id), term, rule, {})
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._lock(work.place):
+            async with asyncio.timeout(TIMEOUT_S), self._turns.take(work.place):
                 await self._take_back(work, sorted(set(wish.offsets)))
         except TimeoutError:
             raise OutcomeUnknownError(f"sending back was not committed within {TIMEOUT_S:g} s; it may still be") from None
         reply = retry_pb2.SendBackResponse(results=[work.answers[offset] for offset in wish.offsets])
         return reply.SerializeToString()
 
-    def _lock(self, place: Place) -> asyncio.Lock:
-        if len(self._locks) > MAX_OFFSETS:
-            self._locks = {place: lock for place, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(place, asyncio.Lock())
-
     async def _take_back(self, work: _Work, offsets: Sequence[int]) -> None:
-        """Answer for every offset; alone in the work's place but for what an earlier caller left behind."""
-        left = self._turns.get(work.place)
-        if left is not None:
-            await asyncio.wait([left])
+        """Answer for every offset."""
         store = self._face.store
         sent, committed = store.send_backs.sent(work.place), store.consumer_offsets.position(*work.place)
         if len(sent) >= MAX_RUNS:
@@ -133,23 +123,18 @@ class RetryService:
             copies.append(copy)
             stored.append(offset)
         if copies:
-            await self._ensure_topics(work.rule, copies)
+            await self._ensure_topics(copies, work.rule.group)
             await self._store(work, copies, stored)
         return chunk.next_offset
 
-    async def _ensure_topics(self, rule: RetryRule, copies: Sequence[Frame]) -> None:
-        """The group's own topics come with the first message for them.  Dead letters are not readable until somebody opens them."""
-        wanted = {dlq_topic(rule.group): (1, Perm.WRITE), retry_topic(rule.group): (rule.queues, Perm.READ_WRITE)}
-        dead = dlq_topic(rule.group)
-        needed = {dead if copy.topic == dead else retry_topic(rule.group): None for copy in copies}
-        for name in needed:
-            queues, perm = wanted[name]
-            known = self._face.store.topics.get(name)
-            if known is None:
-                arguments = {"name": name, "read_queues": queues, "write_queues": queues, "perm": int(perm), "if_not_exists": True}
-                await self._face.command(CREATE, arguments, TIMEOUT_S)
-        if any(copy.topic == SCHEDULE_TOPIC for copy in copies) and self._face.store.topics.get(SCHEDULE_TOPIC) is None:
-            raise NotReadyError("the schedule topic is not there yet; nothing was stored")
+    async def _ensure_topics(self, copies: Sequence[Frame], group: str) -> None:
+        parked = [copy for copy in copies if copy.topic == SCHEDULE_TOPIC]
+        if len(parked) < len(copies):
+            await ensure_dead_letters(self._face, group)
+        if parked:
+            await ensure_retry_topic(self._face, group)
+            if self._face.store.topics.get(SCHEDULE_TOPIC) is None:
+                raise NotReadyError("the schedule topic is not there yet; nothing was stored")
 
     async def _store(self, work: _Work, copies: Sequence[Frame], offsets: Sequence[int]) -> None:
         """Copies and their mark in one entry.  Whoever cannot be stored is told apart from the others."""
@@ -169,16 +154,4 @@ class RetryService:
             return
         group, topic, queue_id = work.place
         mark = store.command(SENT_BACK, {"group": group, "topic": topic, "queue_id": queue_id, "runs": runs_of(offsets)})
-        proposal = self._face.raft.propose(Together(batches, mark))
-        self._turns[work.place] = proposal
-        proposal.add_done_callback(self._decided(work.place))
-        await asyncio.shield(proposal)
-
-    def _decided(self, place: Place) -> Callable[[asyncio.Future[EntryId]], None]:
-        def done(proposal: asyncio.Future[EntryId]) -> None:
-            if self._turns.get(place) is proposal:
-                del self._turns[place]
-            if not proposal.cancelled():
-                proposal.exception()
-
-        return done
+        await self._turns.decide(work.place, self._face.raft.propose(Together(batches, mark)))

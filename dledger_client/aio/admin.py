@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from dledger_client.answers import parse
+from dledger_client.dead_letters import DeadLetters, list_dead_letters, redrive
 from dledger_client.local import surroundings
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
-from dledger_wire._pb import admin_pb2
+from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import Network
 
 ADMIN = "/dledger.v1.Admin/"
+RETRY = "/dledger.v1.Retry/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,38 @@ class Admin:
         return NodeStatus(
             group, node_id, address, True, found.role, found.term, found.last_index, found.committed_index, found.applied_index
         )
+
+    async def dead_letters(self, consumer_group: str = "") -> list[DeadLetters]:
+        """The dead letters of a consumer group, or of all, replica group by replica group."""
+        return await list_dead_letters(self._router, consumer_group, self._deadline_ms())
+
+    async def redrive(
+        self,
+        letters: DeadLetters,
+        *,
+        count: int = 0,
+        rate: float = 0,
+        to_retry_topic: bool = False,
+        told: Callable[[int], object] | None = None,
+    ) -> int:
+        """Send dead letters to their original topic, or to their group alone; see ``dledger_client.dead_letters.redrive``."""
+        return await redrive(self._router, letters, count=count, rate=rate, to_retry_topic=to_retry_topic, told=told)
+
+    async def group_settings(self, consumer_group: str = "", *, group: str = "") -> list[retry_pb2.GroupSettings]:
+        """The settings of a consumer group, or of all that somebody configured."""
+        request = retry_pb2.GroupSettings(name=consumer_group).SerializeToString()
+        name = await self._one_group(group)
+        answer = await self._router.call_leader(name, f"{RETRY}ListGroups", request, deadline_ms=self._deadline_ms())
+        return list(parse(retry_pb2.GroupSettingsList, answer, name).groups)
+
+    async def update_group(self, consumer_group: str, **settings: int | bool) -> retry_pb2.GroupSettings:
+        """Change settings of a consumer group in every replica group: ``retry_max_times``, ``consume_enable`` and so on."""
+        request = retry_pb2.GroupSettings(name=consumer_group, **settings).SerializeToString()  # type: ignore[arg-type]
+        changed = retry_pb2.GroupSettings()
+        for group in sorted(await self._router.ensure_groups(self._deadline_ms())):
+            answer = await self._router.call_leader(group, f"{RETRY}PutGroup", request, deadline_ms=self._deadline_ms())
+            changed = parse(retry_pb2.GroupSettings, answer, group)
+        return changed
 
     async def _one_group(self, group: str) -> str:
         groups = await self._router.ensure_groups(self._deadline_ms())

@@ -14,6 +14,7 @@ from tests.cluster.harness import Cluster, dledger
 COMMANDS = (
     *("up", "down", "node", "status", "produce", "consume", "leader transfer", "verify", "dump"),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
+    *("dlq list", "dlq open", "dlq redrive", "group settings", "group update"),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
     *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover")),
 )
@@ -26,6 +27,9 @@ RUN = (
     "dledger topic describe orders",
     "dledger produce orders --file orders.txt --tag created",
     "dledger consume orders --group audit --from first --max 10",
+    "dledger group update audit --retry-max-times 5",
+    "dledger group settings audit",
+    "dledger dlq list --json",
     "dledger leader transfer --group g0 --to n1",
     "dledger leader transfer --to best",
     "dledger verify --online",
@@ -46,6 +50,10 @@ NOT_RUN = (
     "dledger member promote --id n3",
     "dledger member remove --id n2 --yes",
     "dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes",
+    "dledger dlq open audit",
+    "dledger dlq open audit --close",
+    "dledger dlq redrive audit --rate 100",
+    "dledger dlq redrive audit --max 10 --to-group",
     "dledger bench produce --messages 1000000 --size 100",
     "dledger bench consume --follower",
     "dledger bench failover --rounds 5",

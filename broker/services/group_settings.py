@@ -1,0 +1,59 @@
+"""Settings of consumer groups, changed through the log: PutGroup, DeleteGroup, ListGroups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.services.decode import decoded
+from broker.services.face import ServiceFace
+from dledger_wire._pb import retry_pb2
+from dledger_wire.rpc import CallContext, Server
+from store.subscription_groups import DELETE_GROUP, PUT, settings_of
+
+PREFIX = "/dledger.v1.Retry/"
+TIMEOUT_S = 5.0
+
+# Upstream's name of each field.
+NAMES = {
+    "name": "groupName",
+    "retry_max_times": "retryMaxTimes",
+    "retry_queue_nums": "retryQueueNums",
+    "consume_enable": "consumeEnable",
+    "consume_from_min_enable": "consumeFromMinEnable",
+    "consume_broadcast_enable": "consumeBroadcastEnable",
+    "consume_message_orderly": "consumeMessageOrderly",
+    "consume_timeout_minute": "consumeTimeoutMinute",
+}
+
+
+class GroupSettingsService:
+    """Answers at the master."""
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    def register(self, server: Server) -> None:
+        server.add_unary(PREFIX + "PutGroup", self.put)
+        server.add_unary(PREFIX + "DeleteGroup", self.delete)
+        server.add_unary(PREFIX + "ListGroups", self.list_groups)
+
+    async def put(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(retry_pb2.GroupSettings, request)
+        arguments = {NAMES[field.name]: value for field, value in wish.ListFields()}
+        return _message(await self._face.command(PUT, arguments, TIMEOUT_S)).SerializeToString()
+
+    async def delete(self, request: bytes, _context: CallContext) -> bytes:
+        name = decoded(retry_pb2.GroupSettings, request).name
+        return _message(await self._face.command(DELETE_GROUP, {"groupName": name}, TIMEOUT_S)).SerializeToString()
+
+    async def list_groups(self, request: bytes, _context: CallContext) -> bytes:
+        """Those somebody configured, or the one asked for, with defaults when nobody did."""
+        self._face.require_master()
+        name = decoded(retry_pb2.GroupSettings, request).name
+        groups = self._face.store.subscription_groups
+        found = [groups.of(name)] if name else groups.configured()
+        return retry_pb2.GroupSettingsList(groups=[_message(settings_of(group)) for group in found]).SerializeToString()
+
+
+def _message(settings: dict[str, Any]) -> retry_pb2.GroupSettings:
+    return retry_pb2.GroupSettings(**{field: settings[name] for field, name in NAMES.items()})
