@@ -165,8 +165,11 @@ class MessageLog:
 
     # Checking
 
-    def prepare(self, records: Buffer) -> PreparedBatches:
-        """Check a produce payload.  CorruptBatchError when it is no sequence of records; single batches are refused in ``outcomes``."""
+    def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
+        """Check a produce payload.  CorruptBatchError when it is no sequence of records; single batches are refused in ``outcomes``.
+
+        Permissions are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed since.
+        """
         if not self._term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
         outcomes: list[BatchOutcome] = []
@@ -177,7 +180,7 @@ class MessageLog:
             outcome = BatchOutcome()
             outcomes.append(outcome)
             try:
-                part = self._check(record, outcome)
+                part = self._check(record, outcome, for_service=for_service)
             except DledgerError as error:
                 outcome.error = error
                 continue
@@ -187,9 +190,9 @@ class MessageLog:
             raise CorruptBatchError("a produce payload without a batch", first_bad=-1)
         return PreparedBatches(self, self._term, outcomes, parts)
 
-    def _check(self, batch: BatchView, outcome: BatchOutcome) -> _Part | None:
+    def _check(self, batch: BatchView, outcome: BatchOutcome, *, for_service: bool) -> _Part | None:
         """Check one batch; None when it needs no place in the log."""
-        topic = self._topics.writable(batch.topic, batch.queue_id)
+        topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
         check_batch(batch, self._settings.maxMessageSize)

@@ -165,9 +165,9 @@ class MessageStore:
     def resign(self) -> None:
         self._message_log.resign()
 
-    def prepare(self, records: Buffer) -> PreparedBatches:
+    def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
         """Check a produce payload; see ``MessageLog.prepare``."""
-        return self._message_log.prepare(records)
+        return self._message_log.prepare(records, for_service=for_service)
 
     def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
         """A group-state command to propose; refused here when it could never succeed."""

@@ -70,10 +70,10 @@ class Topics:
             raise TopicNotFoundError(f"topic {name!r} does not exist", topic=name)
         return topic
 
-    def writable(self, name: str, queue_id: int) -> Topic:
-        """The topic, if messages may be written to that queue of it."""
+    def writable(self, name: str, queue_id: int, *, for_service: bool = False) -> Topic:
+        """The topic, if messages may be written to that queue of it; its permission is for users, not ``for_service``."""
         topic = self.require(name)
-        if not topic.perm & Perm.WRITE:
+        if not topic.perm & Perm.WRITE and not for_service:
             raise TopicPermissionError(f"topic {name}: writing is not permitted (perm {topic.perm})", topic=name, perm=topic.perm)
         if queue_id >= topic.write_queues:
             raise InvalidArgumentError(f"topic {name}: queue {queue_id}, expected 0 to {topic.write_queues - 1}", topic=name)

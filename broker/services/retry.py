@@ -27,7 +27,7 @@ from dledger_wire.errors import (
     TopicNotFoundError,
 )
 from dledger_wire.frame import Frame, encode_frame
-from dledger_wire.names import SCHEDULE_TOPIC, check_group
+from dledger_wire.names import SCHEDULE_TOPIC, check_group, retry_topic
 from dledger_wire.rpc import CallContext, Server
 from store.delivery import Together, batches_of, frames_of
 from store.retries import RetryRule, sent_back
@@ -69,8 +69,7 @@ class RetryService:
         term = self._face.require_master()
         if not 0 < len(wish.offsets) <= MAX_OFFSETS:
             raise InvalidArgumentError(f"{len(wish.offsets)} offsets to send back; expected 1 to {MAX_OFFSETS}")
-        group = self._face.store.subscription_groups.of(check_group(wish.group))
-        rule = RetryRule(wish.group, wish.delay_level, wish.max_reconsume_times or group.retryMaxTimes, group.retryQueueNums)
+        rule = self._rule(wish)
         work = _Work((wish.group, wish.topic, wish.queue_id), term, rule, {})
         try:
             async with asyncio.timeout(TIMEOUT_S), self._turns.take(work.place):
@@ -79,6 +78,12 @@ class RetryService:
             raise OutcomeUnknownError(f"sending back was not committed within {TIMEOUT_S:g} s; it may still be") from None
         reply = retry_pb2.SendBackResponse(results=[work.answers[offset] for offset in wish.offsets])
         return reply.SerializeToString()
+
+    def _rule(self, wish: retry_pb2.SendBackRequest) -> RetryRule:
+        group = self._face.store.subscription_groups.of(check_group(wish.group))
+        known = self._face.store.topics.get(retry_topic(wish.group))
+        queues = known.write_queues if known is not None else group.retryQueueNums
+        return RetryRule(wish.group, wish.delay_level, wish.max_reconsume_times or group.retryMaxTimes, queues)
 
     async def _take_back(self, work: _Work, offsets: Sequence[int]) -> None:
         """Answer for every offset."""
@@ -141,7 +146,7 @@ class RetryService:
         store = self._face.store
         if self._face.require_master() != work.term:
             raise NotReadyError("this node was master, was not, and is again; nothing was stored")
-        batches = store.prepare(batches_of(copies))
+        batches = store.prepare(batches_of(copies), for_service=True)
         problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
         if isinstance(problem, TopicNotFoundError):
             raise NotReadyError(f"{problem.message}; nothing was stored")
