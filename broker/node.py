@@ -28,6 +28,7 @@ from broker.services.offsets import OffsetsService
 from broker.services.produce import ProduceService
 from broker.services.producers import ProducerService
 from broker.services.retry import RetryService
+from broker.services.sessions import SessionService
 from broker.timers import TimerService
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
@@ -89,6 +90,8 @@ class BrokerNode:
         self.roles.register(ScheduleService(self._face, self._fail))
         self.roles.register(TimerService(self._face, self._fail))
         self.roles.register(PreferredLeader(self._face, self._fail))
+        self._sessions = SessionService(self._face, self._fail)
+        self.roles.register(self._sessions)
         try:
             self.roles.start()
             await self.raft.start()
@@ -107,7 +110,8 @@ class BrokerNode:
             MetadataService(face),
             OffsetsService(face),
             ProducerService(face),
-            GroupService(face),
+            GroupService(face, self._sessions.was_reset),
+            self._sessions,
             RetryService(face),
             DeadLetterService(face),
             GroupSettingsService(face),

@@ -166,6 +166,18 @@ class ProducerFencedError(DledgerError):
     code = "PRODUCER_FENCED"
 
 
+class StaleLockError(DledgerError):
+    """An orderly consumer's epoch is not the current one of the queue: the lock is free or somebody else's now."""
+
+    code = "STALE_LOCK"
+
+
+class OffsetsResetError(DledgerError):
+    """The group was taken elsewhere in this queue since the consumer looked; it has to look again before it commits."""
+
+    code = "OFFSETS_RESET"
+
+
 class DataDirectoryError(DledgerError):
     """The data folder is in use, or belongs to another node, group or format version."""
 

@@ -1,15 +1,18 @@
 """Where consumer groups have come to, as replicated state: committed through the log, so that every later master knows it.
 
-Owns the rules and RocketMQ's shape of config/consumerOffset.json (``TOPIC@GROUP`` -> queue -> offset).  An offset is the next message to
-read.  A commit never takes a group back: answers of a slow consumer come late; going back is a reset, which says so.
+Owns the rules and RocketMQ's shape of config/consumerOffset.json (``TOPIC@GROUP`` -> queue -> offset), with a second table of the
+generations.  An offset is the next message to read.  A commit never takes a group back: answers of a slow consumer come late; going back
+is a reset, which says so and begins a new generation of the position: commits that name an older one are refused, so that no consumer
+undoes a reset it has not heard of.  A queue that is locked takes commits of its owner only (``queue_locks.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetsResetError, StaleLockError, TopicNotFoundError
 from dledger_wire.names import check_group
 from store.group_state import CommandContext, CommandResult, Handler
 
@@ -19,15 +22,29 @@ MAX_OFFSETS = 10_000  # in one command
 GroupTopic = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One row of a command.  ``generation`` None: of one who does not care; ``epoch`` 0: of one who holds no lock."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    generation: int | None = None
+    epoch: int = 0
+
+
 class ConsumerOffsets:
-    """The positions of every group.  Implements ``group_state.Section``; ``topic_exists`` asks the topics' section."""
+    """The positions of every group.  Implements ``group_state.Section``; ``topic_exists`` asks the topics' section, ``locked`` the locks'
+    for the epoch of (group, topic, queue), 0 for none."""
 
     file_name = "consumerOffset.json"
 
-    def __init__(self, topic_exists: Callable[[str], bool]) -> None:
+    def __init__(self, topic_exists: Callable[[str], bool], locked: Callable[[str, str, int], int] = lambda *_: 0) -> None:
         self._topic_exists = topic_exists
+        self._locked = locked
         self.on_reset: Callable[[str, str, int], None] | None = None  # told of every queue that a group was taken elsewhere in
         self._offsets: dict[GroupTopic, dict[int, int]] = {}
+        self._generations: dict[GroupTopic, dict[int, int]] = {}
 
     def groups(self) -> list[str]:
         """Every group that has committed something, by name."""
@@ -41,55 +58,97 @@ class ConsumerOffsets:
         """The next message a group reads in a queue; 0 for one it never committed."""
         return self._offsets.get((group, topic), {}).get(queue_id, 0)
 
+    def known_position(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The same; None for a queue the group never committed."""
+        return self._offsets.get((group, topic), {}).get(queue_id)
+
+    def generation(self, group: str, topic: str, queue_id: int) -> int:
+        """Where in the log the position was last reset; 0 for one that never was."""
+        return self._generations.get((group, topic), {}).get(queue_id, 0)
+
+    def reset_version(self, group: str) -> int:
+        """Grows with every reset of any position of the group."""
+        found = (max(queues.values()) for (name, _), queues in self._generations.items() if name == group and queues)
+        return max(found, default=0)
+
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: one made again starts without readers."""
-        for key in [key for key in self._offsets if key[1] == topic]:
-            del self._offsets[key]
+        for table in (self._offsets, self._generations):
+            for key in [key for key in table if key[1] == topic]:
+                del table[key]
 
     def handlers(self) -> Mapping[str, Handler]:
         return {COMMIT: self._commit, RESET: self._reset}
 
     def _commit(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
-        return self._set(arguments, back=False)
+        group, positions = self._checked(arguments)
+        initial, refused = bool(arguments.get("initial")), []
+        for each in positions:
+            problem = self._refusal(group, each)
+            if problem is not None:
+                refused.append([each.topic, each.queue_id, problem.code, problem.message])
+                continue
+            queues = self._offsets.setdefault((group, each.topic), {})
+            known = queues.get(each.queue_id)
+            if known is None or not initial:
+                queues[each.queue_id] = max(each.offset, known or 0)
+        return {"group": group, "count": len(positions) - len(refused), "refused": refused}
 
-    def _reset(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
-        return self._set(arguments, back=True)
+    def _refusal(self, group: str, each: Position) -> DledgerError | None:
+        place = f"group {group}: {each.topic}/{each.queue_id}"
+        epoch = self._locked(group, each.topic, each.queue_id)
+        if each.epoch != epoch:
+            return StaleLockError(f"{place}: commit in epoch {each.epoch or 'none'}, the current one is {epoch or 'none'}")
+        if each.generation is not None and each.generation != self.generation(group, each.topic, each.queue_id):
+            return OffsetsResetError(f"{place}: the position was reset meanwhile")
+        return None
 
-    def _set(self, arguments: dict[str, Any], *, back: bool) -> CommandResult:
-        group, offsets = check_offsets(arguments)
-        for topic, _, _ in offsets:
-            if not self._topic_exists(topic):
-                raise TopicNotFoundError(f"topic {topic!r} does not exist", topic=topic)
-        for topic, queue_id, offset in offsets:
-            queues = self._offsets.setdefault((group, topic), {})
-            queues[queue_id] = offset if back else max(offset, queues.get(queue_id, 0))
-            if back and self.on_reset is not None:
-                self.on_reset(group, topic, queue_id)
-        return {"group": group, "count": len(offsets)}
+    def _reset(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
+        group, positions = self._checked(arguments)
+        for each in positions:
+            self._offsets.setdefault((group, each.topic), {})[each.queue_id] = each.offset
+            self._generations.setdefault((group, each.topic), {})[each.queue_id] = context.pos
+            if self.on_reset is not None:
+                self.on_reset(group, each.topic, each.queue_id)
+        return {"group": group, "count": len(positions), "refused": []}
+
+    def _checked(self, arguments: dict[str, Any]) -> tuple[str, list[Position]]:
+        group, positions = check_offsets(arguments)
+        for each in positions:
+            if not self._topic_exists(each.topic):
+                raise TopicNotFoundError(f"topic {each.topic!r} does not exist", topic=each.topic)
+        return group, positions
 
     def dump(self) -> dict[str, Any]:
-        table = {
-            f"{topic}@{group}": {str(queue_id): offset for queue_id, offset in queues.items()}
-            for (group, topic), queues in self._offsets.items()
-        }
-        return {"offsetTable": table}
+        return {"offsetTable": _dumped(self._offsets), "generationTable": _dumped(self._generations)}
 
     def load(self, data: dict[str, Any]) -> None:
-        self._offsets.clear()
-        for name, queues in data["offsetTable"].items():
-            topic, _, group = name.partition("@")
-            self._offsets[group, topic] = {int(queue_id): offset for queue_id, offset in queues.items()}
+        self._offsets = _loaded(data["offsetTable"])
+        self._generations = _loaded(data.get("generationTable", {}))
 
 
-def check_offsets(arguments: dict[str, Any]) -> tuple[str, list[tuple[str, int, int]]]:
-    """(group, [(topic, queue, offset)]) of a command.  InvalidNameError, InvalidArgumentError for one that could never succeed."""
+def _dumped(table: dict[GroupTopic, dict[int, int]]) -> dict[str, dict[str, int]]:
+    return {f"{topic}@{group}": {str(queue_id): value for queue_id, value in queues.items()} for (group, topic), queues in table.items()}
+
+
+def _loaded(data: dict[str, dict[str, int]]) -> dict[GroupTopic, dict[int, int]]:
+    table = {}
+    for name, queues in data.items():
+        topic, _, group = name.partition("@")
+        table[group, topic] = {int(queue_id): value for queue_id, value in queues.items()}
+    return table
+
+
+def check_offsets(arguments: dict[str, Any]) -> tuple[str, list[Position]]:
+    """The group and the rows of a command.  InvalidNameError, InvalidArgumentError for one that could never succeed."""
     group = check_group(str(arguments.get("group", "")))
     rows = arguments.get("offsets")
     if not isinstance(rows, list) or not 0 < len(rows) <= MAX_OFFSETS:
         raise InvalidArgumentError(f"expected 1 to {MAX_OFFSETS} offsets to commit")
-    offsets = []
-    for topic, queue_id, offset in rows:
+    positions = []
+    for topic, queue_id, offset, *more in rows:
         if queue_id < 0 or offset < 0:
             raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, offset {offset}; expected none below 0")
-        offsets.append((str(topic), int(queue_id), int(offset)))
-    return group, offsets
+        generation, epoch = more or (None, 0)
+        positions.append(Position(str(topic), int(queue_id), int(offset), None if generation is None else int(generation), int(epoch)))
+    return group, positions

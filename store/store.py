@@ -25,6 +25,7 @@ from store.log_view import LogView
 from store.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.persistence import Persistence, enter_running, leave_running
 from store.producers import producer_handlers
+from store.queue_locks import LOCK, UNLOCK, QueueLocks, check_lock
 from store.queue_reader import QueueReader
 from store.queue_table import QueueTable
 from store.read import Chunk
@@ -60,7 +61,8 @@ class MessageStore:
         self.recovery = StoreRecovery()
         self._env = env
         self._role_changed = role_changed
-        self.consumer_offsets = ConsumerOffsets(lambda name: self.topics.get(name) is not None)
+        self.queue_locks = QueueLocks(lambda name, queue_id: (topic := self.topics.get(name)) is not None and queue_id < topic.read_queues)
+        self.consumer_offsets = ConsumerOffsets(lambda name: self.topics.get(name) is not None, self.queue_locks.epoch)
         self.delays = DelayOffsets()
         self.subscription_groups = SubscriptionGroups()
         self.send_backs = SendBacks(self.consumer_offsets.position)
@@ -69,6 +71,7 @@ class MessageStore:
         sections: list[Section] = [
             self.topics,
             self.consumer_offsets,
+            self.queue_locks,
             self.delays,
             self.timers,
             self.subscription_groups,
@@ -76,7 +79,7 @@ class MessageStore:
         ]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
-        forgetting = (self.sequences, self.consumer_offsets, self.send_backs)
+        forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
         self._snapshots = Snapshots(env.disk)
         self._waiters = QueueWaiters()
@@ -177,6 +180,8 @@ class MessageStore:
             check_arguments(kind, arguments)
         if kind in (COMMIT, RESET):
             check_offsets(arguments)
+        if kind in (LOCK, UNLOCK):
+            check_lock(arguments)
         if kind == PUT:
             check_settings(arguments)
         return self._message_log.command(kind, arguments)

@@ -16,7 +16,7 @@ from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock
 from dledger_wire.error_detail import to_detail
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, TopicPermissionError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, StaleLockError, TopicPermissionError
 from dledger_wire.rpc import ByteStream, CallContext, Server
 from store.filter_sql import compiled
 from store.read import Chunk
@@ -105,8 +105,10 @@ class FetchService:
         if request.group and not self._face.store.subscription_groups.of(request.group).consumeEnable:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
+        self._check_lock(request)
         answer = _Answer(self._face.store, self._face.env.clock, request)
         chunk, end = await answer.first_chunk()
+        self._check_lock(request)  # it may be another one's after a long poll
         while not end:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
             try:
@@ -127,6 +129,16 @@ class FetchService:
         if request.min_applied > applied:
             text = f"{self._face.settings.node.id} has applied {applied}, not {request.min_applied} yet"
             raise NotYetError(text, applied=applied)
+
+    def _check_lock(self, request: broker_pb2.FetchRequest) -> None:
+        """An orderly consumer reads at the master, and only in its queue's current epoch."""
+        if not request.lock_epoch:
+            return
+        self._face.require_master()
+        current = self._face.store.queue_locks.epoch(request.group, request.topic, request.queue_id)
+        if request.lock_epoch != current:
+            place = f"group {request.group}: {request.topic}/{request.queue_id}"
+            raise StaleLockError(f"{place}: fetch in epoch {request.lock_epoch}, the current one is {current or 'none'}")
 
     def _encode(self, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool) -> bytes:
         header = self._header(request, chunk.next_offset, end=end)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from dledger_wire._pb import broker_pb2
+from dledger_wire.error_detail import to_detail
+from dledger_wire.errors import error_from_code
 from dledger_wire.rpc import CallContext, Server
 from store.consumer_offsets import COMMIT, RESET
 
@@ -13,10 +18,11 @@ TIMEOUT_S = 5.0
 
 
 class GroupService:
-    """Consumer groups' positions on the master."""
+    """Consumer groups' positions on the master.  ``was_reset`` is told the group whose running consumers have to follow a reset."""
 
-    def __init__(self, face: ServiceFace) -> None:
+    def __init__(self, face: ServiceFace, was_reset: Callable[[str], None]) -> None:
         self._face = face
+        self._was_reset = was_reset
 
     def register(self, server: Server) -> None:
         server.add_unary(PREFIX + "CommitOffsets", self.commit)
@@ -24,9 +30,17 @@ class GroupService:
 
     async def commit(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.CommitOffsetsRequest, request)
-        offsets = [[each.topic, each.queue_id, each.offset] for each in wish.offsets]
-        await self._face.command(RESET if wish.reset else COMMIT, {"group": wish.group, "offsets": offsets}, TIMEOUT_S)
-        return broker_pb2.CommitOffsetsResponse().SerializeToString()
+        arguments: dict[str, Any] = {"group": wish.group, "offsets": [_row(each) for each in wish.offsets]}
+        if wish.initial:
+            arguments["initial"] = True
+        result = await self._face.command(RESET if wish.reset else COMMIT, arguments, TIMEOUT_S)
+        if wish.reset:
+            self._was_reset(wish.group)
+        reply = broker_pb2.CommitOffsetsResponse()
+        for topic, queue_id, code, text in result["refused"]:
+            refused = reply.refused.add(topic=topic, queue_id=queue_id)
+            refused.error.CopyFrom(to_detail(error_from_code(code, text, {})))
+        return reply.SerializeToString()
 
     async def positions(self, request: bytes, _context: CallContext) -> bytes:
         self._face.require_master()
@@ -36,5 +50,13 @@ class GroupService:
             found = reply.groups.add(group=group)
             for topic, queues in sorted(known.of(group).items()):
                 for queue_id, offset in sorted(queues.items()):
-                    found.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+                    generation = known.generation(group, topic, queue_id)
+                    found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation)
         return reply.SerializeToString()
+
+
+def _row(each: broker_pb2.GroupOffset) -> list[Any]:
+    generation = each.generation if each.HasField("generation") else None
+    if generation is None and not each.lock_epoch:
+        return [each.topic, each.queue_id, each.offset]
+    return [each.topic, each.queue_id, each.offset, generation, each.lock_epoch]

@@ -106,6 +106,7 @@ class FetchRequest(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     TAG_HASHES_FIELD_NUMBER: builtins.int
     WAIT_BYTES_FIELD_NUMBER: builtins.int
+    LOCK_EPOCH_FIELD_NUMBER: builtins.int
     SQL_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
@@ -124,6 +125,8 @@ class FetchRequest(google.protobuf.message.Message):
     group: builtins.str
     """consumer group, for permissions and advice"""
     wait_bytes: builtins.int
+    lock_epoch: builtins.int
+    """of an orderly consumer: refused unless this is the queue's current epoch for `group`; 0: not orderly"""
     sql: builtins.str
     """only messages whose properties this SQL92 expression is true of; empty: all"""
     @property
@@ -145,9 +148,10 @@ class FetchRequest(google.protobuf.message.Message):
         group: builtins.str = ...,
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         wait_bytes: builtins.int = ...,
+        lock_epoch: builtins.int = ...,
         sql: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
@@ -434,17 +438,28 @@ class GroupOffset(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    LOCK_EPOCH_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
+    """the next message to read"""
+    generation: builtins.int
+    """of the position: changes with every reset; a commit that names an old one is refused"""
+    lock_epoch: builtins.int
+    """of an orderly consumer; a commit without the current one is refused while the queue is locked"""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         queue_id: builtins.int = ...,
         offset: builtins.int = ...,
+        generation: builtins.int | None = ...,
+        lock_epoch: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "lock_epoch", b"lock_epoch", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_generation", b"_generation"]) -> typing.Literal["generation"] | None: ...
 
 global___GroupOffset = GroupOffset
 
@@ -455,8 +470,12 @@ class CommitOffsetsRequest(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     OFFSETS_FIELD_NUMBER: builtins.int
     RESET_FIELD_NUMBER: builtins.int
+    INITIAL_FIELD_NUMBER: builtins.int
     group: builtins.str
     reset: builtins.bool
+    """only a reset takes a group back"""
+    initial: builtins.bool
+    """only where the group has no position yet"""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupOffset]: ...
     def __init__(
@@ -465,18 +484,48 @@ class CommitOffsetsRequest(google.protobuf.message.Message):
         group: builtins.str = ...,
         offsets: collections.abc.Iterable[global___GroupOffset] | None = ...,
         reset: builtins.bool = ...,
+        initial: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "offsets", b"offsets", "reset", b"reset"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "initial", b"initial", "offsets", b"offsets", "reset", b"reset"]) -> None: ...
 
 global___CommitOffsetsRequest = CommitOffsetsRequest
+
+@typing.final
+class RefusedOffset(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    @property
+    def error(self) -> dledger_wire._pb.types_pb2.ErrorDetail: ...
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        error: dledger_wire._pb.types_pb2.ErrorDetail | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___RefusedOffset = RefusedOffset
 
 @typing.final
 class CommitOffsetsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    REFUSED_FIELD_NUMBER: builtins.int
+    @property
+    def refused(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RefusedOffset]: ...
     def __init__(
         self,
+        *,
+        refused: collections.abc.Iterable[global___RefusedOffset] | None = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["refused", b"refused"]) -> None: ...
 
 global___CommitOffsetsResponse = CommitOffsetsResponse
 
