@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from dledger.copy.plan import StateCopy
 from dledger.core.effects import RoleChanged
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
@@ -28,12 +29,26 @@ class StateMachine(Protocol):
 
     async def apply(self, entries: Sequence[RawEntry]) -> None: ...
     def role_changed(self, event: RoleChanged) -> None: ...
+    def copy_state(self) -> StateCopy:
+        """The state as it is now, as files of the data folder from which a restart makes it again together with the log."""
+        ...
+
+    async def suspend(self) -> None:
+        """Let go of log and files: both are being replaced.  ``log_opened`` of the node follows with the new log, then ``apply``."""
+        ...
 
 
 class Applier:
-    """Runs behind the commit index."""
+    """Runs behind the commit index.  ``opened`` is awaited first: until then nothing new counts as applied."""
 
-    def __init__(self, log: Log, machine: StateMachine, on_applied: Callable[[Sequence[RawEntry]], None]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        machine: StateMachine,
+        on_applied: Callable[[Sequence[RawEntry]], None],
+        opened: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._opened = opened
         self.applied = machine.applied_index
         self._log = log
         self._machine = machine
@@ -64,7 +79,15 @@ class Applier:
             if not future.done():
                 future.set_exception(make())
 
+    def take_over(self, before: Applier) -> None:
+        """Go on for those who wait for an applier that has stopped."""
+        self._waiters, before._waiters, self._numbers = before._waiters, [], before._numbers
+
     async def run(self) -> None:
+        if self._opened is not None:
+            await self._opened()
+            self.applied = self._machine.applied_index
+            self._wake_waiters()
         while True:
             while self.applied < self._commit:
                 entries = await self._log.read(self.applied + 1, BATCH_BYTES, self._commit)

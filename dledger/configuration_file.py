@@ -23,6 +23,12 @@ SAVE_EVERY = 50_000  # entries: what a start after a crash scans at most
 _logger = logging.getLogger(__name__)
 
 
+def content(upto: int, index: int, configuration: Configuration | None) -> str:
+    """What the file says of the newest configuration among the entries up to ``upto``."""
+    body = configuration.encode().decode() if configuration is not None else ""
+    return json.dumps({"upto": upto, "index": index, "configuration": body}, indent=1) + "\n"
+
+
 class ConfigurationFile:
     """The newest applied configuration and its place in the log."""
 
@@ -35,6 +41,7 @@ class ConfigurationFile:
 
     async def find_all(self, log: Log) -> list[tuple[int, Configuration]]:
         """(index, configuration) of the newest applied configuration and of every later one in the log, oldest first."""
+        self._index, self._configuration, self._upto = 0, None, 0
         if await self._disk.exists(PATH):
             await self._load(log)
         if self._upto + 1 < log.first_index:
@@ -57,15 +64,22 @@ class ConfigurationFile:
         self._upto = max(self._upto, entries[-1].index)
         return self._upto - self._saved_upto >= SAVE_EVERY
 
+    @property
+    def newest(self) -> tuple[int, Configuration | None]:
+        """(index, configuration) of the newest applied one; (0, None) while the initial membership counts."""
+        return self._index, self._configuration
+
     async def save(self) -> None:
         """Write the file; a failure is told and costs the next start some time."""
-        body = self._configuration.encode().decode() if self._configuration is not None else ""
-        record = {"upto": self._upto, "index": self._index, "configuration": body}
-        self._saved_upto = self._upto
         try:
-            await self._disk.write_atomic(PATH, json.dumps(record, indent=1).encode() + b"\n")
+            await self.write()
         except OSError as error:
             _logger.warning("cannot write %s: %s", PATH, error)
+
+    async def write(self) -> None:
+        """Write the file.  What is deleted from the log's head must be in it before."""
+        self._saved_upto = self._upto
+        await self._disk.write_atomic(PATH, content(self._upto, self._index, self._configuration).encode())
 
     async def _load(self, log: Log) -> None:
         file = await self._disk.open(PATH)

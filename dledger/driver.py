@@ -17,7 +17,18 @@ from dataclasses import dataclass
 
 from dledger import codec
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, SaveHardState, Send
-from dledger.core.events import Applied, Event, HardStateStored, PeerLost, Received, StorageFailed, StorageRecovered, Stored, Tick
+from dledger.core.events import (
+    Applied,
+    CopyDone,
+    Event,
+    HardStateStored,
+    PeerLost,
+    Received,
+    StorageFailed,
+    StorageRecovered,
+    Stored,
+    Tick,
+)
 from dledger.core.messages import AppendRequest, AppendResponse, Message
 from dledger.core.raft import Raft
 from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
@@ -30,6 +41,8 @@ from dledger_wire.errors import StorageDamagedError, StorageFailedError, Storage
 FULL_DISK_RETRY_S = 0.5
 # One flush takes about that much, so that a disk which is behind shows progress well within an election timeout.
 FLUSH_BYTES = 8 << 20
+# While the log is being replaced, the core hears only how its last writes ended.
+_WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, CopyDone)
 
 _logger = logging.getLogger(__name__)
 
@@ -64,6 +77,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._stepping = False
         self._stopped = False
+        self._paused = False
+        self._drained = asyncio.Event()
         self._event: Event = Tick()
         self._incoming: Sequence[RawEntry] = ()
         # The write stream: numbers of the last write queued and of the last one on stable storage.
@@ -90,7 +105,7 @@ class Driver:
 
     def step(self, event: Event, incoming: Sequence[RawEntry] = ()) -> list[Effect]:
         """Feed the core and carry out what it asks for.  An error in here is a bug: the node is stopped, then it is raised."""
-        if self._stopped:
+        if self._stopped or (self._paused and not isinstance(event, _WHEN_PAUSED)):
             return []
         require(not self._stepping, "a step inside a step: %s in %s", event, self._event)
         self._stepping, self._event, self._incoming = True, event, incoming
@@ -107,6 +122,25 @@ class Driver:
             self._stepping, self._incoming = False, ()
         self._arm_timer()
         return effects
+
+    # Replacing the log
+
+    async def pause(self) -> None:
+        """Let no event reach the core (they are lost, as on a bad link) and wait until everything written is on stable storage."""
+        self._paused = True
+        while self._durable < self._written:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def resume(self, log: Log, copy: CopyDone | None = None) -> None:
+        """Go on, with the log that took the old one's place when ``copy`` says so."""
+        if copy is not None:
+            self._log = log
+            self._encoded = None
+            log.background_failed = self._storage_failed
+            self.step(copy)
+        self._paused = False
+        self._arm_timer()
 
     def received(self, source: NodeId, data: bytes) -> None:
         """A message from a peer.  InvalidArgumentError when it is not one."""
@@ -180,11 +214,14 @@ class Driver:
                 await asyncio.sleep(0)
             while self._durable < self._written:
                 await self._flush_once()
+            self._drained.set()
 
     async def run_background_sync(self) -> None:
         """Under ASYNC_FLUSH: what was written becomes durable an interval later."""
         while True:
             await asyncio.sleep(self._flush_interval_s)
+            if self._paused:
+                continue
             try:
                 await self._log.flush(sync=True)
             except StorageFullError:
@@ -282,7 +319,7 @@ class Driver:
     async def _entries_of(self, message: AppendRequest) -> list[RawEntry] | None:
         first, metas = message.prev.index + 1, message.entries
         upto = message.prev.index + len(metas)
-        if self._log.first_index > first or self._log.last.index < upto:
+        if self._paused or self._log.first_index > first or self._log.last.index < upto:
             return None
         entries = await self._log.read(first, sum(meta.size_bytes for meta in metas), upto)
         while len(entries) < len(metas):

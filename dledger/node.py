@@ -13,7 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dledger.applier import Applier, StateMachine
 from dledger.configuration import Configuration
-from dledger.configuration_file import ConfigurationFile
+from dledger.configuration_file import PATH as CONFIGURATION_PATH
+from dledger.configuration_file import ConfigurationFile, content
+from dledger.copy import install
+from dledger.copy.catch_up import CatchUp, CatchUpHooks
+from dledger.copy.plan import CopyPlan
+from dledger.copy.source import Captured, CopySource
 from dledger.core.effects import (
     Effect,
     FetchCopy,
@@ -25,11 +30,12 @@ from dledger.core.effects import (
     RoleChanged,
     TransferEnded,
 )
-from dledger.core.events import Campaign, ChangeRequested, Propose, ReadRequested, TransferRequested
+from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed, Propose, ReadRequested, TransferRequested
 from dledger.core.messages import Message
 from dledger.core.raft import Raft
 from dledger.core.saved import Saved
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
+from dledger.core_view import CoreLogView
 from dledger.driver import Driver, DriverHooks
 from dledger.env import Buffer, Environment
 from dledger.link import LinkHooks, NodeIdentity, RaftLinks
@@ -37,6 +43,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.peer_stores import PeerStores
 from dledger.proposals import Payload, Proposals
+from dledger.refusals import REFUSALS
 from dledger.repair import FETCH_METHOD, LogRepair, serve_entry
 from dledger.service import TaskOwner
 from dledger.settings import PeerStatus, RaftSettings, RaftStatus
@@ -57,6 +64,11 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc import CallContext, Server
 
 __all__ = ["NodeIdentity", "Payload", "RaftNode", "RaftSettings", "RaftStatus", "StateMachine"]
+
+# How long a member may be silent before the log's head no longer waits for it.
+HEAD_WAIT_MS = 10_000
+# How long what was written may take to reach the disk before a copy is put in the log's place.
+COPY_PAUSE_S = 10.0
 
 _logger = logging.getLogger(__name__)
 
@@ -110,13 +122,17 @@ class RaftNode:
         self._reads: dict[int, asyncio.Future[int]] = {}
         self._read_token = 0
         self._repairing: set[int] = set()
+        self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture)
+        copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_addresses, self._misfit, self._decide_copy, self._replace_log)
+        self._catch_up = CatchUp(identity, env, self._tasks, copying)
         self._running = False
 
     # Life
 
     def register(self, server: Server) -> None:
-        """Serve the peers' links, and entries to peers whose own are damaged."""
+        """Serve the peers' links, entries to peers whose own are damaged, and copies."""
         self._links.register(server)
+        self._source.register(server)
         server.add_unary(FETCH_METHOD, self._serve_entry)
 
     def _repair(self) -> LogRepair:
@@ -132,6 +148,8 @@ class RaftNode:
         """Open the log and take part.  Raises what is wrong with the folder."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
+        await install.finish(self._env.disk, CONFIGURATION_PATH)
+        await self._catch_up.start()
         self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
         if self.recovery.damaged:
             self.log, self.recovery = await self._repair().run(self.log, self.recovery)
@@ -161,7 +179,7 @@ class RaftNode:
         )
         self._running = True
         self._tasks.spawn(self._driver.run_writes(), "writes")
-        self._tasks.spawn(self._applier.run(), "apply")
+        self._applying = self._tasks.spawn(self._applier.run(), "apply")
         if not self._settings.sync_flush:
             self._tasks.spawn(self._driver.run_background_sync(), "background-sync")
         self._links.start()
@@ -187,7 +205,9 @@ class RaftNode:
         )
         settings, env = self._settings, self._env
         now_ms = env.clock.monotonic_ms()
-        core = Raft(settings.core, self.identity.node_id, settings.membership, saved, env.random, _LogView(log), now_ms=now_ms)
+        core = Raft(
+            settings.core, self.identity.node_id, settings.membership, saved, env.random, CoreLogView(lambda: self.log), now_ms=now_ms
+        )
         self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
         return core
 
@@ -393,6 +413,95 @@ class RaftNode:
         """Start an election now (operators, tests)."""
         self._driver.step(Campaign())
 
+    # The log's head, and copies of the log
+
+    def head_limit(self) -> int:
+        """The last entry that may be deleted from the log's head: applied here, and needed by no copy and no member that follows us."""
+        limit = min(self._applier.applied, self.commit_index)
+        pinned = self._source.pinned_index
+        if pinned is not None:
+            limit = min(limit, pinned - 1)
+        for peer in self._core.status().peers:
+            # One that is away too long, or has yet to learn where its log parts from ours, gets what it needs as a copy.
+            if peer.state != "copy" and self._links.connected(peer.node) and peer.silent_ms < HEAD_WAIT_MS:
+                limit = min(limit, peer.match)
+        return limit
+
+    async def truncate_head(self, upto_index: int) -> int:
+        """Delete whole sealed segments of entries up to ``upto_index``, no further than ``head_limit``; returns the first entry left."""
+        if not self._running:
+            raise NotReadyError(f"{self.identity.node_id} is not running")
+        await self._configurations.write()
+        first_index = await self.log.trim(min(upto_index, self.head_limit()) + 1)
+        self._driver.step(LogTrimmed(first_index, self.log.before))
+        return first_index
+
+    async def _capture(self) -> Captured:
+        if not self._running or self._applying.done():
+            raise NotReadyError(f"{self.identity.node_id} is not running")
+        while self._applier.applied != self._machine.applied_index:
+            await self._applier.wait_for(self._machine.applied_index)
+        index, configuration = self._configurations.newest
+        return Captured(self.log, self._machine.copy_state(), configuration, index)
+
+    def _member_addresses(self) -> dict[NodeId, str]:
+        members = (*self.membership.voters, *self.membership.learners)
+        return {node: self._addresses[node] for node in members if node in self._addresses}
+
+    def _misfit(self, plan: CopyPlan) -> str | None:
+        """Why a copy may not take the place of this log: it must bring something, and nothing acknowledged here may be lost by it."""
+        last, log = plan.last, self.log
+        if not self._running or self._core.copy_wanted is None:
+            return "the copy is not wanted any more"
+        if last.index <= self.commit_index or log.term_at(last.index) == last.term:
+            return f"a copy up to entry {last.index} brings nothing, committed here is {self.commit_index}"
+        if last.term > log.saved.term:
+            return f"a copy up to term {last.term}, this node is in term {log.saved.term}"
+        return None
+
+    async def _decide_copy(self, plan: CopyPlan) -> None:
+        """Pause, look once more, and decide for the copy."""
+        try:
+            async with asyncio.timeout(COPY_PAUSE_S):
+                await self._driver.pause()
+            misfit = self._misfit(plan)
+            if misfit is not None:
+                raise NotReadyError(misfit)
+            record = content(plan.last.index, plan.configuration_index, plan.configuration)
+            await install.decide(self._env.disk, install.installation_of(plan, record))
+        except BaseException as error:
+            self._driver.resume(self.log)
+            if isinstance(error, TimeoutError):
+                raise NotReadyError(f"what was written is not on the disk after {COPY_PAUSE_S:g} s") from None
+            raise
+
+    async def _replace_log(self, plan: CopyPlan) -> None:
+        """Put the copy in place and go on with it.  The node is paused and decided; a crash in here is finished by the next start."""
+        self._applying.cancel()
+        await asyncio.wait([self._applying])
+        await self._machine.suspend()
+        self._source.clear()
+        await self.log.close()
+        await install.finish(self._env.disk, CONFIGURATION_PATH)
+        self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
+        if self.recovery.damaged:
+            raise StorageDamagedError(f"the log copied is {self.recovery.summary()}")
+        await self._configurations.find_all(self.log)
+        if plan.configuration is not None:
+            self._addresses.update(plan.configuration.addresses)
+        membership = plan.configuration.membership if plan.configuration is not None else self._settings.membership
+        log, before = self.log, self._applier
+        self._applier = Applier(log, self._machine, self._applied, self._state_replaced)
+        self._applier.take_over(before)
+        self._driver.resume(log, CopyDone(log.first_index, log.last, membership, log.before, tuple(log.terms())))
+        self._applying = self._tasks.spawn(self._applier.run(), "apply")
+        _logger.warning("%s: goes on behind entry %d, which a copy brought", self.identity.node_id, log.last.index)
+
+    async def _state_replaced(self) -> None:
+        if self._log_opened is not None:
+            await self._log_opened(self.log)
+        self._driver.applied(self._machine.applied_index)
+
     # What the driver and the links tell
 
     async def _encode(self, message: Message) -> bytes | None:
@@ -430,6 +539,7 @@ class RaftNode:
     def _committed(self, index: int) -> None:
         self.commit_index = index
         self._applier.commit_to(index)
+        self._catch_up.entries_came()
         self._schedule_offer()
 
     def _applied(self, entries: Sequence[RawEntry]) -> None:
@@ -471,8 +581,8 @@ class RaftNode:
             case MembershipChanged(membership=membership):
                 self.membership = membership
                 self._connect_members()
-            case FetchCopy(source=source, first_available=first_available):
-                _logger.error("%s: %s has deleted entries before %d that are missing here", self.identity.node_id, source, first_available)
+            case FetchCopy():
+                self._catch_up.offered()
             case _:
                 require(isinstance(effect, Refused), "an effect the node does not know: %s", effect)
 
@@ -509,7 +619,7 @@ class RaftNode:
             if isinstance(effect, Refused):
                 if effect.reason is RefusedReason.NOT_LEADER:
                     raise self._not_leader()
-                raise _REFUSALS[effect.reason](f"refused: {effect.reason.value.replace('_', ' ')}")
+                raise REFUSALS[effect.reason](f"refused: {effect.reason.value.replace('_', ' ')}")
 
     def _fail_reads(self, reason: str) -> None:
         reads, self._reads = self._reads, {}
@@ -561,34 +671,7 @@ class RaftNode:
             applied_index=self._applier.applied,
             pending_bytes=self._proposals.pending_bytes,
             disk_full=self._driver.disk_full,
+            copying=self._catch_up.state,
             failed=str(self.failed.result()) if self.failed.done() and not self.failed.cancelled() else "",
             peers=peers,
         )
-
-
-class _LogView:
-    """What the core may ask of entries from before the start."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def metas(self, first_index: int, last_index: int) -> list[EntryMeta]:
-        metas = []
-        for index in range(first_index, last_index + 1):
-            place = self._log.locate(index)
-            if place is None:
-                break
-            metas.append(EntryMeta(place.term, place.size, place.kind))
-        return metas
-
-
-_REFUSALS: dict[RefusedReason, type[DledgerError]] = {
-    RefusedReason.TRANSFERRING: BusyError,
-    RefusedReason.BUSY: BusyError,
-    RefusedReason.STORAGE: ReadOnlyError,
-    RefusedReason.CHANGE_IN_PROGRESS: BusyError,
-    RefusedReason.NOT_READY: NotReadyError,
-    RefusedReason.UNKNOWN_TARGET: InvalidArgumentError,
-    RefusedReason.INVALID_CHANGE: InvalidArgumentError,
-    RefusedReason.NOT_CAUGHT_UP: NotReadyError,
-}

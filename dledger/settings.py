@@ -34,6 +34,8 @@ class RaftSettings:
     max_unwritten_bytes: int = 32 << 20
     # How long a start with a damaged log asks its peers for the bytes before it gives up.
     repair_limit_s: float = 60.0
+    # What all peers together that copy from this node may take of it a second; 0: no limit.
+    copy_bytes_per_s: int = 100 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,5 +68,6 @@ class RaftStatus:
     applied_index: int
     pending_bytes: int
     disk_full: bool
+    copying: str  # how far a copy is that this node takes from a peer; empty when it takes none
     failed: str
     peers: tuple[PeerStatus, ...]

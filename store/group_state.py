@@ -7,6 +7,7 @@ arguments and the context, and raise typed errors only: its outcome is part of t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -57,11 +58,17 @@ class GroupState:
     def __init__(self, sections: list[Section], others: Mapping[str, Handler]) -> None:
         self.version = 0
         self.sections = sections
+        self._blank = [json.dumps(section.dump()) for section in sections]
         self._handlers: dict[str, Handler] = dict(others)
         for section in sections:
             for kind, handler in section.handlers().items():
                 require(kind not in self._handlers, "two handlers for command %s", kind)
                 self._handlers[kind] = handler
+
+    def clear(self) -> None:
+        """Every section as it was when it was made."""
+        for section, blank in zip(self.sections, self._blank, strict=True):
+            section.load(json.loads(blank))
 
     def knows(self, kind: str) -> bool:
         return kind in self._handlers

@@ -48,6 +48,7 @@ class Persistence:
         self._capture = capture
         self.saved_index = saved_index
         self.disk_full = False
+        self._writing = asyncio.Lock()
 
     async def run(self) -> None:
         """Flush and save until cancelled."""
@@ -60,7 +61,8 @@ class Persistence:
                     await self.save()
                     due_ms = self._clock.monotonic_ms() + self._settings.snapshot_interval_ms
                 else:
-                    await self._queues.flush(sync=False)
+                    async with self._writing:
+                        await self._queues.flush(sync=False)
             except OSError as error:
                 if isinstance(error, SyncFailedError) or error.errno not in _FULL:
                     raise
@@ -73,10 +75,21 @@ class Persistence:
             self.disk_full = True
             _logger.warning("the disk is full; queue files and snapshots wait: %s", error)
 
-    async def save(self) -> bool:
-        """Make the state as it is now the newest snapshot; False when there is nothing new, or the log is not that far on disk."""
+    async def hold(self) -> None:
+        """Return when nothing is being written, and let nothing more be."""
+        await self._writing.acquire()
+
+    async def save(self, *, anew: bool = False) -> bool:
+        """Make the state as it is now the newest snapshot; False when there is nothing new, or the log is not that far on disk.
+
+        ``anew``: also when no entry was applied since the last one (something else of it has changed).
+        """
+        async with self._writing:
+            return await self._save(anew=anew)
+
+    async def _save(self, *, anew: bool) -> bool:
         snapshot = self._capture()
-        if snapshot.index == self.saved_index:
+        if snapshot.index == self.saved_index and not anew:
             return False
         await self._queues.flush(sync=True)
         if self._log.durable.index < snapshot.index:

@@ -115,6 +115,16 @@ class QueueTable:
                 queue.release_memory()
                 del self._buffered[key]
 
+    async def clear(self) -> None:
+        """Forget every queue, whatever of it is not written; the files stay."""
+        async with self.files_lock:
+            await self._pool.close()
+            for table in (self._queues, self._dirty, self._buffered):
+                table.clear()
+            self._doomed.clear()
+            self.touched.clear()
+            self.unwritten = 0
+
     async def close(self) -> None:
         async with self.files_lock:
             await self._pool.close()

@@ -98,6 +98,14 @@ class Snapshots:
         await self._disk.write_atomic(config_path(APPLIED), _encode_applied(snapshot, checksums))
         self._is_good = True
 
+    @staticmethod
+    def files(snapshot: Snapshot) -> dict[str, bytes | None]:
+        """The files that hold ``snapshot`` and nothing else: content by path, None for a backup that must not stand beside them."""
+        contents = {name: _encode(data) for name, data in snapshot.sections.items()}
+        contents[APPLIED] = _encode_applied(snapshot, {name: crc32c(content) for name, content in contents.items()})
+        backups: dict[str, bytes | None] = {config_path(name + BACKUP): None for name in contents}
+        return backups | {config_path(name): content for name, content in contents.items()}
+
     async def _read(self, name: str) -> bytes | None:
         try:
             file = await self._disk.open(config_path(name))

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dledger.copy.plan import StateCopy
 from dledger.core.effects import RoleChanged
 from dledger.env import Buffer, Environment
 from dledger.log.entry import RawEntry
@@ -86,13 +87,15 @@ class MessageStore:
         self._tasks = TaskOwner("store", failed)
         self._reader: QueueReader | None = None
         self._persistence: Persistence | None = None
+        self._suspended = False
 
     # Life
 
     async def recover(self, log: LogView) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
         disk = self._env.disk
-        clean = await enter_running(disk)
+        clean = await enter_running(disk) or self._suspended
+        self._suspended = False
         parts = Recovering(disk, log, self._snapshots, self._state, self.topics, self.sequences, self.queues, self._dispatcher)
         self.recovery = await recover_state(parts, clean=clean)
         self._message_log.last_store_ms = self.applied.store_ms
@@ -128,6 +131,25 @@ class MessageStore:
             sequences=self.sequences.dump(),
             queue_file_units=self.settings.queue_file_units,
         )
+
+    # Copies: another replica takes the state from here, or this one was given one
+
+    def copy_state(self) -> StateCopy:
+        snapshot = self._capture()
+        return StateCopy(snapshot.index, self._snapshots.files(snapshot))
+
+    async def suspend(self) -> None:
+        self._reader = None
+        self._message_log.resign()
+        self._waiters.wake_all()
+        persistence, self._persistence = self._persistence, None
+        if persistence is not None:
+            await persistence.hold()
+        await self._tasks.stop()
+        await self.queues.clear()
+        self._state.clear()
+        self._snapshots = Snapshots(self._env.disk)
+        self._suspended = True
 
     # The log's state machine
 

@@ -123,6 +123,11 @@ class Log:
     # -- what is in it
 
     @property
+    def start(self) -> LogStart:
+        """Where the log begins, and what lay just before."""
+        return self._start
+
+    @property
     def first_index(self) -> int:
         return self._start.first_index
 
@@ -175,6 +180,11 @@ class Log:
         if not self.first_index - 1 <= index <= self._last.index:
             return None
         return self._term_at(index)
+
+    def entry_id(self, index: int) -> EntryId | None:
+        """(index, term) of an entry, or of the one just below the first; None outside the log."""
+        term = self.term_at(index)
+        return EntryId(index, term) if term is not None else None
 
     def _term_at(self, index: int) -> int:
         if index < self.first_index:

@@ -152,10 +152,9 @@ class FilePool:
             await handle.file.close()
 
     async def close(self) -> None:
-        """Close everything; nobody may be using a file any more."""
-        for handle in list(self._handles.values()):
-            await handle.file.close()
-        self._handles.clear()
+        """Close everything; a file that somebody is using closes when he is done."""
+        for path in list(self._handles):
+            await self.drop(path)
 
     async def _close_idle(self) -> None:
         # All leave the table before the first is awaited: meanwhile others come for them, or close some too.

@@ -297,30 +297,6 @@ class RaftMessage(google.protobuf.message.Message):
 global___RaftMessage = RaftMessage
 
 @typing.final
-class CopyRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: builtins.int
-    STORE_ID_FIELD_NUMBER: builtins.int
-    FROM_POS_FIELD_NUMBER: builtins.int
-    TO_POS_FIELD_NUMBER: builtins.int
-    group: builtins.str
-    store_id: builtins.str
-    from_pos: builtins.int
-    to_pos: builtins.int
-    def __init__(
-        self,
-        *,
-        group: builtins.str = ...,
-        store_id: builtins.str = ...,
-        from_pos: builtins.int = ...,
-        to_pos: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["from_pos", b"from_pos", "group", b"group", "store_id", b"store_id", "to_pos", b"to_pos"]) -> None: ...
-
-global___CopyRequest = CopyRequest
-
-@typing.final
 class CopyChunk(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import random
 import selectors
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from dledger.copy.plan import StateCopy
 from dledger.core.config import CoreConfig
 from dledger.core.effects import RoleChanged
 from dledger.core.types import EntryKind, Membership, NodeId, Role
 from dledger.env import Buffer, Environment, SyncFailedError
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
+from dledger.log.log import Log
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
 from dledger_wire.rpc import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
@@ -78,12 +81,18 @@ class _Pipe:
     """One direction of a stream."""
 
     def __init__(self, broken: asyncio.Event) -> None:
+        self._under_way: deque[bytes | None] = deque()
         self._messages: deque[bytes | None] = deque()
         self._wake = asyncio.Event()
         self._broken = broken
 
-    def deliver(self, message: bytes | None) -> None:
-        self._messages.append(message)
+    def carry(self, message: bytes | None) -> None:
+        """Timers of the same time fire in any order, messages of a stream arrive in theirs."""
+        self._under_way.append(message)
+        asyncio.get_running_loop().call_later(LATENCY_S, self._deliver)
+
+    def _deliver(self) -> None:
+        self._messages.append(self._under_way.popleft())
         self._wake.set()
 
     def wake(self) -> None:
@@ -151,7 +160,7 @@ class MemoryNetwork:
         sender, receiver = connection.ends[side], connection.ends[1 - side]
         if (sender, receiver) in self.cut:
             return
-        asyncio.get_running_loop().call_later(LATENCY_S, connection.pipes[side].deliver, message)
+        connection.pipes[side].carry(message)
 
     def isolate(self, name: str, others: Sequence[str]) -> None:
         for other in others:
@@ -361,12 +370,34 @@ class _MemoryFile:
 
 
 class Recorder:
-    """A state machine that keeps what it was given."""
+    """A state machine that keeps what it was given; ``save`` makes it durable, as a copy does that came from a peer."""
 
-    def __init__(self) -> None:
+    STATE = "state.json"
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
         self.applied_index = 0
         self.bodies: list[bytes] = []
         self.roles: list[RoleChanged] = []
+        self.disk = disk or MemoryDisk()
+        self.suspended = 0
+
+    async def recover(self, log: Log) -> None:
+        if self.STATE in self.disk.files:
+            state = json.loads(bytes(self.disk.files[self.STATE]))
+            assert log.first_index - 1 <= state["index"] <= log.last.index
+            self.applied_index, self.bodies = state["index"], [bytes.fromhex(body) for body in state["bodies"]]
+
+    def copy_state(self) -> StateCopy:
+        state = {"index": self.applied_index, "bodies": [body.hex() for body in self.bodies]}
+        return StateCopy(self.applied_index, {self.STATE: json.dumps(state).encode(), "old-state.json": None})
+
+    async def suspend(self) -> None:
+        self.suspended += 1
+
+    async def save(self) -> None:
+        content = self.copy_state().files[self.STATE]
+        assert content is not None
+        await self.disk.write_atomic(self.STATE, content)
 
     async def apply(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
@@ -422,8 +453,8 @@ class Cluster:
         network = self.net.process(name)
         env = Environment(clock=LoopClock(), random=random.Random(f"{name}{self.starts}"), disk=self.disks[name], network=network)
         identity = NodeIdentity(cluster, "g", name, store_id or f"store-{name}", self.addresses[name])
-        machine = self.machines[name] = Recorder()
-        node = self.nodes[name] = RaftNode(identity, RaftSettings(**values), env, machine)
+        machine = self.machines[name] = Recorder(self.disks[name])
+        node = self.nodes[name] = RaftNode(identity, RaftSettings(**values), env, machine, log_opened=machine.recover)
         server = network.serve(self.addresses[name])
         node.register(server)
         await node.start()

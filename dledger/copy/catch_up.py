@@ -1,0 +1,231 @@
+"""One node's way to a log whose entries are deleted elsewhere: whom to ask, what fits, download, hand-over to the node.
+
+Owns the one copy that may be under way and the choice of its source: a follower that is as far as the offer rather than the leader, so
+that the leader serves.  An attempt that breaks is given up; the leader offers again with its heartbeats, and the next attempt, from
+whomever, goes on with what is here.  Nothing is believed because it was asked for: pieces name their copy and place, and before anything is
+replaced the node checks once more that the copy is wanted and fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from dledger.copy import install
+from dledger.copy.plan import CopyPlan, PlanFile
+from dledger.copy.receiver import COPY_FOLDER, CopyReceiver, copied_state_path
+from dledger.copy.source import LOG_METHOD, PLAN_METHOD, STATE_METHOD
+from dledger.core.effects import FetchCopy
+from dledger.core.types import NodeId
+from dledger.env import Environment
+from dledger.link import NodeIdentity
+from dledger.service import TaskOwner
+from dledger_wire import envelope
+from dledger_wire._pb import copy_pb2
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import (
+    CorruptEntryError,
+    DeadlineExceededError,
+    DledgerError,
+    InvalidArgumentError,
+    NotReadyError,
+    StorageFullError,
+    UnreachableError,
+)
+from dledger_wire.rpc import ByteStream, Channel
+
+CALL_TIMEOUT_S = 5.0
+PIECE_TIMEOUT_S = 10.0
+PAUSE_S = 0.5  # between an attempt that failed and the next
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpHooks:
+    """What a copy needs from the node."""
+
+    wanted: Callable[[], FetchCopy | None]
+    addresses: Callable[[], Mapping[NodeId, str]]  # of the members
+    misfit: Callable[[CopyPlan], str | None]  # why a copy may not take the place of this node's log, None when it may
+    decide: Callable[[CopyPlan], Awaitable[None]]  # pause the node and decide for the copy; DledgerError: not any more
+    replace: Callable[[CopyPlan], Awaitable[None]]  # put it in place; an error here ends the node, the next start finishes it
+
+
+class CatchUp:
+    """Downloads copies."""
+
+    def __init__(self, identity: NodeIdentity, env: Environment, tasks: TaskOwner, hooks: CatchUpHooks) -> None:
+        self._identity = identity
+        self._env = env
+        self._tasks = tasks
+        self._hooks = hooks
+        self._task: asyncio.Task[None] | None = None
+        self._leftover = False
+        self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
+        self.state = ""  # for an operator; empty when no copy is under way
+
+    async def start(self) -> None:
+        """Look whether an earlier life of this node left a copy unfinished."""
+        self._leftover = bool(await self._env.disk.list(COPY_FOLDER))
+
+    @property
+    def _running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def offered(self) -> None:
+        """The leader offers a copy; one that is under way goes on."""
+        if not self._running:
+            self._leftover = True
+            self._task = self._tasks.spawn(self._run(), "copy")
+
+    def entries_came(self) -> None:
+        """Entries were committed here the usual way: what an unfinished copy left behind is of no use."""
+        if self._leftover and not self._running and self._hooks.wanted() is None:
+            self._leftover = False
+            self._task = self._tasks.spawn(self._clear(), "clear-copy")
+
+    async def _clear(self) -> None:
+        try:
+            await install.clear(self._env.disk)
+        except OSError as error:
+            _logger.warning("%s: cannot remove an unfinished copy: %s", self._identity.node_id, error)
+
+    async def _run(self) -> None:
+        """One attempt."""
+        try:
+            plan = await self._download()
+            self.state = "installing a copy"
+            await self._hooks.decide(plan)
+        except (DledgerError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.state = f"copy interrupted: {error}"
+            _logger.warning("%s: %s", self._identity.node_id, self.state)
+            await asyncio.sleep(PAUSE_S)
+            return
+        await self._hooks.replace(plan)
+        self._leftover = False
+        self.state = ""
+
+    # Whom to ask
+
+    async def _download(self) -> CopyPlan:
+        offer = self._hooks.wanted()
+        if offer is None:
+            raise NotReadyError("the copy is not wanted any more")
+        problems = []
+        for node, address in self._candidates(offer):
+            channel = self._env.network.connect(address)
+            try:
+                plan = await self._plan_of(channel, node, offer)
+                await self._fetch(channel, node, plan)
+                return plan
+            except CorruptEntryError as error:
+                self._distrusted[node] = None
+                problems.append(f"{node}: {error.message}")
+            except DledgerError as error:
+                problems.append(f"{node}: {error.message}")
+            finally:
+                await channel.close()
+        raise UnreachableError(f"no peer gave a copy: {'; '.join(problems)}")
+
+    def _candidates(self, offer: FetchCopy) -> list[tuple[NodeId, str]]:
+        """The leader last; those that gave damaged bytes only when nobody else is left."""
+        addresses = {node: address for node, address in self._hooks.addresses().items() if node != self._identity.node_id}
+        trusted = {node: address for node, address in addresses.items() if node not in self._distrusted}
+        if not trusted:
+            self._distrusted.clear()
+            trusted = addresses
+        return sorted(trusted.items(), key=lambda item: (item[0] == offer.source, item[0]))
+
+    async def _plan_of(self, channel: Channel, node: NodeId, offer: FetchCopy) -> CopyPlan:
+        own = self._identity
+        request = copy_pb2.CopyPlanRequest(cluster=own.cluster, group=own.group, node_id=own.node_id)
+        plan = CopyPlan.decode(await channel.call(PLAN_METHOD, request.SerializeToString(), timeout_s=CALL_TIMEOUT_S))
+        if (plan.cluster, plan.group) != (own.cluster, own.group):
+            raise InvalidArgumentError(f"a copy of {plan.cluster}/{plan.group}, expected {own.cluster}/{own.group}")
+        if node != offer.source and plan.last.index < offer.upto.index:
+            raise NotReadyError(f"has applied {plan.last.index}, the leader had committed {offer.upto.index}")
+        if plan.last.index + 1 < offer.first_available:
+            raise NotReadyError(f"has applied {plan.last.index}, the leader's log begins at {offer.first_available}")
+        misfit = self._hooks.misfit(plan)
+        if misfit is not None:
+            raise NotReadyError(misfit)
+        return plan
+
+    # The bytes
+
+    async def _fetch(self, channel: Channel, node: NodeId, plan: CopyPlan) -> None:
+        disk = self._env.disk
+        receiver = CopyReceiver(disk, plan)
+        try:
+            await receiver.resume()
+            wanted, free = plan.size_bytes - receiver.received_bytes, await disk.free_bytes()
+            if free < wanted:
+                raise StorageFullError(f"a copy takes {wanted} more bytes, the disk has {free}")
+            text = "%s: copying entries %d to %d from %s, %d of %d bytes are here"
+            held = receiver.received_bytes
+            _logger.warning(text, self._identity.node_id, plan.start.first_index, plan.last.index, node, held, plan.size_bytes)
+            if not receiver.done:
+                await self._fetch_log(channel, node, plan, receiver)
+            receiver.check_end()
+        finally:
+            await receiver.close()
+        for number, file in enumerate(plan.files):
+            if file.size_bytes >= 0:
+                await self._fetch_file(channel, plan, number, file)
+
+    async def _fetch_log(self, channel: Channel, node: NodeId, plan: CopyPlan, receiver: CopyReceiver) -> None:
+        own = self._identity
+        stream = channel.open(LOG_METHOD)
+        request = copy_pb2.CopyLogRequest(cluster=own.cluster, group=own.group, copy_id=plan.copy_id, from_pos=receiver.pos)
+        await stream.write(request.SerializeToString())
+        await stream.close()
+        while not receiver.done:
+            if self._hooks.wanted() is None:
+                raise NotReadyError("the leader's entries fit after all")
+            piece = await _read(stream)
+            pos, data = _checked(plan, piece)
+            await receiver.take(pos, data)
+            self.state = f"copying from {node}: {receiver.received_bytes >> 20} of {plan.size_bytes >> 20} MiB"
+
+    async def _fetch_file(self, channel: Channel, plan: CopyPlan, number: int, file: PlanFile) -> None:
+        own = self._identity
+        content = bytearray()
+        while len(content) < file.size_bytes:
+            request = copy_pb2.CopyStateRequest(
+                cluster=own.cluster, group=own.group, copy_id=plan.copy_id, path=file.path, from_pos=len(content)
+            )
+            piece = await channel.call(STATE_METHOD, request.SerializeToString(), timeout_s=PIECE_TIMEOUT_S)
+            pos, data = _checked(plan, piece)
+            if pos != len(content) or not data:
+                raise CorruptEntryError(f"{file.path}: a piece at {pos}, expected one at {len(content)}")
+            content += data
+        if len(content) != file.size_bytes or crc32c(content) != file.crc:
+            raise CorruptEntryError(f"{file.path} is not what the plan says")
+        await self._env.disk.write_atomic(copied_state_path(number), bytes(content))
+
+
+async def _read(stream: ByteStream) -> bytes:
+    try:
+        async with asyncio.timeout(PIECE_TIMEOUT_S):
+            piece = await stream.read()
+    except TimeoutError:
+        raise DeadlineExceededError(f"nothing came for {PIECE_TIMEOUT_S:g} s") from None
+    if piece is None:
+        raise UnreachableError("the source ended before the copy did")
+    return piece
+
+
+def _checked(plan: CopyPlan, piece: bytes) -> tuple[int, memoryview]:
+    """Place and bytes of a piece.  CorruptEntryError unless it belongs to this copy and came whole."""
+    header, payload = envelope.decode(copy_pb2.CopyPiece, piece)
+    if header.copy_id != plan.copy_id:
+        raise CorruptEntryError(f"a piece of copy {header.copy_id!r}, expected {plan.copy_id!r}")
+    if crc32c(payload) != header.crc:
+        raise CorruptEntryError(f"the checksum of a piece at {header.pos} does not match")
+    return header.pos, payload

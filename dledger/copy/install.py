@@ -1,0 +1,111 @@
+"""Putting a copy in the place of the old log and state: all of it or nothing.
+
+Owns ``copy/install.json``.  Once that file is there, durably, the copy is what this node holds: the steps that move it into place may stop
+anywhere and are done again at the next start, before anything is opened.  Before it is there, the old log and state are untouched.  Every
+step can be repeated: a file is moved if it has not been moved yet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+
+from dledger.copy.plan import CopyPlan
+from dledger.copy.receiver import COPY_FOLDER, copied_log_path, copied_state_path, copied_units_path
+from dledger.env import Disk
+from dledger.log.recovery import remove_segment
+from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, list_starts, log_path, units_path
+from dledger.log.start import LogStart, save_log_start
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import StorageDamagedError
+
+INSTALL_PATH = f"{COPY_FOLDER}/install.json"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What goes where: segments by start, ``files`` as (path, number under copy/state or -1 for one to be removed)."""
+
+    start: LogStart
+    segments: list[int]
+    files: list[tuple[str, int]]
+    configuration: str  # content of configuration.json
+
+
+def installation_of(plan: CopyPlan, configuration: str) -> Installation:
+    files = [(file.path, number if file.size_bytes >= 0 else -1) for number, file in enumerate(plan.files)]
+    return Installation(plan.start, [segment.start_pos for segment in plan.segments], files, configuration)
+
+
+async def decide(disk: Disk, installation: Installation) -> None:
+    """From here on the copy counts; everything of it must be synced already."""
+    text = json.dumps(asdict(installation), sort_keys=True)
+    await disk.write_atomic(INSTALL_PATH, json.dumps({"install": text, "crc32c": crc32c(text.encode())}).encode())
+
+
+async def finish(disk: Disk, configuration_path: str) -> bool:
+    """Move a copy that was decided on into place; False when there is none.  Nothing of the folder may be open."""
+    if not await disk.exists(INSTALL_PATH):
+        return False
+    installation = await _load(disk)
+    await _move_segments(disk, installation)
+    for path, number in installation.files:
+        if number >= 0:
+            await _move(disk, copied_state_path(number), path)
+        elif await disk.exists(path):
+            await disk.remove(path)
+    await save_log_start(disk, installation.start)
+    await disk.write_atomic(configuration_path, installation.configuration.encode())
+    await disk.remove(INSTALL_PATH)
+    await clear(disk)
+    _logger.warning("a copy is installed; the log now begins at entry %d", installation.start.first_index)
+    return True
+
+
+async def _load(disk: Disk) -> Installation:
+    file = await disk.open(INSTALL_PATH)
+    data = await file.pread(0, await file.size())
+    await file.close()
+    try:
+        record = json.loads(data)
+        text = record["install"]
+        if record["crc32c"] == crc32c(text.encode()):
+            fields = json.loads(text)
+            files = [(str(path), int(number)) for path, number in fields["files"]]
+            return Installation(LogStart(**fields["start"]), fields["segments"], files, fields["configuration"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    path = disk.local_path(INSTALL_PATH)
+    raise StorageDamagedError(f"{path} is damaged: half of a copy may be installed; replace this node as a member", file=path, pos=0)
+
+
+async def _move_segments(disk: Disk, installation: Installation) -> None:
+    files = FilePool(disk, 4)
+    try:
+        old = {*(await list_starts(disk, LOG_FOLDER))[0], *(await list_starts(disk, UNITS_FOLDER))[0]}
+        for start_pos in sorted(old - set(installation.segments)):
+            await remove_segment(disk, files, start_pos)
+    finally:
+        await files.close()
+    for start_pos in installation.segments:
+        await _move(disk, copied_log_path(start_pos), log_path(start_pos))
+        await _move(disk, copied_units_path(start_pos), units_path(start_pos))
+
+
+async def _move(disk: Disk, source: str, target: str) -> None:
+    if await disk.exists(source):
+        await disk.rename(source, target)
+
+
+async def clear(disk: Disk) -> None:
+    """Remove what is left of a copy."""
+    for folder in (LOG_FOLDER, UNITS_FOLDER, "state"):
+        for name in await disk.list(f"{COPY_FOLDER}/{folder}"):
+            if not name.endswith("/"):
+                await disk.remove(f"{COPY_FOLDER}/{folder}/{name}")
+    for name in await disk.list(COPY_FOLDER):
+        if not name.endswith("/"):
+            await disk.remove(f"{COPY_FOLDER}/{name}")

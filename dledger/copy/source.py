@@ -1,0 +1,221 @@
+"""Serving copies: plans, ranges of the log, files of the state machine.
+
+Owns the copies being taken from this node: each pins the head of the log and holds the state machine's files of its moment in memory, until
+it was not used for a while.  What is read leaves unchecked but for a checksum of the piece: whoever receives it checks every entry, and he
+has the time.  One budget of bytes a second is shared by all copies, so that the group goes on serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from dledger.configuration import Configuration
+from dledger.copy.plan import CopyPlan, PlanSegment, StateCopy, state_files
+from dledger.env import Clock, Random
+from dledger.link import NodeIdentity
+from dledger.log.log import Log
+from dledger_wire import envelope
+from dledger_wire._pb import copy_pb2
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import BusyError, InvalidArgumentError
+from dledger_wire.rpc import ByteStream, CallContext, Server
+
+PLAN_METHOD = "/dledger.v1.Copy/Plan"
+LOG_METHOD = "/dledger.v1.Copy/Log"
+STATE_METHOD = "/dledger.v1.Copy/State"
+PIECE_BYTES = 1 << 20
+MAX_COPIES = 4
+UNUSED_MS = 120_000
+# The budget never holds more than this much of a second, however long nothing was sent.
+BURST_S = 0.05
+
+_logger = logging.getLogger(__name__)
+Request = TypeVar("Request", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What is taken in one moment: the log up to the entry the state holds, and the configuration there."""
+
+    log: Log
+    state: StateCopy
+    configuration: Configuration | None
+    configuration_index: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    plan: CopyPlan
+    state: StateCopy
+    node_id: str
+    used_ms: int
+
+
+class Budget:
+    """So many bytes a second; 0: as many as there are."""
+
+    def __init__(self, clock: Clock, bytes_per_s: int) -> None:
+        self._clock = clock
+        self._bytes_per_s = bytes_per_s
+        self._free_at_ms = 0.0
+
+    async def take(self, size: int) -> None:
+        """Wait until ``size`` more bytes may go."""
+        if not self._bytes_per_s:
+            return
+        now_ms = self._clock.monotonic_ms()
+        due_ms = max(self._free_at_ms, now_ms - BURST_S * 1000)
+        self._free_at_ms = due_ms + size / self._bytes_per_s * 1000
+        if due_ms > now_ms:
+            await asyncio.sleep((due_ms - now_ms) / 1000)
+
+
+class CopySource:
+    """What one node gives to others."""
+
+    def __init__(
+        self, identity: NodeIdentity, clock: Clock, random: Random, bytes_per_s: int, capture: Callable[[], Awaitable[Captured]]
+    ) -> None:
+        self._identity = identity
+        self._clock = clock
+        self._random = random
+        self._capture = capture
+        self._budget = Budget(clock, bytes_per_s)
+        self._copies: dict[str, _Copy] = {}
+        self._logs: dict[str, Log] = {}
+
+    def register(self, server: Server) -> None:
+        server.add_unary(PLAN_METHOD, self.plan)
+        server.add_stream(LOG_METHOD, self.log)
+        server.add_unary(STATE_METHOD, self.state)
+
+    @property
+    def pinned_index(self) -> int | None:
+        """The first entry that a copy still needs; None when no copy is being taken."""
+        self._forget_unused()
+        return min((copy.plan.start.first_index for copy in self._copies.values()), default=None)
+
+    def _forget_unused(self) -> None:
+        since_ms = self._clock.monotonic_ms() - UNUSED_MS
+        for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.used_ms < since_ms]:
+            self._drop(copy_id)
+
+    def _drop(self, copy_id: str) -> None:
+        del self._copies[copy_id], self._logs[copy_id]
+
+    def clear(self) -> None:
+        """Forget all copies: the log they were taken from is being replaced."""
+        for copy_id in list(self._copies):
+            self._drop(copy_id)
+
+    # Plans
+
+    async def plan(self, data: bytes, _context: CallContext) -> bytes:
+        request = self._decoded(copy_pb2.CopyPlanRequest, data)
+        self._forget_unused()
+        # A node that asks again has lost the thread of its earlier copy; what it has already fits the new one too.
+        for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.node_id == request.node_id]:
+            self._drop(copy_id)
+        if len(self._copies) >= MAX_COPIES:
+            raise BusyError(f"{self._identity.node_id}: {MAX_COPIES} copies are being taken already")
+        captured = await self._capture()
+        copy_id = f"{self._random.getrandbits(64):016x}"
+        plan = await self._made(copy_id, captured)
+        self._copies[copy_id] = _Copy(plan, captured.state, request.node_id, self._clock.monotonic_ms())
+        self._logs[copy_id] = captured.log
+        text = "%s: %s copies entries %d to %d, %d bytes"
+        _logger.info(text, self._identity.node_id, request.node_id, plan.start.first_index, plan.last.index, plan.size_bytes)
+        return plan.encode()
+
+    async def _made(self, copy_id: str, captured: Captured) -> CopyPlan:
+        log, last_index = captured.log, captured.state.index
+        start, segments = log.start, []
+        listed = [segment for segment in log.segments if segment.first_index <= last_index]
+        for number, segment in enumerate(listed):
+            end_index = listed[number + 1].first_index - 1 if number + 1 < len(listed) else last_index
+            if end_index >= segment.first_index:
+                place = log.locate(end_index) or await log.find(end_index)
+                segments.append(PlanSegment(segment.start_pos, segment.first_index, place.end_pos))
+        last = log.entry_id(last_index)
+        if log.start != start or last is None or not segments:
+            raise BusyError(f"{self._identity.node_id}: the log has just changed; ask again")
+        identity, files = self._identity, state_files(captured.state.files)
+        configuration, index = captured.configuration, captured.configuration_index
+        return CopyPlan(copy_id, identity.cluster, identity.group, start, last, tuple(segments), files, configuration, index)
+
+    # Bytes
+
+    async def log(self, stream: ByteStream, _context: CallContext) -> None:
+        request = self._decoded(copy_pb2.CopyLogRequest, await stream.read() or b"")
+        copy, log = self._find(request.copy_id), self._logs[request.copy_id]
+        loop = asyncio.get_running_loop()
+        ahead: asyncio.Task[bytes] | None = None
+        try:
+            for pos, size in _pieces(copy.plan, request.from_pos):
+                data = await (ahead if ahead is not None else log.read_bytes(pos, size))
+                following = _piece_after(copy.plan, pos + size)
+                ahead = loop.create_task(log.read_bytes(*following), name="copy ahead") if following is not None else None
+                await self._budget.take(size)
+                copy.used_ms = self._clock.monotonic_ms()
+                await stream.write(_piece(request.copy_id, pos, data))
+        finally:
+            if ahead is not None and not ahead.done():
+                ahead.cancel()
+                await asyncio.wait([ahead])
+
+    async def state(self, data: bytes, _context: CallContext) -> bytes:
+        request = self._decoded(copy_pb2.CopyStateRequest, data)
+        copy = self._find(request.copy_id)
+        content = copy.state.files.get(request.path)
+        if content is None or request.from_pos > len(content):
+            raise InvalidArgumentError(f"copy {request.copy_id}: no {request.path} at {request.from_pos}")
+        piece = content[request.from_pos : request.from_pos + PIECE_BYTES]
+        await self._budget.take(len(piece))
+        copy.used_ms = self._clock.monotonic_ms()
+        return _piece(request.copy_id, request.from_pos, piece)
+
+    def _find(self, copy_id: str) -> _Copy:
+        copy = self._copies.get(copy_id)
+        if copy is None:
+            raise InvalidArgumentError(f"{self._identity.node_id} knows no copy {copy_id!r}; ask for a new plan")
+        return copy
+
+    def _decoded(self, cls: type[Request], data: bytes) -> Request:
+        """The request, if it is one and means this group."""
+        message: Request = cls()
+        try:
+            message.ParseFromString(data)
+        except DecodeError as error:
+            raise InvalidArgumentError("unreadable request for a copy") from error
+        own = (self._identity.cluster, self._identity.group)
+        named = (str(getattr(message, "cluster", "")), str(getattr(message, "group", "")))
+        if named != own:
+            raise InvalidArgumentError(f"group: expected {'/'.join(own)}, got {'/'.join(named)}")
+        return message
+
+
+def _piece(copy_id: str, pos: int, data: bytes) -> bytes:
+    return envelope.encode(copy_pb2.CopyPiece(copy_id=copy_id, pos=pos, crc=crc32c(data)), (data,))
+
+
+def _pieces(plan: CopyPlan, from_pos: int) -> Iterator[tuple[int, int]]:
+    """(position, size) of every piece from ``from_pos`` on."""
+    piece = _piece_after(plan, from_pos)
+    while piece is not None:
+        yield piece
+        piece = _piece_after(plan, piece[0] + piece[1])
+
+
+def _piece_after(plan: CopyPlan, pos: int) -> tuple[int, int] | None:
+    """The piece that starts at ``pos``, or where the entries go on behind a filler; None at the plan's end."""
+    for segment in plan.segments:
+        if pos < segment.end_pos:
+            start = max(pos, segment.start_pos)
+            return start, min(PIECE_BYTES, segment.end_pos - start)
+    return None

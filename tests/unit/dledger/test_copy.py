@@ -1,0 +1,364 @@
+"""Head truncation and catch-up by copy on whole nodes (rows S1, S10, S11, S14, S16, S20)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dledger.core.types import NodeId
+from dledger.log.config import LogConfig
+from dledger.node import RaftNode
+from dledger_wire import envelope
+from dledger_wire._pb import copy_pb2
+from dledger_wire.errors import NotReadyError
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+from tests.unit.dledger.test_replace_member import change, wiped
+
+SMALL = LogConfig(segment_bytes=4096, cache_bytes=4096, fill_window_bytes=0, piece_bytes=1024)
+BODY_BYTES = 300
+KEPT = 50  # entries
+
+
+async def write(node: RaftNode, first: int, upto: int) -> None:
+    for number in range(first, upto):
+        await node.propose(Text(f"{number}:", BODY_BYTES))
+
+
+def numbers(cluster: Cluster, name: NodeId) -> list[int]:
+    return [int(body.split(b":")[0]) for body in cluster.machines[name].bodies]
+
+
+async def truncate_everywhere(cluster: Cluster) -> int:
+    """Save the state and delete what may go, on every node that runs; the highest first entry."""
+    firsts = []
+    for name, node in cluster.nodes.items():
+        await cluster.machines[name].save()
+        firsts.append(await node.truncate_head(node.commit_index - KEPT))
+    return max(firsts)
+
+
+async def lagging(cluster: Cluster) -> tuple[RaftNode, NodeId]:
+    """A leader whose log no longer has what a node that is down needs."""
+    await cluster.start()
+    leader = await cluster.leader()
+    await write(leader, 0, 5)
+    victim = cluster.followers(leader)[0].identity.node_id
+    await cluster.until(lambda: numbers(cluster, victim) == list(range(5)))
+    await cluster.kill(victim)
+    await write(leader, 5, 80)
+    others = [node for node in cluster.nodes.values() if node is not leader]
+    await cluster.until(lambda: all(node.log.last == leader.log.last and node.commit_index == leader.commit_index for node in others))
+    await asyncio.sleep(0.5)
+    assert await truncate_everywhere(cluster) > 15
+    return leader, victim
+
+
+async def assert_same_files(cluster: Cluster, name: NodeId, leader: RaftNode) -> None:
+    """Replicas are the same bytes, from the higher of both starts on."""
+    node, disks = cluster.nodes[name], cluster.disks
+    await cluster.until(lambda: node.log.durable == leader.log.durable == node.log.last == leader.log.last)
+    common = [s for s in node.log.segments if s.start_pos >= leader.log.first_pos and s in leader.log.segments]
+    assert common
+    for segment in common:
+        path = f"commitlog/{segment.start_pos:020d}"
+        contents = [bytes(disks[one].files[path]).rstrip(b"\0") for one in (name, leader.identity.node_id)]
+        assert contents[0] == contents[1], path
+
+
+def test_S20_a_follower_that_needs_deleted_entries_gets_a_copy_and_follows() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        node = await cluster.start_one(victim)
+        cluster.disks[victim].files["old-state.json"] = bytearray(b"x")
+        writing = asyncio.get_running_loop().create_task(write(leader, 80, 100))
+        await cluster.until(lambda: numbers(cluster, victim)[:80] == list(range(80)), "the copy and what follows it")
+        await writing
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(100)))
+        assert node.log.first_index > 15
+        assert "old-state.json" not in cluster.disks[victim].files
+        assert not [path for path in cluster.disks[victim].files if path.startswith("copy/")]
+        assert cluster.machines[victim].suspended == 1
+        await assert_same_files(cluster, victim, leader)
+        # From disk it is the same again.
+        await cluster.kill(victim)
+        await cluster.start_one(victim)
+        await write(leader, 100, 103)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(103)))
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_S20_the_follower_asks_another_follower_first_and_the_leader_when_that_is_down() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        other = next(name for name in cluster.nodes if name != leader.identity.node_id)
+        asked = watch_plans(cluster)
+        await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        assert asked == [other]
+        await wiped(cluster, victim)
+        await cluster.kill(other)
+        await cluster.start_one(victim, store_id=f"store-{victim}")
+        await cluster.until(lambda: asked == [other, leader.identity.node_id], "the leader is asked")
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        await cluster.stop()
+
+    run(scenario())
+
+
+def watch_plans(cluster: Cluster) -> list[NodeId]:
+    asked: list[NodeId] = []
+    for name, node in cluster.nodes.items():
+        capture = node._source._capture
+
+        async def watched(name: NodeId = name, capture: Callable[[], Any] = capture) -> Any:
+            asked.append(name)
+            return await capture()
+
+        node._source._capture = watched
+    return asked
+
+
+def test_an_empty_node_joins_as_a_learner_by_copy_and_is_promoted() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        others = [name for name in cluster.names if name != victim]
+        await change(leader, cluster, others, [])
+        cluster.disks[victim] = MemoryDisk()
+        node = await cluster.start_one(victim, store_id="new folder")
+        await change(leader, cluster, others, [victim])
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        assert node.membership.learners == (victim,)
+        await change(leader, cluster, [*others, victim], [])
+        await cluster.kill(next(name for name in others if name != leader.identity.node_id))
+        await write(leader, 80, 85)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(85)))
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("writes", range(0, 64, 3))
+def test_a_crash_at_any_step_of_a_copy_leaves_the_old_state_or_the_new_one(writes: int) -> None:
+    """The disk dies after so many operations that change names or sync; the restart finishes or begins again."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        disk = cluster.disks[victim]
+        await cluster.start_one(victim)
+        count = 0
+        died = asyncio.Event()
+
+        def counted(name: str) -> None:
+            method = getattr(disk, name)
+
+            async def operation(*arguments: Any, **options: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count > writes:
+                    died.set()
+                    await asyncio.sleep(3600)
+                return await method(*arguments, **options)
+
+            setattr(disk, name, operation)
+
+        for name in ("rename", "remove", "write_atomic"):
+            counted(name)
+        await asyncio.wait([asyncio.ensure_future(died.wait())], timeout=5)
+        await cluster.kill(victim)
+        await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        await write(leader, 80, 82)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(82)))
+        await assert_same_files(cluster, victim, leader)
+        await cluster.stop()
+
+    run(scenario())
+
+
+def tampered(cluster: Cluster, change_piece: Callable[[int, bytes], bytes]) -> list[int]:
+    """Every piece of a log goes through ``change_piece`` on its way; the positions asked for."""
+    starts: list[int] = []
+    for node in cluster.nodes.values():
+        serve = node._source.log
+
+        async def watched(stream: Any, context: Any, serve: Callable[..., Any] = serve) -> None:
+            written = 0
+            write_through, read_through = stream.write, stream.read
+
+            class Between:
+                async def read(self) -> bytes | None:
+                    data: bytes | None = await read_through()
+                    if data is not None:
+                        starts.append(copy_pb2.CopyLogRequest.FromString(data).from_pos)
+                    return data
+
+                async def write(self, piece: bytes) -> None:
+                    nonlocal written
+                    written += 1
+                    await write_through(change_piece(written, piece))
+
+            await serve(Between(), context)
+
+        _name, handlers = cluster.net.servers[node.identity.address]
+        handlers["/dledger.v1.Copy/Log"] = watched
+    return starts
+
+
+def flip(piece: bytes) -> bytes:
+    at = len(piece) - 100
+    return piece[:at] + bytes([piece[at] ^ 4]) + piece[at + 1 :]
+
+
+def test_S14_a_piece_with_a_bit_flipped_is_refused_and_the_copy_goes_on_where_it_was() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        _leader, victim = await lagging(cluster)
+        flips = [(1, 2), (2, 2), (3, 1)]  # which piece of which attempt
+
+        def change_piece(number: int, piece: bytes) -> bytes:
+            return flip(piece) if (len(starts), number) in flips else piece
+
+        starts = tampered(cluster, change_piece)
+        await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        assert len(starts) == 4
+        assert starts[0] < starts[1] < starts[2] == starts[3]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_S14_an_entry_that_is_damaged_at_the_source_is_not_believed() -> None:
+    """The piece has a right checksum, the entry in it has not: another source is asked."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        other = next(name for name in cluster.nodes if name != leader.identity.node_id)
+        segment = cluster.nodes[other].log.segments[1]
+        cluster.disks[other].files[f"commitlog/{segment.start_pos:020d}"][500] ^= 1
+        asked = watch_plans(cluster)
+        await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        assert asked == [other, leader.identity.node_id]
+        await assert_same_files(cluster, victim, leader)
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["another copy", "another place"])
+def test_S11_a_stale_or_foreign_piece_is_refused(kind: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        _leader, victim = await lagging(cluster)
+        first: list[bytes] = []
+
+        def change_piece(_number: int, piece: bytes) -> bytes:
+            if not first:
+                first.append(piece)
+                header, payload = envelope.decode(copy_pb2.CopyPiece, piece)
+                if kind == "another copy":
+                    header.copy_id = "0123456789abcdef"
+                else:
+                    header.pos += 48
+                return envelope.encode(header, (payload,))
+            return piece
+
+        starts = tampered(cluster, change_piece)
+        await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        assert len(starts) == 2
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_S11_a_copy_that_is_not_wanted_any_more_is_given_up_and_cleared() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        node = await cluster.start_one(victim)
+        await cluster.until(lambda: node._core.copy_wanted is not None)
+        plan_served = asyncio.Event()
+        decide = node._decide_copy
+
+        async def too_late(plan: Any) -> None:
+            node._core._core.following.copy_wanted = None
+            plan_served.set()
+            await decide(plan)
+
+        object.__setattr__(node._catch_up._hooks, "decide", too_late)
+        await plan_served.wait()
+        last = node.log.last
+        assert last.index < 20
+        await cluster.until(lambda: "interrupted" in node._catch_up.state)
+        object.__setattr__(node._catch_up._hooks, "decide", decide)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        await write(leader, 80, 81)
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_copy_that_would_take_acknowledged_entries_away_is_refused() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        node = await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        captured = await leader._capture()
+        plan = await leader._source._made("x", captured)
+        assert node._misfit(plan) is not None
+        with pytest.raises(NotReadyError):
+            await node._decide_copy(plan)
+        await write(leader, 80, 82)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(82)))
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_head_truncation_waits_for_a_copy_and_for_members_that_follow() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL, copy_bytes_per_s=2000)
+        leader, victim = await lagging(cluster)
+        await write(leader, 80, 120)
+        other = next(node for node in cluster.nodes.values() if node is not leader)
+        await cluster.until(lambda: other.commit_index == leader.commit_index)
+        first = other.log.first_index
+        node = await cluster.start_one(victim)
+        await cluster.until(lambda: "copying from" in node.status().copying)
+        await cluster.machines[other.identity.node_id].save()
+        assert await other.truncate_head(other.commit_index) == first
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(120)), limit_s=60)
+        await asyncio.sleep(130)
+        assert await other.truncate_head(other.commit_index) > first
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_source_gives_no_more_than_its_budget() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL, copy_bytes_per_s=1000)
+        leader, victim = await lagging(cluster)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        node = await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)), limit_s=60)
+        copied = node.log.end_pos - node.log.first_pos
+        assert loop.time() - began > copied / 1000 * 0.8
+        await write(leader, 80, 81)
+        await cluster.stop()
+
+    run(scenario())
