@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import check_topic
 from pyspark_dledger.schema import COLUMNS, checked_columns
 
+STAGING_TOPIC = "spark-staging"
 EARLIEST = -2
 LATEST = -1
 READ_FROM = ("follower", "leader", "any")
@@ -40,9 +42,9 @@ KNOWN = (
     "fetchBytes",
     "readTimeoutMs",
 )
-WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs")
+WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs", "stagingTopic", "txnAppId", "txnVersion")
 # Spark adds these by itself.
-_SPARK_OWN = ("path", "paths")
+_SPARK_OWN = ("path", "paths", "checkpointLocation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,18 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything a write needs to know; ``topic`` is empty when every row names its own."""
+    """Everything a write needs to know; ``topic`` is empty when every row names its own.
+
+    ``application`` and ``version`` name a batch write that may be repeated (Delta's txnAppId and txnVersion); empty: it is a new one.
+    """
 
     bootstrap: str
     topic: str
     send_timeout_ms: int
+    staging_topic: str
+    application: str
+    version: int
+    checkpoint: str
 
 
 class _Given:
@@ -152,7 +161,20 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write."""
     given = _Given(options, WRITE_KNOWN)
-    return WriteOptions(given.text("bootstrap"), given.optional("topic") or "", given.number("sendTimeoutMs", 120_000, least=100))
+    application, version = given.optional("txnAppId") or "", given.number("txnVersion", 0, least=0)
+    if (given.optional("txnVersion") is not None) != bool(application):
+        raise InvalidArgumentError("options txnAppId and txnVersion: expected both or none")
+    if version >= 1 << 32:
+        raise InvalidArgumentError(f"option txnVersion: {version}; expected a number below {1 << 32}")
+    return WriteOptions(
+        bootstrap=given.text("bootstrap"),
+        topic=given.optional("topic") or "",
+        send_timeout_ms=given.number("sendTimeoutMs", 120_000, least=100),
+        staging_topic=check_topic(given.text("stagingTopic", STAGING_TOPIC)),
+        application=application,
+        version=version,
+        checkpoint=given.optional("checkpointLocation") or "",
+    )
 
 
 def parse_trigger_limit(options: Mapping[str, str]) -> int:

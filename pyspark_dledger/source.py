@@ -5,7 +5,7 @@ Owns the wiring only: options to schema, and to the reader that plans and reads.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from pyspark_dledger.options import parse_read_options, parse_trigger_limit, parse_write_options, wanted_columns
@@ -13,7 +13,7 @@ from pyspark_dledger.schema import columns_of, ddl
 
 
 class DefaultSource(DataSource):
-    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default; batch writes."""
+    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default; batch and streaming writes."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,3 +36,8 @@ class DefaultSource(DataSource):
         from pyspark_dledger.writer import BatchWriter
 
         return BatchWriter(schema, parse_write_options(self.options), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_dledger.writer import StreamWriter
+
+        return StreamWriter(schema, parse_write_options(self.options), overwrite=overwrite)

@@ -1,139 +1,231 @@
-"""Writing a DataFrame to topics: one message a row, each once however often Spark tries a task again.
+"""Writing DataFrames to topics, in batches and streams: one message a row, each once whatever Spark tries again.
 
-Owns the mapping from columns to messages and the account of a retried task.  Every message carries the property ``SPARK_WRITE``
-(job/partition/row).  A task that is not the first attempt of its partition reads back, from the time the job began, which rows its
-predecessors have stored, and leaves those out.  That needs what Spark itself asks for: a partition that gives the same rows in the same
-order again.  Two attempts at the same time (speculation) may store a row twice.  What is written is visible at once, not when the job ends.
+Owns the two writers Spark asks for.  Tasks stage their rows (packs.py) in the staging topic, where nobody sees them; the driver's commit
+publishes those of the attempts that won (publish.py).  An attempt that died, lost against a speculative one, or belongs to a job that
+failed leaves rows that nobody names and that expire with the staging topic's retention.
 """
 
 from __future__ import annotations
 
-import time
+import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from dledger_client import Message, Producer, PullConsumer
-from dledger_wire.errors import InvalidArgumentError
+from dledger_client import Admin, Message, Producer, PullConsumer
+from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
+from dledger_client.aio.numbered import NumberedSender
+from dledger_client.local import surroundings
+from dledger_client.loop_thread import LoopThread
+from dledger_client.outcome import SendFuture
+from dledger_client.router import Router
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.frame_layout import pack_host
+from dledger_wire.status import Perm
 from pyspark_dledger.options import WriteOptions
+from pyspark_dledger.packs import Lane, Maker, Packer, check_schema
+from pyspark_dledger.publish import CONTROL_QUEUE, Published, Publisher, Staged, WriteName
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "body": ("binary", "string"),
-    "topic": ("string",),
-    "tags": ("string",),
-    "keys": ("string",),
-    "queue_key": ("string",),
-    "queue_id": ("int",),
-    "properties": ("map<string,string>",),
-}
-MARK = "SPARK_WRITE"
-CLOCK_MARGIN_MS = 600_000  # how far the driver's clock may be ahead of the brokers'
+STAGING_QUEUES = 9  # the control queue and eight for rows
+PIECE_BYTES = 256 << 10
+LOOK_TIMEOUT_MS = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPlace:
+    """The staging topic as the driver found it."""
+
+    topic: str
+    group: str
+    queues: int
 
 
 @dataclass
-class RowsWritten(WriterCommitMessage):
-    """What one task has stored, and how much of it an earlier attempt already had."""
+class RowsStaged(WriterCommitMessage):
+    """What one task tells the driver; ``staged`` is None when it had no rows."""
 
-    rows: int
-    found: int
+    query_id: str
+    staged: Staged | None
 
 
-def check_schema(schema: StructType, options: WriteOptions) -> None:
-    """Refuse, before a job starts, columns that mean nothing here.  InvalidArgumentError."""
-    for field in schema.fields:
-        wanted = COLUMNS.get(field.name)
-        if wanted is None:
-            raise InvalidArgumentError(f"column {field.name!r} is unknown; expected some of {', '.join(COLUMNS)}")
-        if field.dataType.simpleString() not in wanted:
-            raise InvalidArgumentError(f"column {field.name!r} is {field.dataType.simpleString()}; expected {' or '.join(wanted)}")
-    names = schema.fieldNames()
-    if "body" not in names:
-        raise InvalidArgumentError("column 'body' is missing; expected binary or string")
-    if not options.topic and "topic" not in names:
-        raise InvalidArgumentError("no topic: expected option topic or a column topic")
+def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StagingPlace:
+    """Everything that can be found wrong before a job starts, and the staging topic, made if there is none."""
+    if overwrite:
+        raise InvalidArgumentError("mode overwrite (complete): messages cannot be overwritten; expected mode append")
+    check_schema(schema, options.topic)
+    with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.send_timeout_ms)) as consumer:
+        if options.topic:
+            lanes_of(consumer, options.topic)
+        try:
+            found = sorted(consumer.topic(options.staging_topic), key=lambda queues: queues.group)[0]
+        except TopicNotFoundError:
+            with Admin(options.bootstrap) as admin:
+                group = sorted(consumer.replicas())[0]
+                found = admin.create_topic(options.staging_topic, queues=STAGING_QUEUES, group=group, if_not_exists=True)
+    if found.write_queues < 2:
+        raise InvalidArgumentError(f"staging topic {options.staging_topic} has {found.write_queues} queue; expected at least 2")
+    return StagingPlace(options.staging_topic, found.group, found.write_queues)
+
+
+def lanes_of(consumer: PullConsumer, topic: str) -> list[Lane]:
+    """The queues of a topic that take messages.  TopicNotFoundError, TopicPermissionError."""
+    found = sorted(consumer.topic(topic), key=lambda queues: queues.group)
+    lanes = [Lane(q.group, topic, number) for q in found if q.perm & Perm.WRITE for number in range(q.write_queues)]
+    if not lanes:
+        raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
+    return lanes
 
 
 class BatchWriter(DataSourceArrowWriter):
     """One batch write; made on the driver, its ``write`` runs in the tasks."""
 
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
-        if overwrite:
-            raise InvalidArgumentError("mode overwrite: messages cannot be overwritten; expected mode append")
-        check_schema(schema, options)
         self._options = options
-        self._job = uuid.uuid4().hex
-        self._began_ms = int(time.time() * 1000)
+        self._place = prepare(schema, options, overwrite=overwrite)
+        application = f"txn:{options.application}" if options.application else f"job:{uuid.uuid4().hex}"
+        self._write = WriteName(application, options.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
-        mark = f"{self._job}/{partition}/"
-        return write_partition(self._options, iterator, mark, self._began_ms - CLOCK_MARGIN_MS, again=attempt > 0)
+        return stage(self._options, self._place, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: every task has waited for its acknowledgements."""
+        commit_write(self._options, self._place, self._write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: what the tasks stored stays."""
+        """Nothing to do: nobody names what was staged."""
 
 
-def write_partition(options: WriteOptions, batches: Iterator[pa.RecordBatch], mark: str, since_ms: int, *, again: bool) -> RowsWritten:
-    """Send every row and wait for all acknowledgements; with ``again``, leave out what carries ``mark`` already."""
-    stored: dict[str, set[int]] = {}
-    sent, found, number = [], 0, -1
-    with Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms) as producer:
-        for batch in batches:
-            for row in batch.to_pylist():
-                number += 1
-                topic = row.get("topic") or options.topic
-                if again and topic not in stored:
-                    stored[topic] = rows_stored(options, topic, mark, since_ms)
-                if again and number in stored[topic]:
-                    found += 1
-                    continue
-                message = message_of(row, topic, f"{mark}{number}")
-                sent.append(producer.send_async(message, queue_key=row.get("queue_key"), queue_id=row.get("queue_id")))
-        producer.flush()
-        for future in sent:
-            future.result()
-    return RowsWritten(number + 1, found)
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of one streaming query; Spark makes it anew for each batch, on the driver and for the commit."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        if options.application:
+            raise InvalidArgumentError("options txnAppId, txnVersion: a streaming query has its own; expected them in batch writes only")
+        self._options = options
+        self._place = prepare(schema, options, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return stage(self._options, self._place, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        queries = {message.query_id for message in messages if isinstance(message, RowsStaged)} - {""}
+        if len(queries) > 1:
+            raise InvalidArgumentError(f"one batch of several queries: {', '.join(sorted(queries))}")
+        # Where Spark does not tell a task its query, the checkpoint's place stands for it: one checkpoint, one query.
+        application = queries.pop() if queries else f"checkpoint:{self._options.checkpoint}"
+        commit_write(self._options, self._place, WriteName(f"query:{application}", batchId), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: nobody names what was staged."""
 
 
-def message_of(row: Mapping[str, Any], topic: str, mark: str) -> Message:
-    """The message of one row."""
-    if not topic:
-        raise InvalidArgumentError("a row without a topic, and no option topic")
-    body = row["body"]
-    if body is None:
-        raise InvalidArgumentError(f"topic {topic}: a row without a body")
-    properties = dict(row.get("properties") or {}) | {MARK: mark}
-    return Message(
-        topic,
-        body.encode() if isinstance(body, str) else body,
-        tags=row.get("tags") or "",
-        keys=row.get("keys") or "",
-        properties=properties,
-    )
+def stage(options: WriteOptions, place: StagingPlace, batches: Iterator[pa.RecordBatch]) -> RowsStaged:
+    """One task: its rows to the staging topic, acknowledged."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    query_id = (context.getLocalProperty("sql.streaming.queryId") or "") if context is not None else ""
+    clients = _Clients.of_this_process(options)
+    lanes: dict[str, list[Lane]] = {}
+
+    def lanes_of_topic(topic: str) -> Sequence[Lane]:
+        if topic not in lanes:
+            lanes[topic] = lanes_of(clients.consumer, topic)
+        return lanes[topic]
+
+    packer = Packer(clients.maker, lanes_of_topic, options.topic, turn=partition)
+    pieces = _Pieces(clients.producer, place, CONTROL_QUEUE + 1 + partition % (place.queues - 1))
+    for batch in batches:
+        for pack in packer.add(batch):
+            pieces.add(pack)
+    for pack in packer.finish():
+        pieces.add(pack)
+    return RowsStaged(query_id, pieces.finish(packer.rows) if packer.rows else None)
 
 
-def rows_stored(options: WriteOptions, topic: str, mark: str, since_ms: int) -> set[int]:
-    """The row numbers of earlier attempts that are stored already."""
-    numbers: set[int] = set()
-    with PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms) as consumer:
-        held = consumer.offsets(topic, since_ms)
-        for (group, queue_id), offsets in held.items():
-            for chunk in consumer.read_chunks(topic, queue_id, offsets.at_time, offsets.max_offset, group_name=group):
-                for message in chunk.messages():
-                    found = message.properties.get(MARK, "")
-                    if found.startswith(mark):
-                        numbers.add(int(found[len(mark) :]))
-    return numbers
+class _Pieces:
+    """The packs of one task as messages of one tag in one queue."""
+
+    def __init__(self, producer: Producer, place: StagingPlace, queue_id: int) -> None:
+        self._producer, self._place, self._queue_id = producer, place, queue_id
+        self._tag = uuid.uuid4().hex[:16]
+        self._sent: list[SendFuture] = []
+        self._rest = bytearray()
+        self._crc = self._size = 0
+
+    def add(self, pack: bytes) -> None:
+        self._rest += pack
+        while len(self._rest) >= PIECE_BYTES:
+            self._send(bytes(self._rest[:PIECE_BYTES]))
+            del self._rest[:PIECE_BYTES]
+
+    def _send(self, piece: bytes) -> None:
+        self._crc, self._size = crc32c(piece, value=self._crc), self._size + len(piece)
+        self._sent.append(self._producer.send_async(Message(self._place.topic, piece, tags=self._tag), queue_id=self._queue_id))
+
+    def finish(self, rows: int) -> Staged:
+        """Wait for every acknowledgement."""
+        if self._rest:
+            self._send(bytes(self._rest))
+        self._producer.flush()
+        placed = [future.result() for future in self._sent]
+        first, last = placed[0].queue_offset, placed[-1].queue_offset
+        return Staged(self._place.group, self._queue_id, first, last + 1, self._tag, rows, self._size, self._crc)
+
+
+class _Clients:
+    """A worker process's connections.  Kept over tasks: each producer is remembered by the brokers, and their memory is bounded."""
+
+    _kept: dict[str, _Clients] = {}  # noqa: RUF012 - the process's own
+    _kept_by = 0
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms)
+        self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms)
+        self.maker = maker_of(options.bootstrap)
+
+    @classmethod
+    def of_this_process(cls, options: WriteOptions) -> _Clients:
+        if cls._kept_by != os.getpid():
+            cls._kept, cls._kept_by = {}, os.getpid()
+        key = f"{options.bootstrap} {options.send_timeout_ms}"
+        if key not in cls._kept:
+            cls._kept[key] = cls(options)
+        return cls._kept[key]
+
+
+def maker_of(bootstrap: str) -> Maker:
+    """What messages made here are stamped with."""
+    around = surroundings(bootstrap, None, None, None)
+    return Maker(around.unique_ids(), pack_host(around.address), around.clock.wall_ms)
+
+
+def commit_write(options: WriteOptions, place: StagingPlace, write: WriteName, messages: Sequence[WriterCommitMessage | None]) -> Published:
+    """The driver's part: publish what the winning tasks staged."""
+    parts = [message.staged for message in messages if isinstance(message, RowsStaged) and message.staged is not None]
+    if not parts:
+        return Published(0, resumed=False)
+
+    async def work() -> Published:
+        around = surroundings(options.bootstrap, None, None, None)
+        router = Router(options.bootstrap, around.network, around.clock, around.random)
+        timeout_ms = options.send_timeout_ms
+        control = AsyncPullConsumer(options.bootstrap, timeout_ms=timeout_ms)
+        staged = AsyncPullConsumer(options.bootstrap, read_from="follower", timeout_ms=timeout_ms)
+        try:
+            async with control, staged, NumberedSender(router, timeout_ms=timeout_ms) as sender:
+                publisher = Publisher(control, staged, sender, maker_of(options.bootstrap), place.topic, place.group)
+                return await publisher.publish(write, parts)
+        finally:
+            await router.close()
+
+    return LoopThread.shared().run(work())

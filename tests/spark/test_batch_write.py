@@ -1,16 +1,14 @@
-"""``df.write.format("dledger")``: a message a row, each once across retried tasks, and one clear error for each mistake."""
+"""``df.write.format("dledger")``: a message a row, each once across retried tasks and repeated writes, one clear error for each mistake."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dledger_client import Admin, PullConsumer
-from pyspark_dledger.options import WriteOptions
-from pyspark_dledger.writer import MARK, write_partition
 from tests.cluster.harness import Cluster
 
 
@@ -25,49 +23,95 @@ def make(cluster: Cluster, topic: str) -> None:
         admin.create_topic(topic, queues=2)
 
 
+def write(frame: Any, cluster: Cluster, topic: str, **options: Any) -> None:
+    writer = frame.write.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", topic)
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    writer.mode("append").save()
+
+
 def test_rows_become_messages_with_all_their_columns(spark: Any, cluster: Cluster) -> None:
     make(cluster, "written")
-    rows = [(b"%d\xff" % n, f"tag{n % 2}", f"k-{n}", f"q-{n % 3}", {"n": str(n)}) for n in range(500)]
-    schema = "body binary, tags string, keys string, queue_key string, properties map<string,string>"
-    frame = spark.createDataFrame(rows, schema).repartition(4)
-    frame.write.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", "written").mode("append").save()
+    rows = [(b"%d\xff" % n, f"tag{n % 2}", [f"k-{n}", "all"], f"q-{n % 3}", {"n": str(n)}) for n in range(500)]
+    schema = "body binary, tags string, keys array<string>, queue_key string, properties map<string,string>"
+    write(spark.createDataFrame(rows, schema).repartition(4), cluster, "written")
     found = messages_of(cluster, "written")
     assert sorted(message.body for message in found) == sorted(body for body, *_ in rows)
     for message in found:
-        number = int(message.keys.removeprefix("k-"))
+        number = int(message.keys.split()[0].removeprefix("k-"))
         assert (message.tags, message.properties["n"]) == (f"tag{number % 2}", str(number))
-    places = {(int(message.keys.removeprefix("k-")) % 3, message.queue_id) for message in found}
+    places = {(int(message.keys.split()[0].removeprefix("k-")) % 3, message.queue_id) for message in found}
     assert len(places) == 3  # one queue a key
 
 
-def test_a_retried_task_stores_no_row_twice(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
-    """The first attempt of a partition dies in the middle, after part of its rows are stored."""
+def test_rows_name_their_topics_and_when_they_are_delivered(spark: Any, cluster: Cluster) -> None:
+    make(cluster, "now")
+    make(cluster, "later")
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    rows = [("a", "now", None, None), ("b", "later", 1, None), ("c", "later", None, soon)]
+    frame = spark.createDataFrame(rows, "body string, topic string, delay_level int, deliver_timestamp timestamp")
+    frame.write.format("dledger").option("bootstrap", cluster.bootstrap).mode("append").save()
+    assert [message.body for message in messages_of(cluster, "now")] == [b"a"]
+    with PullConsumer(cluster.bootstrap) as consumer:
+        queues = list(consumer.offsets("later"))
+        arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2, wait_ms=8_000)]
+        if len(arrived) < 2:
+            arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2)]
+    assert {message.body for message in arrived} == {b"b", b"c"}
+    assert next(m.store_timestamp for m in arrived if m.body == b"c") >= int(soon.timestamp() * 1000)
+
+
+def test_tasks_that_fail_and_are_tried_again_store_no_row_twice(
+    spark: Any, cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each partition's first attempt dies behind half of its rows; the second gives them in another order."""
     make(cluster, "retried")
-    options = WriteOptions(cluster.bootstrap, "retried", 20_000)
-    batches = [pa.RecordBatch.from_pylist([{"body": b"%d" % (n + 100 * b)} for n in range(100)]) for b in range(5)]
+    marks = str(tmp_path)
 
-    def dying() -> Any:
-        yield from batches[:3]
-        raise OSError("the executor is gone")
+    def failing(rows: Any) -> Any:
+        import random
 
-    with pytest.raises(OSError, match="the executor is gone"):
-        write_partition(options, dying(), "job/0/", 0, again=False)
-    written = write_partition(options, iter(batches), "job/0/", 0, again=True)
-    assert (written.rows, written.found) == (500, 300)
-    assert sorted(int(message.body) for message in messages_of(cluster, "retried")) == list(range(500))
-    other = write_partition(options, iter(batches[:1]), "job/1/", 0, again=True)
-    assert (other.rows, other.found) == (100, 0)
+        from pyspark import TaskContext
+
+        mark = Path(marks) / f"{TaskContext.get().partitionId()}"
+        first_time = not mark.exists()
+        mark.touch()
+        mixed = list(rows)
+        random.shuffle(mixed)
+        for place, row in enumerate(mixed):
+            if first_time and place == 600:
+                raise OSError("the executor is gone")
+            yield row
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch"))
+    rows = spark.range(0, 4000, 1, 4).selectExpr("CAST(id AS STRING) AS body").rdd.mapPartitions(failing)
+    frame = spark.createDataFrame(rows, "body string")
+    write(frame, cluster, "retried")
+    assert sorted(int(message.body) for message in messages_of(cluster, "retried")) == list(range(4000))
 
 
-def test_spark_retries_a_failed_task_through_the_writer(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
-    """local[2] gives a task one try only, so a retried job stands for it: marks of different jobs never meet."""
-    make(cluster, "twice")
+def test_a_failed_job_leaves_nothing_to_be_seen(spark: Any, cluster: Cluster) -> None:
+    make(cluster, "failed")
+    frame = spark.range(0, 100, 1, 2).selectExpr("IF(id = 99, raise_error('stop'), CAST(id AS STRING)) AS body")
+    with pytest.raises(Exception, match="stop"):
+        write(frame, cluster, "failed")
+    assert messages_of(cluster, "failed") == []
+
+
+def test_a_write_with_a_name_is_done_once(spark: Any, cluster: Cluster) -> None:
+    make(cluster, "named")
     frame = spark.range(50).selectExpr("CAST(id AS STRING) AS body")
     for _ in range(2):
-        frame.write.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", "twice").mode("append").save()
-    found = messages_of(cluster, "twice")
-    assert len(found) == 100
-    assert len({message.properties[MARK] for message in found}) == 100
+        write(frame, cluster, "named", txnAppId="nightly", txnVersion=3)
+    assert len(messages_of(cluster, "named")) == 50
+    write(frame, cluster, "named", txnAppId="nightly", txnVersion=4)
+    assert len(messages_of(cluster, "named")) == 100
+    with pytest.raises(Exception, match="write 3 of txn:nightly comes after a later one"):
+        write(frame, cluster, "named", txnAppId="nightly", txnVersion=3)
+    write(frame, cluster, "named")
+    write(frame, cluster, "named")
+    assert len(messages_of(cluster, "named")) == 200
 
 
 @pytest.mark.parametrize(
@@ -85,12 +129,15 @@ def test_spark_retries_a_failed_task_through_the_writer(spark: Any, cluster: Clu
         ),
         ("CAST(id AS STRING) AS body", {}, "overwrite", "messages cannot be overwritten; expected mode append"),
         ("CAST(id AS STRING) AS body", {"topic": "nowhere"}, "append", "topic nowhere does not exist"),
+        ("CAST(id AS STRING) AS body", {"txnAppId": "a"}, "append", "options txnAppId and txnVersion: expected both or none"),
+        ("CAST(NULL AS STRING) AS body", {}, "append", "topic orders: a row without a body"),
+        ("CAST(id AS STRING) AS body, 77 AS queue_id", {}, "append", "queue 77 takes no messages; expected one of 0, 1, 2"),
     ],
 )
 def test_mistakes_have_one_clear_error(
     spark: Any, cluster: Cluster, columns: str, options: dict[str, str], mode: str, expected: str
 ) -> None:
-    writer = spark.range(3).selectExpr(columns).write.format("dledger").option("bootstrap", cluster.bootstrap)
+    writer = spark.range(3).selectExpr(*columns.split(", ")).write.format("dledger").option("bootstrap", cluster.bootstrap)
     for name, value in ({"topic": "orders"} | options).items():
         writer = writer.option(name, value)
     with pytest.raises(Exception, match=r"(?s).*") as caught:

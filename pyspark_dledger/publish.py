@@ -1,0 +1,166 @@
+"""Publishing what tasks have staged: once, whoever tries how often (docs/adr, exactly-once writes from Spark).
+
+Owns the staging topic's content and the commit of one write.  A write is named by an application (a streaming query, a job) and a number
+(its batch); from both comes the identity under which it is numbered in the log.
+
+    tasks     stage their packs as messages of one tag, and tell the driver where: a ``Staged``
+    commit    the manifest, a list of Staged, goes under number 0 of the write: the first manifest of a write wins, whoever wrote it
+              the packs it names go to their queues, in its order, numbered from 0 in each queue
+              a note that it is done, under number 1
+
+Another attempt finds the manifest, sends the same records under the same numbers, and the log takes what it lacks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dledger_client import Message
+from dledger_client.aio.consumer import PullConsumer
+from dledger_client.aio.numbered import NumberedRecord, NumberedSender, numbered
+from dledger_client.encode import encode_messages
+from dledger_wire.batch import BatchView, Sequence64
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
+from pyspark_dledger.packs import Lane, Maker, PackReader
+
+CONTROL_QUEUE = 0  # of the staging topic
+FORMAT_VERSION = 1
+_OWN_IDS = 1 << 62  # ids the cluster gives are log positions, far below
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Where one task's packs are: messages of ``tag`` in one queue of the staging topic, ``first`` to ``end``, with size and crc32c of
+    all their bodies."""
+
+    group: str
+    queue_id: int
+    first: int
+    end: int
+    tag: str
+    rows: int
+    size_bytes: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteName:
+    """``number`` counts the writes of ``application``; a later one fences off all before it."""
+
+    application: str
+    number: int
+
+    @property
+    def producer_id(self) -> int:
+        digest = hashlib.sha256(self.application.encode()).digest()
+        return _OWN_IDS | int.from_bytes(digest[:8], "big") % _OWN_IDS
+
+    @property
+    def tag(self) -> str:
+        return hashlib.sha256(f"{self.application}/{self.number}".encode()).hexdigest()[:16]
+
+    def sequence(self, first: int) -> Sequence64:
+        return Sequence64(self.producer_id, self.number, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """``rows`` of the write; ``resumed``: an earlier attempt had committed the manifest, ``rows`` are those of its tasks."""
+
+    rows: int
+    resumed: bool
+
+
+class Publisher:
+    """Commits one write.  ``control`` reads from leaders, ``staged`` from anybody."""
+
+    def __init__(
+        self, control: PullConsumer, staged: PullConsumer, sender: NumberedSender, maker: Maker, staging_topic: str, staging_group: str
+    ) -> None:
+        self._control = control
+        self._staged = staged
+        self._sender = sender
+        self._maker = maker
+        self._lane = Lane(staging_group, staging_topic, CONTROL_QUEUE)
+
+    async def publish(self, write: WriteName, parts: Sequence[Staged]) -> Published:
+        """Everything the tasks staged, or what the tasks of an earlier attempt did.  ProducerFencedError: a later write was there."""
+        manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number}
+        body = zlib.compress(json.dumps(manifest | {"parts": [asdict(part) for part in parts]}).encode())
+        try:
+            note = await self._note(write, 0, body)
+        except ProducerFencedError as error:
+            raise ProducerFencedError(
+                f"write {write.number} of {write.application} comes after a later one of the same application; nothing was stored",
+                **error.details,
+            ) from None
+        if note.duplicate:
+            parts = await self._manifest_at(write, note.first_offset)
+            if await self._is_done(write, note.first_offset):
+                return Published(sum(part.rows for part in parts), resumed=True)
+        await self._send(write, parts)
+        await self._note(write, 1, b"done")
+        return Published(sum(part.rows for part in parts), resumed=note.duplicate)
+
+    async def _note(self, write: WriteName, sequence: int, body: bytes) -> NumberedRecord:
+        """A message about the write in the control queue."""
+        message = Message(self._lane.topic, body, tags=write.tag)
+        ids = self._maker.ids.take(1)
+        wall_ms, born_host = self._maker.wall_ms(), self._maker.born_host
+        parts = encode_messages(self._lane.topic, self._lane.queue_id, [message], ids, born_ms=wall_ms, born_host=born_host)
+        record = numbered(b"".join(parts), write.sequence(sequence))
+        await self._sender.send(self._lane.group, record)
+        await self._sender.flush()
+        return record
+
+    async def _manifest_at(self, write: WriteName, offset: int) -> list[Staged]:
+        found = await self._control.fetch(self._lane.topic, self._lane.queue_id, offset, 1, group_name=self._lane.group)
+        loaded: dict[str, Any] = json.loads(zlib.decompress(found[0].body)) if found else {}
+        if loaded.get("version") != FORMAT_VERSION:
+            raise CorruptBatchError(f"offset {offset} of {self._lane} holds no manifest of version {FORMAT_VERSION}")
+        if (loaded["application"], loaded["number"]) != (write.application, write.number):
+            raise InvalidArgumentError(f"applications {write.application!r} and {loaded['application']!r} have one id; rename one")
+        return [Staged(**part) for part in loaded["parts"]]
+
+    async def _is_done(self, write: WriteName, manifest_offset: int) -> bool:
+        offsets = await self._control.offsets(self._lane.topic)
+        upto = offsets[self._lane.group, self._lane.queue_id].max_offset
+        chunks = self._control.read_chunks(
+            self._lane.topic, self._lane.queue_id, manifest_offset + 1, upto, group_name=self._lane.group, tags=write.tag
+        )
+        return any([message.body == b"done" async for chunk in chunks for message in self._control.with_tags(chunk, write.tag)])
+
+    async def _send(self, write: WriteName, parts: Sequence[Staged]) -> None:
+        taken: dict[Lane, int] = {}
+        for part in parts:
+            async for group, record in self._packs(part):
+                view = BatchView(memoryview(record))
+                lane = Lane(group, view.topic, view.queue_id)
+                first = taken.get(lane, 0)
+                taken[lane] = first + view.count
+                await self._sender.send(group, numbered(record, write.sequence(first)))
+        await self._sender.flush()
+
+    async def _packs(self, part: Staged) -> AsyncIterator[tuple[str, bytes]]:
+        """The packs of one task, in order.  OffsetOutOfRangeError when they are no longer held, CorruptBatchError when bytes differ."""
+        reader, crc, size = PackReader(), 0, 0
+        try:
+            async for chunk in self._staged.read_chunks(
+                self._lane.topic, part.queue_id, part.first, part.end, group_name=part.group, tags=part.tag
+            ):
+                for message in self._staged.with_tags(chunk, part.tag):
+                    crc, size = crc32c(message.body, value=crc), size + len(message.body)
+                    for pack in reader.feed(message.body):
+                        yield pack
+        except OffsetOutOfRangeError as error:
+            text = f"the rows staged in {self._lane.topic} are expired; this write cannot be finished ({error.message})"
+            raise OffsetOutOfRangeError(text, **error.details) from None
+        reader.finish()
+        if (crc, size) != (part.crc, part.size_bytes):
+            raise CorruptBatchError(f"{part}: found {size} bytes with crc {crc:#010x}")

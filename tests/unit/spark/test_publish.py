@@ -1,0 +1,227 @@
+"""The commit of a write against real nodes in virtual time: once, whoever commits how often, in whatever order rows come again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dledger_client import Message
+from dledger_client.aio.numbered import NumberedSender
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import CorruptBatchError, DledgerError, OffsetOutOfRangeError, ProducerFencedError
+from dledger_wire.message_id import UniqueIds
+from pyspark_dledger import packs
+from pyspark_dledger.packs import Lane, Maker, Packer, PackReader
+from pyspark_dledger.publish import Publisher, Staged, WriteName
+from tests.sim.clock import SimClock
+from tests.unit.client.sim_rig import Rig
+
+STAGING, TARGET, QUEUES = "staging", "t", 3
+LANES = [Lane("g0", TARGET, queue) for queue in range(QUEUES)]
+
+
+def maker(rig: Rig, seed: int) -> Maker:
+    clock = SimClock(rig.cluster.loop)
+    return Maker(UniqueIds(clock, random.Random(seed)), b"\x7f\0\0\x01\0\0\0\0", clock.wall_ms)
+
+
+async def stage(rig: Rig, tag: str, numbers: list[int], *, queue_id: int = 1, piece: int = 700) -> Staged:
+    """What a task does: rows to packs, packs to pieces, pieces to the staging topic."""
+    packer = Packer(maker(rig, hash(tag) & 0xFFFF), lambda _: LANES, TARGET, turn=0)
+    out = []
+    for first in range(0, len(numbers), 50):
+        rows = [{"body": b"%d" % n, "queue_key": f"k{n % 7}", "keys": f"id-{n}"} for n in numbers[first : first + 50]]
+        out += list(packer.add(pa.RecordBatch.from_pylist(rows)))
+    whole = b"".join([*out, *packer.finish()])
+    async with rig.producer(send_timeout_ms=20_000) as producer:
+        pieces = [Message(STAGING, whole[at : at + piece], tags=tag) for at in range(0, len(whole), piece)]
+        placed = [await future for future in [producer.send_async(message, queue_id=queue_id) for message in pieces]]
+    first, last = placed[0].queue_offset, placed[-1].queue_offset
+    return Staged("g0", queue_id, first, last + 1, tag, len(numbers), len(whole), crc32c(whole))
+
+
+@asynccontextmanager
+async def publisher(rig: Rig, sender_class: Any = NumberedSender) -> AsyncIterator[Publisher]:
+    staged = rig.consumer(read_from="follower")
+    async with rig.consumer() as control, staged, sender_class(rig.router(), timeout_ms=20_000) as sender:
+        yield Publisher(control, staged, sender, maker(rig, 99), STAGING, "g0")
+
+
+async def stored(rig: Rig) -> list[list[int]]:
+    """The numbers in each queue, in order."""
+    async with rig.consumer() as consumer:
+        return [[int(m.body) for m in await consumer.fetch(TARGET, queue, 0, 10_000)] for queue in range(QUEUES)]
+
+
+def flat(queues: list[list[int]]) -> list[int]:
+    return [number for queue in queues for number in queue]
+
+
+async def topics(rig: Rig) -> None:
+    await rig.topic(STAGING, queues=2)
+    await rig.topic(TARGET, queues=QUEUES)
+
+
+class DyingSender(NumberedSender):
+    """Its process dies after a few records."""
+
+    left = 4
+
+    async def send(self, group: str, record: Any) -> None:
+        if DyingSender.left == 0:
+            raise ConnectionAbortedError("killed")
+        DyingSender.left -= 1
+        await super().send(group, record)
+
+
+@pytest.fixture(autouse=True)
+def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many packs of few rows."""
+    monkeypatch.setattr(packs, "PACK_BYTES", 2_000)
+
+
+def test_rows_are_stored_once_and_in_order_however_often_a_write_is_committed() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        parts = [await stage(rig, "a0", list(range(100))), await stage(rig, "a1", list(range(100, 250)), queue_id=0)]
+        async with publisher(rig) as first:
+            done = await first.publish(WriteName("job", 0), parts)
+        assert (done.rows, done.resumed) == (250, False)
+        once = await stored(rig)
+        assert sorted(flat(once)) == list(range(250))
+        assert all(queue == sorted(queue) for queue in once)
+        async with publisher(rig) as second:
+            done = await second.publish(WriteName("job", 0), parts[:1])
+        assert (done.rows, done.resumed) == (250, True)
+        assert await stored(rig) == once
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("survived", range(1, 12))
+def test_a_commit_that_died_is_finished_with_its_own_rows_not_with_those_of_the_replay(survived: int) -> None:
+    """The replay gave other partitions and another order, and even other rows: what the first manifest named is what is stored."""
+
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        parts = [await stage(rig, "a0", list(range(120))), await stage(rig, "a1", list(range(120, 200)))]
+        DyingSender.left = survived
+        with pytest.raises(ConnectionAbortedError):
+            async with publisher(rig, DyingSender) as dying:
+                await dying.publish(WriteName("query", 7), parts)
+        again = [*range(200), 1000, 1001]
+        random.Random(survived).shuffle(again)
+        async with publisher(rig) as second:
+            done = await second.publish(WriteName("query", 7), [await stage(rig, "b0", again)])
+        assert (done.rows, done.resumed) == (200, True)
+        assert sorted(flat(await stored(rig))) == list(range(200))
+
+    Rig(seed=survived).run(scenario)
+
+
+def test_two_drivers_that_commit_at_the_same_time_store_every_row_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        mine, others = await stage(rig, "a", list(range(300))), await stage(rig, "b", list(range(299, -1, -1)))
+        async with publisher(rig) as one, publisher(rig) as two:
+            write = WriteName("query", 3)
+            results = await asyncio.gather(one.publish(write, [mine]), two.publish(write, [others]))
+        assert sorted(result.resumed for result in results) == [False, True]
+        assert sorted(flat(await stored(rig))) == list(range(300))
+
+    Rig().run(scenario)
+
+
+def test_a_master_killed_in_the_middle_costs_no_row_and_no_order() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = await stage(rig, "a", list(range(2_000)))
+        async with publisher(rig) as one:
+            committing = asyncio.ensure_future(one.publish(WriteName("query", 0), [part]))
+            while not flat(await stored(rig)):  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.001)
+            rig.cluster.kill(rig.master)
+            await committing
+        found = await stored(rig)
+        assert sorted(flat(found)) == list(range(2_000))
+        assert all(queue == sorted(queue) for queue in found)
+
+    Rig().run(scenario)
+
+
+def test_a_later_batch_fences_off_an_earlier_one() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = await stage(rig, "a", [1, 2])
+        async with publisher(rig) as one:
+            await one.publish(WriteName("query", 5), [part])
+            with pytest.raises(ProducerFencedError, match="write 4 of query comes after a later one"):
+                await one.publish(WriteName("query", 4), [part])
+            await one.publish(WriteName("query", 6), [await stage(rig, "b", [3])])
+        assert sorted(flat(await stored(rig))) == [1, 2, 3]
+
+    Rig().run(scenario)
+
+
+def test_staged_rows_that_are_gone_or_damaged_are_an_error() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = await stage(rig, "a", list(range(50)))
+        beyond = Staged("g0", 1, part.end + 5, part.end + 9, "a", 1, 1, 1)
+        other = Staged(part.group, part.queue_id, part.first, part.end, part.tag, part.rows, part.size_bytes, part.crc ^ 1)
+        staged = rig.consumer(timeout_ms=500)
+        async with rig.consumer() as control, staged, NumberedSender(rig.router(), timeout_ms=500) as sender:
+            bad = Publisher(control, staged, sender, maker(rig, 1), STAGING, "g0")
+            with pytest.raises(OffsetOutOfRangeError, match="are expired"):
+                await bad.publish(WriteName("one", 0), [beyond])
+            with pytest.raises(CorruptBatchError, match="found"):
+                await bad.publish(WriteName("two", 0), [other])
+
+    Rig().run(scenario)
+
+
+def test_nobody_to_send_to_ends_after_the_timeout() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = await stage(rig, "a", [1])
+        async with rig.consumer() as control, rig.consumer() as staged, NumberedSender(rig.router(), timeout_ms=2_000) as sender:
+            lonely = Publisher(control, staged, sender, maker(rig, 1), STAGING, "g0")
+            for node_id in list(rig.cluster.hosts):
+                rig.cluster.kill(node_id)
+            with pytest.raises(DledgerError) as caught:
+                await lonely.publish(WriteName("one", 0), [part])
+            assert caught.value.retriable
+
+    Rig().run(scenario)
+
+
+def test_packs_survive_any_cutting() -> None:
+    packer = Packer(Maker(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1), lambda _: LANES, TARGET, turn=0)
+    whole = b"".join([*packer.add(pa.RecordBatch.from_pylist([{"body": b"x" * n} for n in range(200)])), *packer.finish()])
+    plain = list(PackReader().feed(whole))
+    for step in (1, 7, 1000):
+        reader, found = PackReader(), []
+        for at in range(0, len(whole), step):
+            found += list(reader.feed(whole[at : at + step]))
+        reader.finish()
+        assert found == plain
+    reader = PackReader()
+    list(reader.feed(whole[:-1]))
+    with pytest.raises(CorruptBatchError, match="in the middle of a pack"):
+        reader.finish()
+
+
+class SimLess:
+    """A clock that stands still."""
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 1
