@@ -10,17 +10,19 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from dledger_client.delay import parked
 from dledger_client.encode import encode_messages
+from dledger_client.faults import LatencyFaults
 from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES, UNSENT, Batch, Lane
 from dledger_client.link import GroupLink
 from dledger_client.message import Message
+from dledger_client.options import ProducerOptions
 from dledger_client.outcome import Outcome, settled
 from dledger_client.router import Router, TopicQueues
+from dledger_client.topic_lanes import QueueKey, TopicLanes
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DledgerError,
@@ -31,7 +33,6 @@ from dledger_wire.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
-from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.message_id import UniqueIds
 from dledger_wire.status import Perm
 
@@ -42,58 +43,17 @@ REFRESH_TIMEOUT_MS = 5000
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """Limits of a producer: milliseconds and bytes."""
-
-    send_timeout_ms: int = 10_000
-    linger_ms: int = 0
-    batch_bytes: int = 1 << 20
-    max_buffered_bytes: int = 64 << 20
-    max_message_bytes: int = 4 << 20
-
-    def __post_init__(self) -> None:
-        for name in ("send_timeout_ms", "batch_bytes", "max_buffered_bytes", "max_message_bytes"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.linger_ms < 0:
-            raise InvalidArgumentError(f"linger_ms {self.linger_ms}: expected at least 0")
-
-
-class TopicLanes:
-    """The queues of a topic a producer may write to, over all groups, and the one that takes messages without a key now."""
-
-    def __init__(self, lanes: list[Lane], start: int) -> None:
-        self.lanes = lanes
-        self._place = start % len(lanes)
-        self.sticky = lanes[self._place]
-
-    def rotate(self) -> None:
-        self._place = (self._place + 1) % len(self.lanes)
-        self.sticky = self.lanes[self._place]
-
-    def by_key(self, key: str) -> Lane:
-        """RocketMQ's SelectMessageQueueByHash: the key's Java hash over the number of queues."""
-        return self.lanes[abs(cached_java_hash(key)) % len(self.lanes)]
-
-    def by_queue(self, topic: str, queue_id: int) -> Lane:
-        for lane in self.lanes:
-            if lane.queue_id == queue_id:
-                return lane
-        known = ", ".join(str(lane.queue_id) for lane in self.lanes)
-        raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
-
-
 class ProducerEngine:
     """Made on the loop it runs on."""
 
-    def __init__(self, router: Router, group: str, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
+    def __init__(self, router: Router, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
         self.router = router
-        self.group = group
-        self.linger_ms = options.linger_ms
+        self.options = options
+        self.faults = LatencyFaults(
+            options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
+        )
         self.closed = False
         self.buffered_bytes = 0
-        self._options = options
         self._ids = ids
         self._born_host = born_host
         self._loop = asyncio.get_running_loop()
@@ -107,6 +67,7 @@ class ProducerEngine:
         self._refreshing: asyncio.Task[None] | None = None
         self._doubted = asyncio.Event()  # a topic may have other queues than we think
         self._fresh: dict[str, list[Lane]] = {}  # by group: lanes that got something since the link last looked
+        self._homeless: list[tuple[Batch, DledgerError]] = []  # refused by a queue that is there no more
 
     # Routes
 
@@ -126,7 +87,7 @@ class ProducerEngine:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         start = self.router.random.randrange(0, len(lanes))
         with self._lock:
-            self._topics[topic] = TopicLanes(lanes, start)
+            self._topics[topic] = TopicLanes(lanes, start, self.faults)
 
     async def _refresh(self) -> None:
         """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""
@@ -143,6 +104,7 @@ class ProducerEngine:
                         self._topics.pop(topic, None)  # whoever sends to it next is told
                 except DledgerError as error:
                     _logger.info("topic %s: %s", topic, error.message)
+            self._rehome()
             await asyncio.sleep(REFRESH_PAUSE_S)
 
     def _lanes_of_topic(self, queues: TopicQueues) -> list[Lane]:
@@ -171,41 +133,40 @@ class ProducerEngine:
 
     # Adding, from any thread
 
-    def add(self, message: Message, queue_key: str | None, queue_id: int | None) -> tuple[Outcome, int] | None:
+    def add(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int] | None:
         """Put a message into a batch: (its batch's outcome, its number there); None when there is no room.
 
         The topic must be resolved.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
         """
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
-        if len(message.body) > self._options.max_message_bytes:
-            limit = self._options.max_message_bytes
-            raise MessageTooLargeError(f"{message.topic}: body of {len(message.body)} bytes; expected at most {limit}", limit_bytes=limit)
+        options = self.options
+        if len(message.body) > options.max_message_bytes:
+            raise _too_large(message.topic, "body", len(message.body), options.max_message_bytes)
         wake = False
         with self._lock:
             if self.closed:
                 raise NotSentError("the producer is closed, or was made before the process forked")
-            if self.buffered_bytes + size > self._options.max_buffered_bytes and self.buffered_bytes:
+            if self.buffered_bytes + size > options.max_buffered_bytes and self.buffered_bytes:
                 return None
             topic = self._topics.get(message.topic)
             if topic is None:
-                raise TopicNotFoundError(f"topic {message.topic} was there, and is gone or takes no more messages")
-            if queue_key is not None:
-                lane = topic.by_key(queue_key)
-            elif queue_id is not None:
-                lane = topic.by_queue(message.topic, queue_id)
-            else:
-                lane = topic.sticky
+                raise _no_topic(message.topic)
+            free = queue_key is None and queue_id is None
+            lane = topic.sticky if free else topic.choose(message.topic, queue_key, queue_id)
             if message.delay_level or message.deliver_at_ms:
                 message, lane = self._parking_place(message, lane)
+                free, queue_key = False, None
             batch = lane.open
             if batch is None:
                 batch = lane.open = self._new_batch(lane)
                 wake = True
             index = len(batch.messages)
             batch.messages.append(message)
+            if not free:
+                batch.keys[index] = queue_key if isinstance(queue_key, str) else None
             batch.size_bytes += size
             self.buffered_bytes += size
-            if batch.size_bytes >= self._options.batch_bytes:
+            if batch.size_bytes >= options.batch_bytes:
                 self._seal(lane)
                 wake = True
             if wake:
@@ -213,6 +174,33 @@ class ProducerEngine:
         if wake:
             self._wake(lane)
         return batch.outcome, index
+
+    def add_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int] | None:
+        """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
+        name, limit = _common_topic(messages), self.options.max_message_bytes
+        size = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
+        if size > limit:
+            raise _too_large(name, f"batch of {len(messages)} messages", size, limit)
+        with self._lock:
+            if self.closed:
+                raise NotSentError("the producer is closed, or was made before the process forked")
+            if self.buffered_bytes + size > self.options.max_buffered_bytes and self.buffered_bytes:
+                return None
+            topic = self._topics.get(name)
+            if topic is None:
+                raise _no_topic(name)
+            free = queue_key is None and queue_id is None
+            lane = topic.sticky if free else topic.choose(name, queue_key, queue_id)
+            self._seal(lane)
+            batch = self._new_batch(lane)
+            batch.messages, batch.size_bytes, batch.atomic = list(messages), size, True
+            if not free:
+                batch.keys[0] = queue_key if isinstance(queue_key, str) else None
+            lane.waiting.append(batch)
+            self.buffered_bytes += size
+            self._fresh[lane.group].append(lane)
+        self._wake(lane)
+        return batch.outcome, 0
 
     def _parking_place(self, message: Message, lane: Lane) -> tuple[Message, Lane]:
         """Where a delayed message waits until it may come to ``lane``.  The caller holds the lock."""
@@ -225,7 +213,7 @@ class ProducerEngine:
 
     def _new_batch(self, lane: Lane) -> Batch:
         now_ms = self.router.clock.monotonic_ms()
-        return Batch(lane, self._new_outcome(lane), now_ms, now_ms + self._options.send_timeout_ms)
+        return Batch(lane, self._new_outcome(lane), now_ms, now_ms + self.options.send_timeout_ms)
 
     def _new_outcome(self, lane: Lane) -> Outcome:
         return Outcome(self._settling, lane.topic, lane.group, lane.queue_id)
@@ -270,10 +258,11 @@ class ProducerEngine:
 
     def take(self, lane: Lane, *, idle: bool, flush: bool) -> Batch | None:
         """The next batch of a lane: a full one, or the open one when it has lingered, and nothing else is in flight or nobody lingers."""
+        linger_ms = self.options.linger_ms
         with self._lock:
             if not lane.waiting and lane.open is not None:
-                lingered = self.router.clock.monotonic_ms() - lane.open.created_ms >= self.linger_ms
-                if flush or (lingered and (idle or self.linger_ms)):
+                lingered = self.router.clock.monotonic_ms() - lane.open.created_ms >= linger_ms
+                if flush or (lingered and (idle or linger_ms)):
                     self._seal(lane)
             return lane.waiting.popleft() if lane.waiting else None
 
@@ -303,8 +292,13 @@ class ProducerEngine:
         """
         if isinstance(error, TopicNotFoundError | TopicPermissionError | InvalidArgumentError):
             self._doubted.set()
+            if not batch.told and _queue_is_closed(error, batch.lane) and None not in batch.keys.values():
+                self._homeless.append((batch, error))  # nothing of it is stored: another queue may take it
+                return []
         count = len(batch.messages)
-        if isinstance(error, MessageTooLargeError) and first_bad < 0 and count > 1:
+        if batch.atomic:
+            cuts = []
+        elif isinstance(error, MessageTooLargeError) and first_bad < 0 and count > 1:
             cuts = [0, count // 2, count]
         elif 0 <= first_bad < count and count > 1:
             cuts = [0, first_bad, first_bad + 1, count]
@@ -319,9 +313,7 @@ class ProducerEngine:
         for first, upto in pairwise(cuts):
             if first == upto:
                 continue
-            part = Batch(batch.lane, self._new_outcome(batch.lane), batch.created_ms, batch.deadline_ms, batch.messages[first:upto])
-            part.order = batch.order + first
-            part.size_bytes = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in part.messages)
+            part = batch.part(batch.lane, self._new_outcome(batch.lane), first, upto)
             parts.append((first, part.outcome))
             if first != first_bad:
                 again.append(part)
@@ -330,6 +322,58 @@ class ProducerEngine:
                 part.outcome.fail(error)
         batch.outcome.cut_into(parts)
         return again
+
+    # Other queues for what is known not to be stored
+
+    def group_failed(self, group: str) -> None:
+        """The group's leader cannot be reached: messages that may go anywhere go elsewhere, if the producer was told so also those
+        that wait here and were never sent."""
+        self.faults.failed(group)
+        with self._lock:
+            for topic in self._topics.values():
+                if topic.sticky.group == group:
+                    topic.rotate()
+            for lane in self.lanes_of(group) if self.options.retry_another_group else ():
+                topic_now = self._topics.get(lane.topic)
+                if topic_now is None or topic_now.sticky.group == group:
+                    continue
+                unsent = [*lane.waiting, *([lane.open] if lane.open is not None else [])]
+                lane.waiting.clear()
+                lane.open = None
+                for batch in unsent:
+                    if batch.attempts or len(batch.keys) == len(batch.messages):
+                        lane.waiting.append(batch)
+                    else:
+                        self._spread(batch, topic_now.elsewhere(batch, with_keys=False))
+
+    def _spread(self, batch: Batch, runs: list[tuple[int, int, Lane]]) -> None:
+        """Put a batch of which nothing is stored into the queues of ``runs``.  The caller holds the lock."""
+        parts = []
+        for first, upto, lane in runs:
+            part = batch.part(lane, self._new_outcome(lane), first, upto)
+            part.order = 0
+            parts.append((first, part.outcome))
+            lane.waiting.append(part)
+            self._fresh[lane.group].append(lane)
+            self._wake(lane)
+        batch.parts = None
+        batch.outcome.cut_into(parts)
+
+    def _rehome(self) -> None:
+        """What a queue refused that is there no more, once the topic was looked at again."""
+        homeless, self._homeless = self._homeless, []
+        now_ms = self.router.clock.monotonic_ms()
+        for batch, error in homeless:
+            topic = self._topics.get(batch.lane.topic)
+            if topic is not None and batch.lane in topic.lanes and now_ms < batch.deadline_ms:
+                self._homeless.append((batch, error))  # whoever was asked does not know it yet
+                self._doubted.set()
+            elif topic is None or batch.lane in topic.lanes:
+                self._release(batch)
+                batch.outcome.fail(error)
+            else:
+                with self._lock:
+                    self._spread(batch, topic.elsewhere(batch, with_keys=True))
 
     def expire(self, lane: Lane, now_ms: int) -> list[Batch]:
         """Take out what was never stored and whose time is up."""
@@ -348,7 +392,7 @@ class ProducerEngine:
         with self._lock:
             self.buffered_bytes -= batch.size_bytes
             waiting: list[Callable[[], object]] = []
-            if self.buffered_bytes <= self._options.max_buffered_bytes * 3 // 4 or not self.buffered_bytes:
+            if self.buffered_bytes <= self.options.max_buffered_bytes * 3 // 4 or not self.buffered_bytes:
                 waiting, self._room = self._room, []
         for callback in waiting:
             callback()
@@ -362,6 +406,7 @@ class ProducerEngine:
             self._woken(link)
             link.flush()
             outcomes += [batch.outcome for batch in link.batches() if not batch.told]
+        outcomes += [batch.outcome for batch, _ in self._homeless]
         for outcome in outcomes:
             await settled(outcome)
 
@@ -391,6 +436,9 @@ class ProducerEngine:
         with self._lock:
             self.closed = True
             waiting, self._room = self._room, []
+        for batch, error in self._homeless:
+            batch.outcome.fail(error)
+        self._homeless.clear()
         for lane in self._lanes.values():
             for batch in lane.unresolved():
                 if not batch.told and not batch.outcome.settled:
@@ -400,6 +448,31 @@ class ProducerEngine:
                         batch.outcome.fail(NotSentError(f"{why}; nothing was stored"))
         for callback in waiting:
             callback()
+
+
+def _too_large(topic: str, what: str, size: int, limit: int) -> MessageTooLargeError:
+    return MessageTooLargeError(f"{topic}: {what} of {size} bytes; expected at most {limit}", limit_bytes=limit)
+
+
+def _no_topic(name: str) -> TopicNotFoundError:
+    return TopicNotFoundError(f"topic {name} was there, and is gone or takes no more messages")
+
+
+def _common_topic(messages: Sequence[Message]) -> str:
+    """The topic of a batch that is to be stored as one.  InvalidArgumentError when there is no such batch."""
+    if not messages:
+        raise InvalidArgumentError("a batch without a message")
+    name = messages[0].topic
+    if any(message.topic != name for message in messages):
+        raise InvalidArgumentError("the messages of a batch have different topics; expected one")
+    if any(message.delay_level or message.deliver_at_ms for message in messages):
+        raise InvalidArgumentError("a batch holds delayed messages; expected none")
+    return name
+
+
+def _queue_is_closed(error: DledgerError, lane: Lane) -> bool:
+    """Whether the refusal is the queue's and not the messages'."""
+    return isinstance(error, TopicPermissionError) or 0 <= error.detail_int("queues") <= lane.queue_id
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -28,12 +28,23 @@ class Batch:
     created_ms: int
     deadline_ms: int
     messages: list[Message] = field(default_factory=list)
+    keys: dict[int, str | None] = field(default_factory=dict)  # by number: the key of a message that has one; None: it stays in this queue
+    atomic: bool = False  # sent as one: never cut
     size_bytes: int = 0
+    attempts: int = 0  # how often it was sent
     first_sequence: int = UNSENT
     order: int = 0  # the number of its first message when it was last numbered; pieces of a refused batch keep their place by it
     parts: list[Buffer] | None = None
     in_flight: bool = False
     told: bool = False
+
+    def part(self, lane: Lane, outcome: Outcome, first: int, upto: int) -> Batch:
+        """Messages ``first`` to ``upto`` (exclusive) as a batch of ``lane``."""
+        part = Batch(lane, outcome, self.created_ms, self.deadline_ms, self.messages[first:upto], atomic=self.atomic)
+        part.keys = {number - first: key for number, key in self.keys.items() if first <= number < upto}
+        part.order = self.order + first
+        part.size_bytes = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in part.messages)
+        return part
 
     def stamp(self, producer_id: int, epoch: int, first_sequence: int) -> None:
         """Give the encoded batch its sequence."""
@@ -77,6 +88,7 @@ class Lane:
             self.next_sequence += len(batch.messages)
             self.sent.append(batch)
         batch.in_flight = True
+        batch.attempts += 1
 
     def resolved(self, batch: Batch) -> None:
         """The batch is stored."""

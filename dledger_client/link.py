@@ -66,7 +66,7 @@ class GroupLink:
         self._producer_id = 0
         self._epoch = -1  # no session yet
         self._restarting = False
-        self._requests: dict[int, list[Batch]] = {}
+        self._requests: dict[int, tuple[list[Batch], int]] = {}  # with the time it was sent
         self._next_request_id = 1
         self._in_flight_bytes = 0
         self._attempt = 0
@@ -75,6 +75,8 @@ class GroupLink:
         self._flush_all = False
         self._heard_ms = 0
         self._timer: asyncio.TimerHandle | None = None
+        retries = engine.options.retry_times
+        self._most_attempts = retries + 1 if retries >= 0 else 1 << 30
 
     # Work
 
@@ -115,6 +117,7 @@ class GroupLink:
                 if not may_try_again(error):
                     _logger.warning("group %s: %s", self.group, error.message)
                 self._problem = error
+                self._engine.group_failed(self.group)
                 self._attempt += 1
                 await asyncio.sleep(pauses.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000)
                 self.sweep()
@@ -134,7 +137,7 @@ class GroupLink:
 
     async def _start_session(self) -> None:
         engine = self._engine
-        request = broker_pb2.InitProducerRequest(producer_name=engine.group, producer_id=self._producer_id)
+        request = broker_pb2.InitProducerRequest(producer_name=engine.options.group, producer_id=self._producer_id)
         deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
         answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
         response = parse(broker_pb2.InitProducerResponse, answer, self.group)
@@ -204,7 +207,7 @@ class GroupLink:
     async def _wait(self) -> None:
         """Until there is news; while something is there, a timer sees to it that deadlines and lingering batches are looked at."""
         if self._timer is None and not self.is_idle:
-            interval_s = max(0.001, min(SWEEP_S, self._engine.linger_ms / 1000 or SWEEP_S))
+            interval_s = max(0.001, min(SWEEP_S, self._engine.options.linger_ms / 1000 or SWEEP_S))
             self._timer = asyncio.get_running_loop().call_later(interval_s, self._look_again)
         await self._wake.wait()
 
@@ -235,9 +238,10 @@ class GroupLink:
         if not batches:
             return None
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
+        now_ms = self._engine.router.clock.monotonic_ms()
         if not self._requests:
-            self._heard_ms = self._engine.router.clock.monotonic_ms()
-        self._requests[request_id] = batches
+            self._heard_ms = now_ms
+        self._requests[request_id] = batches, now_ms
         self._in_flight_bytes += size
         payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
         return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
@@ -258,9 +262,10 @@ class GroupLink:
         while (message := await stream.read()) is not None:
             response = parse(broker_pb2.ProduceResponse, message, address)
             self._heard_ms = self._engine.router.clock.monotonic_ms()
-            batches = self._requests.pop(response.request_id, None)
-            if batches is None or len(batches) != len(response.results):
+            batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
+            if not batches or len(batches) != len(response.results):
                 raise garbage(address, "a produce answer to no request")
+            self._engine.faults.answered(self.group, self._heard_ms - sent_ms)
             problem: DledgerError | None = None
             for batch, result in zip(batches, response.results, strict=True):
                 self._in_flight_bytes -= batch.size_bytes
@@ -296,9 +301,11 @@ class GroupLink:
         now_ms = self._engine.router.clock.monotonic_ms()
         for lane in self._lanes:
             for batch in lane.sent:
-                if not batch.told and now_ms >= batch.deadline_ms:
+                tried_enough = not batch.in_flight and batch.attempts >= self._most_attempts
+                if not batch.told and (now_ms >= batch.deadline_ms or tried_enough):
                     batch.told = True
-                    batch.outcome.fail(DeadlineExceededError(f"{lane.topic}: not acknowledged in time; it may be stored ({self._why()})"))
+                    when = f"after {batch.attempts} attempts" if tried_enough else "in time"
+                    batch.outcome.fail(DeadlineExceededError(f"{lane.topic}: not acknowledged {when}; it may be stored ({self._why()})"))
             for batch in self._engine.expire(lane, now_ms):
                 batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; nothing was stored ({self._why()})"))
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.engine import ProducerEngine
 from dledger_client.loop_thread import LoopThread
 from dledger_client.message import Message, SendResult
+from dledger_client.options import ProducerSettings
 from dledger_client.outcome import Outcome, SendFuture
+from dledger_client.topic_lanes import QueueKey
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotSentError
 from dledger_wire.rpc import Network
@@ -28,30 +31,15 @@ class Producer:
         bootstrap: str,
         group: str = "",
         *,
-        send_timeout_ms: int = 10_000,
-        linger_ms: int = 0,
-        batch_bytes: int = 1 << 20,
-        max_buffered_bytes: int = 64 << 20,
-        max_message_bytes: int = 4 << 20,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._timeout_ms = send_timeout_ms
         self._thread = LoopThread.shared()
-        self._inner = AsyncProducer(
-            bootstrap,
-            group,
-            send_timeout_ms=send_timeout_ms,
-            linger_ms=linger_ms,
-            batch_bytes=batch_bytes,
-            max_buffered_bytes=max_buffered_bytes,
-            max_message_bytes=max_message_bytes,
-            network=network,
-            clock=clock,
-            random=random,
-        )
+        self._inner = AsyncProducer(bootstrap, group, network=network, clock=clock, random=random, **settings)
         self._engine = self._thread.call(lambda: self._inner.engine)
+        self._timeout_ms = self._engine.options.send_timeout_ms
         _engines.add(self._engine)
 
     def __enter__(self) -> Self:
@@ -60,11 +48,11 @@ class Producer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def send(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> SendResult:
+    def send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
         """Send one message and wait until a majority has it."""
         return self.send_async(message, queue_key, queue_id).result()
 
-    def send_async(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> SendFuture:
+    def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendFuture:
         """Send without waiting for the answer; waits only while the buffer is full.  Every error is the future's."""
         engine = self._engine
         try:
@@ -80,7 +68,7 @@ class Producer:
             outcome.fail(error)
             return SendFuture(outcome, 0)
 
-    def _add_when_room(self, message: Message, queue_key: str | None, queue_id: int | None) -> tuple[Outcome, int]:
+    def _add_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int]:
         engine = self._engine
         deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
         while True:
@@ -94,9 +82,13 @@ class Producer:
             if left_s <= 0 or not room.wait(left_s):
                 raise NotSentError("no room in the producer's buffer in time; nothing was stored")
 
-    def send_oneway(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> None:
+    def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
         """Send and forget: nobody is told what became of it."""
         self.send_async(message, queue_key, queue_id)
+
+    def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
+        """Send messages of one topic as one: all are stored, in order in one queue, or none."""
+        return self._thread.run(self._inner.send_batch(messages, queue_key, queue_id))
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far is acknowledged or failed; TimeoutError after ``timeout`` seconds."""

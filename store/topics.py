@@ -76,7 +76,8 @@ class Topics:
         if not topic.perm & Perm.WRITE and not for_service:
             raise TopicPermissionError(f"topic {name}: writing is not permitted (perm {topic.perm})", topic=name, perm=topic.perm)
         if queue_id >= topic.write_queues:
-            raise InvalidArgumentError(f"topic {name}: queue {queue_id}, expected 0 to {topic.write_queues - 1}", topic=name)
+            text = f"topic {name}: queue {queue_id}, expected 0 to {topic.write_queues - 1}"
+            raise InvalidArgumentError(text, topic=name, queues=topic.write_queues)
         return topic
 
     def readable(self, name: str, queue_id: int) -> Topic:

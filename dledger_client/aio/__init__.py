@@ -5,5 +5,6 @@ from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.received import ReceivedMessage
+from dledger_client.topic_lanes import by_hash, by_random
 
-__all__ = ["Admin", "Message", "Producer", "PullConsumer", "ReceivedMessage", "SendResult", "SendStatus"]
+__all__ = ["Admin", "Message", "Producer", "PullConsumer", "ReceivedMessage", "SendResult", "SendStatus", "by_hash", "by_random"]

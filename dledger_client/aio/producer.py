@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
-from dledger_client.engine import ProducerEngine, ProducerOptions
+from dledger_client.engine import ProducerEngine
 from dledger_client.local import surroundings
 from dledger_client.message import Message, SendResult
+from dledger_client.options import ProducerOptions, ProducerSettings
 from dledger_client.outcome import AsyncSendFuture, Outcome
 from dledger_client.router import Router, parse_bootstrap
+from dledger_client.topic_lanes import QueueKey
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import DledgerError, NotSentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.frame_layout import pack_host
 from dledger_wire.rpc import Network
 
 
 @dataclass(slots=True)
 class _Delayed:
-    """A message that waits for its topic's queues or for buffer room."""
+    """A message, or a batch, that waits for its topic's queues or for buffer room."""
 
-    message: Message
-    queue_key: str | None
+    messages: list[Message]
+    one: bool
+    queue_key: QueueKey
     queue_id: int | None
     deadline_ms: int
     outcome: Outcome
+
+    def add_to(self, engine: ProducerEngine) -> tuple[Outcome, int] | None:
+        if self.one:
+            return engine.add(self.messages[0], self.queue_key, self.queue_id)
+        return engine.add_batch(self.messages, self.queue_key, self.queue_id)
 
 
 class Producer:
     """Sends messages; safe to use from many tasks of one loop.
 
-    ``send_timeout_ms``: how long a message is tried before its future fails.  ``linger_ms``: how long an open batch waits for company even
-    when nothing is in flight (0: not at all).  Retries never store a message twice.  Errors are those of ``dledger_wire.errors``.
+    Settings have RocketMQ's names too (``dledger_client/options.py``).  ``send_timeout_ms``: how long a message is tried before its future
+    fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
+    ``retry_another_group``: messages without a key that were never sent leave a group without a leader for another one.  ``linger_ms``: how
+    long an open batch waits for company even when nothing is in flight (0: not at all).  Retries never store a message twice.
+    ``producer_id``: a name of this producer that stays when it is started again; see ``stored``.  Errors are those of
+    ``dledger_wire.errors``.
     """
 
     def __init__(
@@ -42,19 +55,15 @@ class Producer:
         bootstrap: str,
         group: str = "",
         *,
-        send_timeout_ms: int = 10_000,
-        linger_ms: int = 0,
-        batch_bytes: int = 1 << 20,
-        max_buffered_bytes: int = 64 << 20,
-        max_message_bytes: int = 4 << 20,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
         parse_bootstrap(bootstrap)
-        self._options = ProducerOptions(send_timeout_ms, linger_ms, batch_bytes, max_buffered_bytes, max_message_bytes)
+        self._options = ProducerOptions.of(group, settings)
         self._around = surroundings(bootstrap, network, clock, random)
-        self._bootstrap, self._group = bootstrap, group
+        self._bootstrap = bootstrap
         self._engine: ProducerEngine | None = None
         self._delayed: deque[_Delayed] = deque()
         self._adding: asyncio.Task[None] | None = None
@@ -66,7 +75,7 @@ class Producer:
         if self._engine is None:
             around = self._around
             router = Router(self._bootstrap, around.network, around.clock, around.random)
-            self._engine = ProducerEngine(router, self._group, self._options, around.unique_ids(), pack_host(around.address))
+            self._engine = ProducerEngine(router, self._options, around.unique_ids(), pack_host(around.address))
         return self._engine
 
     async def __aenter__(self) -> Self:
@@ -75,11 +84,11 @@ class Producer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def send(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> SendResult:
+    async def send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
         """Send one message and wait until a majority has it."""
         return await self.send_async(message, queue_key, queue_id)
 
-    def send_async(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> AsyncSendFuture:
+    def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> AsyncSendFuture:
         """Send without waiting; the future may be awaited.  ``queue_key``: messages with equal keys keep their order in one queue."""
         engine = self.engine
         if not self._delayed and engine.knows(message.topic):
@@ -89,20 +98,32 @@ class Producer:
                 return _failed(engine, message, error)
             if place is not None:
                 return AsyncSendFuture(*place)
-        outcome = engine.detached_outcome(message.topic)
+        return AsyncSendFuture(self._delay([message], queue_key, queue_id, one=True), 0)
+
+    async def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
+        """Send messages of one topic as one: all are stored, in order in one queue, or none; together at most ``max_message_bytes``."""
+        if not messages:
+            raise InvalidArgumentError("a batch without a message")
+        outcome = self._delay(list(messages), queue_key, queue_id, one=False)
+        return [await AsyncSendFuture(outcome, number) for number in range(len(messages))]
+
+    def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> Outcome:
+        """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
+        engine = self.engine
+        outcome = engine.detached_outcome(messages[0].topic)
         deadline_ms = engine.router.clock.monotonic_ms() + self._options.send_timeout_ms
-        self._delayed.append(_Delayed(message, queue_key, queue_id, deadline_ms, outcome))
+        self._delayed.append(_Delayed(messages, one, queue_key, queue_id, deadline_ms, outcome))
         if self._adding is None or self._adding.done():
             self._adding = asyncio.get_running_loop().create_task(self._add_delayed(), name="add delayed messages")
-        return AsyncSendFuture(outcome, 0)
+        return outcome
 
     async def _add_delayed(self) -> None:
         engine = self.engine
         while self._delayed:
             delayed = self._delayed[0]
             try:
-                await engine.resolve(delayed.message.topic, delayed.deadline_ms)
-                place = engine.add(delayed.message, delayed.queue_key, delayed.queue_id)
+                await engine.resolve(delayed.messages[0].topic, delayed.deadline_ms)
+                place = delayed.add_to(engine)
                 if place is None:
                     await self._room(delayed.deadline_ms)
                     continue
@@ -125,7 +146,7 @@ class Producer:
         except TimeoutError:
             raise NotSentError("no room in the producer's buffer in time; nothing was stored") from None
 
-    def send_oneway(self, message: Message, queue_key: str | None = None, queue_id: int | None = None) -> None:
+    def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
         """Send and forget: nobody is told what became of it."""
         self.send_async(message, queue_key, queue_id)
 

@@ -1,0 +1,201 @@
+"""What a producer may be told, and where its messages go: settings by both names, batches, selectors, queues that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dledger_client import by_hash, by_random
+from dledger_client.aio import Message
+from dledger_client.engine import ProducerEngine
+from dledger_client.faults import FAILED_MS, LatencyFaults
+from dledger_client.lanes import Lane
+from dledger_client.options import LATENCY_MAX, NOT_AVAILABLE_DURATION, UPSTREAM_NAMES, ProducerOptions
+from dledger_client.topic_lanes import TopicLanes
+from dledger_wire.errors import DeadlineExceededError, InvalidArgumentError, MessageTooLargeError, NotSentError
+from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.test_producer import bodies
+
+
+def test_settings_have_both_names() -> None:
+    upstream = ProducerOptions.of("", {"producerGroup": "g", "sendMsgTimeout": 7, "maxMessageSize": 9, "retryTimesWhenSendFailed": 2})
+    assert upstream == ProducerOptions.of("g", {"send_timeout_ms": 7, "max_message_bytes": 9, "retry_times": 2})
+    assert set(UPSTREAM_NAMES.values()) <= set(ProducerOptions.__dataclass_fields__)
+    assert ProducerOptions().create_topic_key == "TBW102"
+    with pytest.raises(TypeError, match="no setting 'sendMsgTimout'"):
+        ProducerOptions.of("g", {"sendMsgTimout": 7})
+    with pytest.raises(InvalidArgumentError, match="send_timeout_ms is given twice"):
+        ProducerOptions.of("g", {"sendMsgTimeout": 7, "send_timeout_ms": 7})
+    with pytest.raises(InvalidArgumentError, match="retry_times -2"):
+        ProducerOptions.of("g", {"retryTimesWhenSendFailed": -2})
+
+
+def test_a_batch_is_stored_in_one_queue_or_not_at_all() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3)
+        async with rig.producer(maxMessageSize=4096) as producer, rig.consumer() as consumer:
+            results = await producer.send_batch([Message("t", b"%d" % number) for number in range(10)], queue_key="k")
+            assert [result.queue_offset for result in results] == list(range(10))
+            assert len({result.queue_id for result in results}) == 1
+            assert len({result.msg_id for result in results}) == 10
+            assert await bodies(consumer, results[0].queue_id) == [b"%d" % number for number in range(10)]
+            with pytest.raises(MessageTooLargeError, match="batch of 2 messages"):
+                await producer.send_batch([Message("t", b"x" * 2000), Message("t", b"x" * 2000)])
+            with pytest.raises(InvalidArgumentError, match="different topics"):
+                await producer.send_batch([Message("t", b"x"), Message("u", b"x")])
+            with pytest.raises(InvalidArgumentError, match="without a message"):
+                await producer.send_batch([])
+
+    Rig().run(scenario)
+
+
+def test_one_bad_message_refuses_its_whole_batch() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(max_message_bytes=64 << 20) as producer, rig.consumer() as consumer:
+            messages = [Message("t", b"good"), Message("t", b"x" * (4 << 20) + b"too much"), Message("t", b"good too")]
+            with pytest.raises(MessageTooLargeError):
+                await producer.send_batch(messages)
+            await producer.send(Message("t", b"later"))
+            assert await bodies(consumer) == [b"later"]
+
+    Rig().run(scenario)
+
+
+def test_selectors_choose_the_queue() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with rig.producer() as producer:
+            by_key = await producer.send(Message("t", b"x"), queue_key="o-17")
+            assert (await producer.send(Message("t", b"x"), queue_key=by_hash("o-17"))).queue_id == by_key.queue_id
+            assert (await producer.send(Message("t", b"x"), queue_key=lambda count: count - 1)).queue_id == 3
+            anywhere = by_random(random.Random(3))
+            assert {(await producer.send(Message("t", b"x"), queue_key=anywhere)).queue_id for _ in range(40)} == {0, 1, 2, 3}
+            with pytest.raises(InvalidArgumentError, match="chose queue 4"):
+                await producer.send(Message("t", b"x"), queue_key=lambda count: count)
+
+    Rig().run(scenario)
+
+
+def test_messages_for_a_queue_that_goes_away_find_another() -> None:
+    """docs/semantics.md, row P7."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            for queue_id in range(4):
+                await producer.send(Message("t", b"before"), queue_id=queue_id)
+            waiting: list[Any] = []
+
+            async def produce() -> None:
+                for number in range(300):
+                    key = f"k-{number}" if number % 2 else None
+                    waiting.append(producer.send_async(Message("t", b"%d" % number), queue_key=key))
+                    await asyncio.sleep(0.005)
+
+            async def shrink() -> None:
+                await asyncio.sleep(0.5)
+                await admin.update_topic("t", write_queues=2)
+
+            await asyncio.gather(produce(), shrink())
+            results = [await future for future in waiting]
+            assert {result.queue_id for result in results[-50:]} == {0, 1}
+            stored = [body for queue_id in range(4) for body in await bodies(consumer, queue_id) if body != b"before"]
+            assert sorted(stored) == sorted(b"%d" % number for number in range(300))
+            with pytest.raises(InvalidArgumentError, match="queue 3"):
+                await producer.send(Message("t", b"x"), queue_id=3)
+
+    Rig().run(scenario)
+
+
+def test_a_message_sent_often_enough_is_given_up() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        net, hosts = rig.cluster.net, rig.cluster.hosts
+
+        def cut_off(node_id: str) -> None:
+            for other in hosts.values():
+                if other.node_id != node_id:
+                    net.cut(hosts[node_id].ip, other.ip)
+                    net.cut(other.ip, hosts[node_id].ip)
+
+        async with rig.producer(retryTimesWhenSendFailed=1, sendMsgTimeout=60_000) as producer:
+            await producer.send(Message("t", b"first"))
+            first = rig.master
+            cut_off(first)
+            future = producer.send_async(Message("t", b"lost"))
+            await until(lambda: rig.cluster.master() not in (None, first))  # the producer has not noticed yet
+            second = rig.master
+            cut_off(second)
+            start = rig.cluster.loop.now_s
+            with pytest.raises(DeadlineExceededError, match="after 2 attempts"):
+                await future
+            assert rig.cluster.loop.now_s - start < 10
+            net.heal_all()
+
+    Rig().run(scenario)
+
+
+def test_slow_groups_are_left_alone_for_a_while() -> None:
+    now = SimpleNamespace(ms=0)
+    faults = LatencyFaults(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
+    lanes = [Lane("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)]
+    topic = TopicLanes(lanes, 0, faults)
+
+    def groups() -> list[str]:
+        found = []
+        for _ in range(4):
+            topic.rotate()
+            found.append(topic.sticky.group)
+        return found
+
+    assert sorted(groups()) == ["a", "a", "b", "b"]
+    faults.answered("a", 549)
+    assert sorted(groups()) == ["a", "a", "b", "b"]
+    faults.answered("a", 550)
+    assert groups() == ["b"] * 4
+    faults.failed("b")
+    assert sorted(groups()) == ["a", "a", "b", "b"]  # none is good: any is
+    now.ms = 2000
+    assert groups() == ["a"] * 4
+    now.ms = FAILED_MS
+    assert sorted(groups()) == ["a", "a", "b", "b"]
+    off = LatencyFaults(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=False)
+    off.failed("a")
+    assert off.is_available("a")
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_messages_never_sent_leave_a_group_without_a_leader(moving: bool) -> None:
+    """docs/semantics.md, row P6."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        producer = rig.producer(retryAnotherBrokerWhenNotStoreOK=moving, sendMsgTimeout=2000)
+        async with producer:
+            engine = producer.engine
+            await engine.resolve("t", engine.router.clock.monotonic_ms() + 1000)
+            add_group(engine, "gone")
+            free = producer.send_async(Message("t", b"free"))
+            bound = producer.send_async(Message("t", b"bound"), queue_id=7)
+            await asyncio.sleep(0.5)
+            if moving:
+                assert (await free).group == "g0"
+            else:
+                with pytest.raises(NotSentError):
+                    await free
+            with pytest.raises(NotSentError):
+                await bound
+
+    Rig().run(scenario)
+
+
+def add_group(engine: ProducerEngine, name: str) -> None:
+    """A second group of the topic, in which nobody leads; its queue is the sticky one."""
+    found = engine.router._topics["t"][0]
+    lanes = [*engine._lanes_of_topic(found), engine._lanes_of_topic(type(found)("t", name, 8, 8, 6, ""))[7]]
+    engine._topics["t"] = TopicLanes(lanes, 1, engine.faults)
