@@ -8,6 +8,7 @@ tells the owner.  Knows bytes and indexes only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -125,6 +126,7 @@ class RaftNode:
         self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture)
         copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_addresses, self._misfit, self._decide_copy, self._replace_log)
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
+        self._mending = asyncio.Lock()
         self._running = False
 
     # Life
@@ -518,9 +520,22 @@ class RaftNode:
             self._repairing.add(index)
             self._tasks.spawn(self._repair_entry(index), "repair")
 
+    async def mend(self, damage: StorageDamagedError) -> bool:
+        """Put the entry that ``damage`` names right with a peer's bytes; whether it is whole now."""
+        index = int(damage.details.get("index") or 0)
+        if not index:
+            return False
+        async with self._mending:
+            with contextlib.suppress(StorageDamagedError):
+                await self.log.read(index, 0, index)
+                return True  # somebody else has put it right meanwhile
+            _logger.error("%s: %s", self.identity.node_id, damage.message)
+            return await self._repair().repair_entry(self.log, index)
+
     async def _repair_entry(self, index: int) -> None:
         try:
-            await self._repair().repair_entry(self.log, index)
+            async with self._mending:
+                await self._repair().repair_entry(self.log, index)
         except DledgerError as error:
             _logger.error("%s: entry %d not repaired: %s", self.identity.node_id, index, error.message)
         finally:

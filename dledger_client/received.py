@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire.body_crc import first_bad_body
 from dledger_wire.compress import compression_in, decompress
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frame_layout import decode_properties
-from dledger_wire.frames import cut_bytes, frame_columns, frame_positions
+from dledger_wire.frames import FrameColumns, cut_bytes, frame_columns, frame_positions, uniform_stride
 from dledger_wire.message_id import offset_message_id
 from dledger_wire.status import SysFlag
 
@@ -53,6 +54,35 @@ class Chunk:
     def count(self) -> int:
         return len(self.sizes)
 
+    @cached_property
+    def columns(self) -> FrameColumns:
+        """Places and fixed fields of the frames.  CorruptFrameError when bytes in the chunk are no message."""
+        return frame_columns(np.frombuffer(self.frames, np.uint8), frame_positions(self.sizes))
+
+    def damaged_offset(self) -> int | None:
+        """The queue offset of the first message whose body is not what its CRC says."""
+        if not len(self.sizes):
+            return None
+        columns = self.columns
+        bad = first_bad_body(
+            np.frombuffer(self.frames, np.uint8),
+            columns.body_at,
+            columns.body_length,
+            columns.heads["body_crc"].astype(np.uint32),
+            stride=uniform_stride(self.sizes) if uniform_stride(columns.body_length + 1) else 0,
+        )
+        return None if bad is None else int(self.offsets[bad])
+
+    def cut(self, upto: int) -> None:
+        """Leave out what lies at or behind offset ``upto``."""
+        if self.next_offset <= upto:
+            return
+        count = int((self.offsets < upto).sum())
+        size = int(self.sizes[:count].sum())
+        self.offsets, self.sizes, self.frames = self.offsets[:count], self.sizes[:count], self.frames[:size]
+        self.next_offset = upto
+        self.__dict__.pop("columns", None)
+
     def messages(self) -> list[ReceivedMessage]:
         """Every message of the chunk, in order.  CorruptFrameError when bytes in it are no message."""
         rows = _Rows(self)
@@ -64,8 +94,7 @@ class _Rows:
 
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
-        self._data = np.frombuffer(chunk.frames, np.uint8)
-        self.columns = frame_columns(self._data, frame_positions(chunk.sizes))
+        self.columns = chunk.columns
         self.offsets: list[int] = chunk.offsets.tolist()
         heads = self.columns.heads
         bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from dledger_client.answers import garbage, parse_envelope
@@ -24,6 +25,7 @@ from dledger_wire.errors import (
     InvalidArgumentError,
     NotYetError,
     OffsetOutOfRangeError,
+    StorageDamagedError,
     TopicNotFoundError,
     UnreachableError,
 )
@@ -32,6 +34,8 @@ from dledger_wire.rpc import ByteStream
 FETCH = "/dledger.v1.Broker/Fetch"
 READ_FROM = ("leader", "follower", "any")
 IDLE_STREAMS = 4
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,34 @@ class Replicas:
     async def chunks(
         self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
     ) -> AsyncIterator[Chunk]:
-        """The answer of one replica to one request.  ``deadline``: seconds left for the next chunk."""
+        """The answer of one replica to one request, every body checked.  ``deadline``: seconds left for the next chunk.
+
+        A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
+        """
+        again = broker_pb2.FetchRequest()
+        again.CopyFrom(request)
+        async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
+            async for chunk in answer:
+                bad = chunk.damaged_offset()
+                if bad is not None:
+                    break
+                again.offset = chunk.next_offset
+                again.max_messages -= chunk.count if request.max_messages else 0
+                yield chunk
+            else:
+                return
+        _logger.warning("%s gave out %s/%d: message %d damaged; asking it to look", source.node_id, request.topic, request.queue_id, bad)
+        again.verify = True
+        async with contextlib.aclosing(self._answer(source, group, again, deadline)) as answer:
+            async for chunk in answer:
+                bad = chunk.damaged_offset()
+                if bad is not None:
+                    raise garbage(source.address, f"message {bad} of {request.topic}/{request.queue_id} is damaged there")
+                yield chunk
+
+    async def _answer(
+        self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
+    ) -> AsyncGenerator[Chunk]:
         stream = self._take(source.address)
         request.request_id, self._next_id = self._next_id, self._next_id + 1
         whole, offset = False, request.offset
@@ -194,7 +225,9 @@ def _chunk_of(
 
 
 def lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:
-    """The error, or NotYetError when it only shows that a follower lags."""
+    """The error; one that says another replica may know better when this one is damaged, or is a follower that lags."""
+    if isinstance(error, StorageDamagedError):
+        return UnreachableError(f"{source.node_id}: {error.message}", address=source.address)
     if source.is_leader:
         return error
     if isinstance(error, TopicNotFoundError) or (isinstance(error, OffsetOutOfRangeError) and offset > error.max_offset):

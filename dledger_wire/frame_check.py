@@ -7,19 +7,17 @@ Owns what must hold of frames that came from a client.  The batch's arrays and h
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire.body_crc import first_bad_body
 from dledger_wire.errors import CorruptBatchError, MessageTooLargeError
-from dledger_wire.frame_layout import BODY_CRC_MASK, HEAD_SIZE, MAX_PROPERTIES_BYTES, head_dtype
+from dledger_wire.frame_layout import HEAD_SIZE, MAX_PROPERTIES_BYTES, head_dtype
 from dledger_wire.frames import (
     HOST_FLAGS,
     Bytes1D,
-    Bytes2D,
-    Int64s,
     Records,
     equal_at,
     frame_positions,
@@ -66,7 +64,9 @@ def check_frames(data: Bytes1D, sizes: npt.NDArray[Any], queue_id: int, topic: b
     property_lengths = packed[:, 0].astype(np.int64) << 8 | packed[:, 1]
     _refuse(dtype.itemsize + lengths + fixed_tail + property_lengths != sizes, "properties length does not fit the frame")
     _refuse(property_lengths > MAX_PROPERTIES_BYTES, "properties longer than a frame may carry")
-    _check_body_crcs(data, positions + dtype.itemsize, lengths, heads["body_crc"].astype(np.uint32), stride=even)
+    found = first_bad_body(data, positions + dtype.itemsize, lengths, heads["body_crc"].astype(np.uint32), stride=even)
+    if found is not None:
+        raise CorruptBatchError(f"message {found}: body CRC differs", first_bad=found)
     return heads
 
 
@@ -74,26 +74,3 @@ def _refuse(bad: npt.NDArray[np.bool_], what: str) -> None:
     if bad.any():
         first = int(bad.argmax())
         raise CorruptBatchError(f"message {first}: {what}", first_bad=first)
-
-
-def _check_body_crcs(data: Bytes1D, starts: Int64s, lengths: Int64s, crcs: npt.NDArray[np.uint32], *, stride: int) -> None:
-    """Bodies of equal length at equal distances are checked together: CRC-32 is affine over GF(2), so the XOR of the CRCs is the CRC of the
-    XOR of the bodies (up to the CRC of zeros when their number is even).  The first alone tells a writer that computes it wrongly for all,
-    a third of them by itself makes it unlikely that errors cancel.  Only a mismatch, or mixed lengths, costs a call a message."""
-    count = len(starts)
-    if stride and count >= 8 and int(lengths[0]):
-        bodies = gather(data, starts, int(lengths[0]), stride)
-        if all(_crcs_agree(bodies[part], crcs[part]) for part in (slice(0, 1), slice(None), slice(None, None, 3))):
-            return
-    view = memoryview(data)  # type: ignore[arg-type]
-    spans = map(slice, starts.tolist(), (starts + lengths).tolist())
-    found = np.fromiter(map(zlib.crc32, map(view.__getitem__, spans)), np.uint32, count) & np.uint32(BODY_CRC_MASK)
-    _refuse(found != crcs, "body CRC differs")
-
-
-def _crcs_agree(bodies: Bytes2D, crcs: npt.NDArray[np.uint32]) -> bool:
-    expected = zlib.crc32(np.bitwise_xor.reduce(bodies, axis=0).tobytes())
-    if len(bodies) % 2 == 0:
-        expected ^= zlib.crc32(bytes(bodies.shape[1]))
-    # A stored CRC with its top bit set is wrong by itself; two of them must not cancel.
-    return expected & BODY_CRC_MASK == int(np.bitwise_xor.reduce(crcs)) and not bool((crcs > BODY_CRC_MASK).any())

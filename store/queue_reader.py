@@ -16,7 +16,7 @@ from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.consume_queue import ConsumeQueue, DamagedQueueFileError
 from store.filter_sql import SqlFilter
-from store.log_view import LogView
+from store.log_view import LogView, scan_start
 from store.queue_files import Units
 from store.queue_table import QueueTable
 from store.read import Chunk, FrameMismatchError, fit, read_frames, store_time
@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 Offsets = npt.NDArray[np.int64]
 READ_UNITS = 65_536  # at most, at a time
 REPAIRS_PER_READ = 2
+VERIFY_BYTES = 4 << 20
 
 
 class QueueReader:
@@ -140,6 +141,27 @@ class QueueReader:
         except DamagedQueueFileError as found:
             await self._repair(queue, found)
             return await queue.read(offset, most)
+
+    async def verify(self, topic: str, queue_id: int, offset: int, upto: int) -> None:
+        """Read the log's entries that hold these messages, whole.  StorageDamagedError names the first that is damaged."""
+        whole_upto = 0
+        while offset < upto:
+            units = await self.units(topic, queue_id, offset, min(READ_UNITS, upto - offset))
+            if not len(units):
+                return
+            for pos in units["pos"].tolist():
+                if pos >= whole_upto:
+                    whole_upto = await self._verify_at(pos)
+            offset += len(units)
+
+    async def _verify_at(self, pos: int) -> int:
+        """Check the entry that holds a log position; where it ends."""
+        index = scan_start(self._log, pos)
+        while True:
+            entries = await self._log.read(index, VERIFY_BYTES, self._log.last.index)
+            if not entries or entries[-1].end_pos > pos:
+                return entries[-1].end_pos if entries else pos + 1
+            index = entries[-1].index + 1
 
     async def frames_of(self, topic: str, queue_id: int, units: Units, offsets: npt.NDArray[np.int64]) -> list[bytes | memoryview]:
         """The frames of some messages, given as ascending units of the queue.  StorageDamagedError names the first that is none."""

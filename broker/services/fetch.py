@@ -14,13 +14,11 @@ from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
-from dledger_wire.clock import Clock
 from dledger_wire.error_detail import to_detail
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, StaleLockError, TopicPermissionError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, StaleLockError, StorageDamagedError, TopicPermissionError
 from dledger_wire.rpc import ByteStream, CallContext, Server
 from store.filter_sql import compiled
 from store.read import Chunk
-from store.store import MessageStore
 from store.wanted import Wanted
 
 METHOD = "/dledger.v1.Broker/Fetch"
@@ -31,14 +29,16 @@ MAX_ANSWER_BYTES = 256 << 20
 MAX_LOOKED_AT_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
+MAX_MENDED = 8  # damaged entries put right for one chunk
 
 
 class _Answer:
     """How far the answer to one request has come."""
 
-    def __init__(self, store: MessageStore, clock: Clock, request: broker_pb2.FetchRequest) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, face: ServiceFace, request: broker_pb2.FetchRequest) -> None:
+        self._store = face.store
+        self._clock = face.env.clock
+        self._raft = face.raft
         self._request = request
         self._wanted = _wanted(request)
         self._offset = request.offset
@@ -48,6 +48,15 @@ class _Answer:
 
     async def next_chunk(self) -> tuple[Chunk, bool]:
         """The next chunk, and whether it is the last one."""
+        for _ in range(MAX_MENDED):
+            try:
+                return await self._next_chunk()
+            except StorageDamagedError as damage:
+                if not await self._raft.mend(damage):
+                    raise
+        return await self._next_chunk()
+
+    async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store
         chunk = await store.read(
             request.topic,
@@ -57,6 +66,10 @@ class _Answer:
             max_bytes=min(self._left_bytes, store.settings.chunk_bytes),
             wanted=self._wanted,
         )
+        if request.verify:
+            await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)
+            request.verify = False
+            return await self._next_chunk()
         at_end = chunk.next_offset == self._offset
         self._offset = chunk.next_offset
         self._left_bytes -= chunk.frames_bytes
@@ -106,7 +119,7 @@ class FetchService:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
         self._check_lock(request)
-        answer = _Answer(self._face.store, self._face.env.clock, request)
+        answer = _Answer(self._face, request)
         chunk, end = await answer.first_chunk()
         self._check_lock(request)  # it may be another one's after a long poll
         while not end:

@@ -242,7 +242,7 @@ class PullConsumer:
             try:
                 before = offset
                 async for chunk in self._replicas.chunks(source, group, request, lambda: self._timeout_ms / 1000):
-                    chunk = _cut(chunk, upto)
+                    chunk.cut(upto)
                     offset = chunk.next_offset
                     if chunk.count:
                         yield chunk
@@ -259,14 +259,3 @@ class PullConsumer:
                     raise problem from None
                 if not untried:
                     await self._replicas.rest(group, pauses.pause_ms(failures, busy=False))
-
-
-def _cut(chunk: Chunk, upto: int) -> Chunk:
-    """The chunk without what lies at or behind ``upto``."""
-    if chunk.next_offset <= upto:
-        return chunk
-    count = int((chunk.offsets < upto).sum())
-    size = int(chunk.sizes[:count].sum())
-    chunk.offsets, chunk.sizes, chunk.frames = chunk.offsets[:count], chunk.sizes[:count], chunk.frames[:size]
-    chunk.next_offset = upto
-    return chunk

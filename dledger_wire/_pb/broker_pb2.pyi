@@ -108,6 +108,7 @@ class FetchRequest(google.protobuf.message.Message):
     WAIT_BYTES_FIELD_NUMBER: builtins.int
     LOCK_EPOCH_FIELD_NUMBER: builtins.int
     SQL_FIELD_NUMBER: builtins.int
+    VERIFY_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -129,6 +130,8 @@ class FetchRequest(google.protobuf.message.Message):
     """of an orderly consumer: refused unless this is the queue's current epoch for `group`; 0: not orderly"""
     sql: builtins.str
     """only messages whose properties this SQL92 expression is true of; empty: all"""
+    verify: builtins.bool
+    """a message read from here was damaged: check what is read against the log, and put it right from a peer"""
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """only messages whose tag hash is one of these; empty: all"""
@@ -150,8 +153,9 @@ class FetchRequest(google.protobuf.message.Message):
         wait_bytes: builtins.int = ...,
         lock_epoch: builtins.int = ...,
         sql: builtins.str = ...,
+        verify: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

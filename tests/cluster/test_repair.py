@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from dledger_client import PullConsumer
+from dledger_wire.errors import UnreachableError
 from tests.cluster.harness import Cluster
 
 FLIPPED_AT = (1_000_000, 3_000_123)
@@ -31,3 +37,43 @@ def test_a_damaged_follower_repairs_itself_while_the_group_serves(cluster: Clust
     assert len(list((cluster.data / victim / "quarantine").iterdir())) == len(FLIPPED_AT)
     cluster.cli_ok("verify", "--online")
     assert cluster.consume("t", 1600) == bodies + more
+
+
+def flip(file: Path, *places: int) -> None:
+    with open(file, "r+b") as opened:
+        for pos in places:
+            opened.seek(pos)
+            (byte,) = opened.read(1)
+            opened.seek(pos)
+            opened.write(bytes([byte ^ 0x10]))
+
+
+def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    bodies = [b"%06d " % n + b"y" * 5000 for n in range(1500)]
+    assert cluster.produce("t", bodies)["acknowledged"] == 1500
+    cluster.wait_equal()
+    leader = cluster.leader()
+    first, second = (node_id for node_id in cluster.local.node_ids() if node_id != leader)
+    for node_id in (first, second):  # what was written lately is read from memory, not from the files
+        cluster.kill(node_id)
+        cluster.start(node_id)
+    cluster.wait_healthy()
+    cluster.wait_equal()
+    sealed = min((cluster.data / first / "commitlog").iterdir())
+    sound = sealed.read_bytes()
+    flip(sealed, *FLIPPED_AT)
+    with PullConsumer(cluster.bootstrap, replica=first) as consumer:
+        found = [message.body for chunk in consumer.read_chunks("t", 0, 0, 1500) for message in chunk.messages()]
+    assert [n for n, body in enumerate(bodies) if found[n] != body] == []
+    assert sealed.read_bytes() == sound
+    assert len(list((cluster.data / first / "quarantine").iterdir())) == len(FLIPPED_AT)
+    # Nobody is left to ask: the message is not given out, and another replica is the way to it.
+    flip(min((cluster.data / second / "commitlog").iterdir()), FLIPPED_AT[0])
+    for node_id in (leader, first):
+        cluster.kill(node_id)
+    with (
+        PullConsumer(cluster.bootstrap, replica=second, timeout_ms=2000) as consumer,
+        pytest.raises(UnreachableError, match="checksum does not match"),
+    ):
+        list(consumer.read_chunks("t", 0, 0, 1500))
