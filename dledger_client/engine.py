@@ -125,6 +125,16 @@ class ProducerEngine:
             self._tasks.append(task)
         return found
 
+    async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:
+        """See ``Producer.stored``."""
+        if not self.options.producer_id:
+            raise InvalidArgumentError("only a producer with a producer_id of its own can know what it stored before")
+        await self.resolve(topic, deadline_ms)
+        lanes = self._topics[topic].lanes
+        for group in sorted({lane.group for lane in lanes}):
+            await self._links[group].ensure_session()
+        return {(lane.group, lane.queue_id): self._links[lane.group].stored.get((topic, lane.queue_id), 0) for lane in lanes}
+
     def knows(self, topic: str) -> bool:
         return topic in self._topics
 

@@ -7,6 +7,7 @@ here runs on the client's event loop.
     retriable refusal, broken stream     leader looked for, everything unanswered sent again in order
     refused for good                     its messages fail; a single bad message takes only itself along
     out of order without a reason        the broker has forgotten this producer: drain, new epoch, numbers from 0
+    fenced                               a producer with the same stable id was started: everything fails, for good
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ WINDOW_REQUESTS = 64
 LANE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
 SILENCE_MS = 1000
+NEVER_MS = 1 << 62
 CLOSE_TIMEOUT_S = 1.0
 
 _logger = logging.getLogger(__name__)
@@ -66,6 +68,9 @@ class GroupLink:
         self._producer_id = 0
         self._epoch = -1  # no session yet
         self._restarting = False
+        self._session_lock = asyncio.Lock()
+        self._fenced: ProducerFencedError | None = None
+        self.stored: dict[tuple[str, int], int] = {}  # by topic and queue: what earlier lives of this producer id have stored
         self._requests: dict[int, tuple[list[Batch], int]] = {}  # with the time it was sent
         self._next_request_id = 1
         self._in_flight_bytes = 0
@@ -111,6 +116,9 @@ class GroupLink:
                 self._wake.clear()
                 self._forget_idle_lanes()
                 await self._wake.wait()
+            if self._fenced is not None:
+                self._fail_unsent(self._fenced)
+                continue
             try:
                 await self._serve(await self._leader())
             except DledgerError as error:
@@ -135,13 +143,22 @@ class GroupLink:
         self._failed_address, self._failed_term = view.leader_address, view.term
         return view.leader_address
 
+    async def ensure_session(self) -> None:
+        """Register with the group unless that is done: an id, an epoch, what earlier lives have stored."""
+        async with self._session_lock:
+            if self._epoch < 0:
+                await self._start_session()
+
     async def _start_session(self) -> None:
         engine = self._engine
-        request = broker_pb2.InitProducerRequest(producer_name=engine.options.group, producer_id=self._producer_id)
+        request = broker_pb2.InitProducerRequest(
+            producer_name=engine.options.group, producer_id=self._producer_id, stable_id=engine.options.producer_id
+        )
         deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
         answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
         response = parse(broker_pb2.InitProducerResponse, answer, self.group)
         self._producer_id, self._epoch = response.producer_id, response.epoch
+        self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}
         self._restarting = False
         for lane in engine.lanes_of(self.group):
             lane.restart()
@@ -149,8 +166,7 @@ class GroupLink:
     # One stream
 
     async def _serve(self, address: str) -> None:
-        if self._epoch < 0:
-            await self._start_session()
+        await self.ensure_session()
         stream = self._engine.router.channel(address).open(PRODUCE)
         loop = asyncio.get_running_loop()
         reader = loop.create_task(self._read(stream, address), name=f"produce answers of {self.group}")
@@ -164,6 +180,8 @@ class GroupLink:
                     reader.result()
                     raise UnreachableError(f"{address}: the produce stream ended", address=address)
                 self.sweep()
+                if self._fenced is not None:
+                    self._fail_unsent(self._fenced)
                 await self._look_for_another_leader(address)
                 if self._restarting and not any(lane.sent for lane in self._lanes):
                     await self._start_session()
@@ -283,6 +301,12 @@ class GroupLink:
             self._engine.stored(batch, result)
             return None
         error = from_detail(result.error)
+        if isinstance(error, ProducerFencedError) and self._engine.options.producer_id:
+            self._fenced = error
+            if batch.attempts > 1:
+                error = ProducerFencedError(f"{error.message}; an attempt before may have stored it", may_be_stored=True)
+            batch.lane.refused(batch, again=self._engine.refuse(batch, error, -1))
+            return None
         if isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
             if not batch.lane.out_of_order(batch):
                 self._restarting = True
@@ -308,6 +332,12 @@ class GroupLink:
                     batch.outcome.fail(DeadlineExceededError(f"{lane.topic}: not acknowledged {when}; it may be stored ({self._why()})"))
             for batch in self._engine.expire(lane, now_ms):
                 batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; nothing was stored ({self._why()})"))
+
+    def _fail_unsent(self, error: DledgerError) -> None:
+        """Nothing more goes out from here."""
+        for lane in self._lanes:
+            for batch in self._engine.expire(lane, NEVER_MS):
+                batch.outcome.fail(error)
 
     def _why(self) -> str:
         return self._problem.message if self._problem is not None else f"group {self.group} is slow"

@@ -90,6 +90,10 @@ class Producer:
         """Send messages of one topic as one: all are stored, in order in one queue, or none."""
         return self._thread.run(self._inner.send_batch(messages, queue_key, queue_id))
 
+    def stored(self, topic: str) -> dict[tuple[str, int], int]:
+        """By (replica group, queue id): how many messages earlier lives of this ``producer_id`` have stored there."""
+        return self._thread.run(self._inner.stored(topic))
+
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent so far is acknowledged or failed; TimeoutError after ``timeout`` seconds."""
         self._thread.run(self._inner.flush(), timeout)

@@ -40,6 +40,7 @@ from dledger_wire.errors import (
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.timer import MAX_TIMER_DELAY_MS
 from store.group_state import CommandOutcome, CommandResult
+from store.producers import INIT_PRODUCER, who_registers
 from store.sequences import QueueKey, SequenceTable, TailSequences
 from store.settings import StoreSettings
 from store.topics import DELETE, Topic, Topics
@@ -107,7 +108,8 @@ class PreparedCommand:
     def __init__(self, owner: MessageLog, kind: str, arguments: dict[str, Any]) -> None:
         self._owner = owner
         self._kind = kind
-        self._topic = str(arguments.get("name", "")) if kind == DELETE else ""
+        self.deletes = str(arguments.get("name", "")) if kind == DELETE else ""
+        self.registers = who_registers(arguments) if kind == INIT_PRODUCER else ""
         self._record = encode_command(kind, arguments)
         self.size_bytes = len(self._record)
         self.term = 0
@@ -115,7 +117,7 @@ class PreparedCommand:
 
     def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
         self.term = term
-        self._owner.command_placed(self, pos, self._topic)
+        self._owner.command_placed(self, pos)
         return (self._record,)
 
     def result(self) -> CommandResult:
@@ -267,10 +269,12 @@ class MessageLog:
         outcome.physical_offset = log_pos + batch.frames_at
         outcome.store_timestamp = now_ms
 
-    def command_placed(self, command: PreparedCommand, pos: int, deleted_topic: str) -> None:
+    def command_placed(self, command: PreparedCommand, pos: int) -> None:
         self._commands[pos] = command
-        if deleted_topic:
-            self._deleting[deleted_topic] = self._deleting.get(deleted_topic, 0) + 1
+        if command.deletes:
+            self._deleting[command.deletes] = self._deleting.get(command.deletes, 0) + 1
+        if command.registers:
+            self._sequences.registering(command.registers)
 
     def _now_ms(self) -> int:
         return max(self._clock.wall_ms(), self.last_store_ms)
@@ -284,6 +288,8 @@ class MessageLog:
         command = self._commands.pop(pos, None)
         if command is not None and command.term == term:
             command.outcome = outcome
+            if command.registers:
+                self._sequences.registered(command.registers)
 
     def delete_applied(self, topic: str, *, deleted: bool) -> None:
         """A delete command came through; ``deleted`` tells whether there was such a topic."""

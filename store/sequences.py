@@ -1,6 +1,6 @@
 """Idempotent producers: what each producer has stored in each queue, so that a retried batch is recognised.
 
-Owns the rules of epochs and sequences, and the two views of them: what the committed log says (``SequenceTable``, the same on every
+Owns the rules of epochs, names and sequences, and the two views of them: what the committed log says (``SequenceTable``, the same on every
 replica) and, on the leader, that plus its own appended but uncommitted tail (``TailSequences``).  Knows no bytes.
 
 A batch is FRESH when it continues its producer's sequence in that queue (a new epoch starts at 0), a DUPLICATE when all of it was stored
@@ -43,10 +43,19 @@ class ProducerState:
     epoch: int
     last_ms: int
     queues: dict[QueueKey, list[Run]] = field(default_factory=dict)
+    name: str = ""  # that its application gave it
+    earlier: dict[QueueKey, int] = field(default_factory=dict)  # of a named one: messages stored in epochs before this one
 
     def copy(self) -> ProducerState:
         runs = {key: [Run(run.first_sequence, run.count, run.first_queue_offset) for run in runs] for key, runs in self.queues.items()}
-        return ProducerState(self.epoch, self.last_ms, runs)
+        return ProducerState(self.epoch, self.last_ms, runs, self.name, self.earlier)
+
+    def stored(self) -> dict[QueueKey, int]:
+        """How many messages each queue holds of it, from all epochs."""
+        counts = dict(self.earlier)
+        for key, runs in self.queues.items():
+            counts[key] = counts.get(key, 0) + runs[-1].next_sequence
+        return counts
 
     def store(self, key: QueueKey, made_by: Sequence64, count: int, first_queue_offset: int, at_ms: int) -> None:
         """Remember a stored batch."""
@@ -66,6 +75,8 @@ class ProducerState:
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self.queues if key[0] == topic]:
             del self.queues[key]
+        for key in [key for key in self.earlier if key[0] == topic]:
+            del self.earlier[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,7 @@ class SequenceTable:
         self._max_producers = max_producers
         self._expiry_ms = expiry_ms
         self._producers: OrderedDict[int, ProducerState] = OrderedDict()
+        self._named: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -127,14 +139,23 @@ class SequenceTable:
         self._producers.move_to_end(made_by.producer_id)
         self._evict(at_ms)
 
-    def register(self, producer_id: int, fresh_id: int, at_ms: int) -> tuple[int, int]:
+    def id_of(self, name: str) -> int:
+        """The id of the producer with that name; 0 for none."""
+        return self._named.get(name, 0)
+
+    def register(self, producer_id: int, fresh_id: int, at_ms: int, name: str = "") -> tuple[int, int]:
         """(producer id, epoch) of a producer that starts: the next epoch of a known one, else ``fresh_id`` with epoch 0."""
+        if name:
+            producer_id = self.id_of(name)
         state = self._producers.get(producer_id)
         if state is None:
-            self._producers[fresh_id] = ProducerState(0, at_ms)
+            self._producers[fresh_id] = ProducerState(0, at_ms, name=name)
             producer_id = fresh_id
+            if name:
+                self._named[name] = fresh_id
         else:
-            self._producers[producer_id] = ProducerState(state.epoch + 1, at_ms)
+            earlier = state.stored() if state.name else {}
+            self._producers[producer_id] = ProducerState(state.epoch + 1, at_ms, name=state.name, earlier=earlier)
         self._producers.move_to_end(producer_id)
         self._evict(at_ms)
         return producer_id, self._producers[producer_id].epoch
@@ -147,7 +168,8 @@ class SequenceTable:
     def _evict(self, now_ms: int) -> None:
         producers = self._producers
         while len(producers) > self._max_producers or next(iter(producers.values())).last_ms < now_ms - self._expiry_ms:
-            producers.popitem(last=False)
+            _, gone = producers.popitem(last=False)
+            self._named.pop(gone.name, None)
 
     def dump(self) -> list[Any]:
         """Plain JSON data, in order."""
@@ -157,15 +179,21 @@ class SequenceTable:
                 state.epoch,
                 state.last_ms,
                 [[*key, [[run.first_sequence, run.count, run.first_queue_offset] for run in runs]] for key, runs in state.queues.items()],
+                *([state.name, [[*key, count] for key, count in state.earlier.items()]] if state.name else ()),
             ]
             for producer_id, state in self._producers.items()
         ]
 
     def load(self, data: list[Any]) -> None:
         self._producers.clear()
-        for producer_id, epoch, last_ms, queues in data:
+        self._named.clear()
+        for producer_id, epoch, last_ms, queues, *named in data:
             runs = {(topic, queue_id): [Run(*run) for run in listed] for topic, queue_id, listed in queues}
-            self._producers[producer_id] = ProducerState(epoch, last_ms, runs)
+            state = self._producers[producer_id] = ProducerState(epoch, last_ms, runs)
+            if named:
+                state.name, earlier = named
+                state.earlier = {(topic, queue_id): count for topic, queue_id, count in earlier}
+                self._named[state.name] = producer_id
 
 
 class TailSequences:
@@ -176,11 +204,29 @@ class TailSequences:
         self._tail: dict[int, ProducerState] = {}
         self._last_index: dict[int, int] = {}
         self._hoped: dict[tuple[int, int, QueueKey], int] = {}
+        self._registering: dict[str, int] = {}  # by name, or id: new epochs appended and not applied yet
 
     def clear(self) -> None:
         self._tail.clear()
         self._last_index.clear()
         self._hoped.clear()
+        self._registering.clear()
+
+    def registering(self, who: str) -> None:
+        """The next epoch of a producer (its name, else its id) was appended: nothing of an earlier one may come behind it."""
+        self._registering[who] = self._registering.get(who, 0) + 1
+
+    def registered(self, who: str) -> None:
+        """A registration was applied."""
+        left = self._registering.get(who, 0) - 1
+        if left > 0:
+            self._registering[who] = left
+        else:
+            self._registering.pop(who, None)
+
+    def _is_registering(self, producer_id: int) -> bool:
+        state = self._committed.get(producer_id)
+        return (state.name if state is not None and state.name else str(producer_id)) in self._registering
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted; nothing of its successor is appended yet."""
@@ -189,6 +235,9 @@ class TailSequences:
 
     def judge(self, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
         """Judge by everything appended."""
+        if self._registering and self._is_registering(made_by.producer_id):
+            text = f"producer {made_by.producer_id}: epoch {made_by.epoch} is fenced by one that registers"
+            return Verdict(error=ProducerFencedError(text))
         state = self._tail.get(made_by.producer_id)
         return judge(state if state is not None else self._committed.get(made_by.producer_id), key, made_by, count)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from dledger_wire._pb import broker_pb2
+from dledger_wire.names import check_group
 from dledger_wire.rpc import CallContext, Server
 from store.producers import INIT_PRODUCER
 
@@ -24,5 +25,10 @@ class ProducerService:
     async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.InitProducerRequest, request)
         arguments = {"producer_id": wish.producer_id, "name": wish.producer_name}
+        if wish.stable_id:
+            arguments["stable_id"] = check_group(wish.stable_id)
         result = await self._face.command(INIT_PRODUCER, arguments, TIMEOUT_S)
-        return broker_pb2.InitProducerResponse(producer_id=result["producer_id"], epoch=result["epoch"]).SerializeToString()
+        reply = broker_pb2.InitProducerResponse(producer_id=result["producer_id"], epoch=result["epoch"])
+        for topic, queue_id, count in result["stored"]:
+            reply.stored.add(topic=topic, queue_id=queue_id, count=count)
+        return reply.SerializeToString()

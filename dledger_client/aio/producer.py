@@ -150,6 +150,15 @@ class Producer:
         """Send and forget: nobody is told what became of it."""
         self.send_async(message, queue_key, queue_id)
 
+    async def stored(self, topic: str) -> dict[tuple[str, int], int]:
+        """By (replica group, queue id): how many messages earlier lives of this ``producer_id`` have stored there.
+
+        From now on nothing of an earlier life comes behind them: a process with the same id that still runs is fenced, and told so by
+        ProducerFencedError.  An application that sends the same messages in the same order to each queue skips as many, and none of them
+        is stored twice or lost.  Counts are kept as long as the broker remembers the producer.
+        """
+        return await self.engine.stored_before(topic, self.engine.router.clock.monotonic_ms() + self._options.send_timeout_ms)
+
     async def flush(self) -> None:
         """Return when everything sent so far is acknowledged or failed."""
         if self._adding is not None:

@@ -586,36 +586,68 @@ global___GroupOffsetsResponse = GroupOffsetsResponse
 
 @typing.final
 class InitProducerRequest(google.protobuf.message.Message):
+    """stable_id: a name the application gives, the same whenever it is started again; whoever registered it before is fenced."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PRODUCER_NAME_FIELD_NUMBER: builtins.int
     PRODUCER_ID_FIELD_NUMBER: builtins.int
+    STABLE_ID_FIELD_NUMBER: builtins.int
     producer_name: builtins.str
     producer_id: builtins.int
+    stable_id: builtins.str
     def __init__(
         self,
         *,
         producer_name: builtins.str = ...,
         producer_id: builtins.int = ...,
+        stable_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["producer_id", b"producer_id", "producer_name", b"producer_name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["producer_id", b"producer_id", "producer_name", b"producer_name", "stable_id", b"stable_id"]) -> None: ...
 
 global___InitProducerRequest = InitProducerRequest
 
 @typing.final
+class StoredCount(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    count: builtins.int
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+
+global___StoredCount = StoredCount
+
+@typing.final
 class InitProducerResponse(google.protobuf.message.Message):
+    """stored: how many messages of that stable id each queue holds, from all its epochs so far."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PRODUCER_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    STORED_FIELD_NUMBER: builtins.int
     producer_id: builtins.int
     epoch: builtins.int
+    @property
+    def stored(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredCount]: ...
     def __init__(
         self,
         *,
         producer_id: builtins.int = ...,
         epoch: builtins.int = ...,
+        stored: collections.abc.Iterable[global___StoredCount] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "producer_id", b"producer_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "producer_id", b"producer_id", "stored", b"stored"]) -> None: ...
 
 global___InitProducerResponse = InitProducerResponse
