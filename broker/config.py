@@ -106,10 +106,11 @@ class _Model(BaseModel):
 
 
 class NodeConfig(_Model):
-    """One replica: its id and the address it serves clients and replicas on."""
+    """One replica: its id, the address it serves on, and the one the other replicas use when theirs is a network of its own."""
 
     id: Name
     address: Address
+    replica_address: Address | None = None
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
 
 
@@ -230,14 +231,22 @@ class NodeSettings:
         """Where the node listens: its own address first.  Until there is a name service of its own, the k-th name server address is
         served by the k-th node of the first group, with the same Metadata service, so that it works as a bootstrap address."""
         place = self.group.nodes.index(self.node)
+        found = [self.node.address]
+        if self.node.replica_address is not None:
+            found.append(self.node.replica_address)
         if self.group is self.cluster.groups[0] and place < len(self.cluster.name_servers):
-            return (self.node.address, self.cluster.name_servers[place])
-        return (self.node.address,)
+            found.append(self.cluster.name_servers[place])
+        return tuple(found)
 
     @property
     def peers(self) -> dict[str, str]:
         """Address of every configured node of the group by id, this one included."""
         return {node.id: node.address for node in self.group.nodes}
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Where replicas reach those nodes of the group that have an address of their own for that."""
+        return {node.id: node.replica_address for node in self.group.nodes if node.replica_address is not None}
 
 
 def _rules(config: ClusterConfig) -> list[Problem]:
@@ -285,7 +294,10 @@ def _unique_names(config: ClusterConfig) -> list[Problem]:
 def _unique_addresses(config: ClusterConfig) -> list[Problem]:
     places: list[tuple[tuple[str | int, ...], str]] = [(("name_servers", n), address) for n, address in enumerate(config.name_servers)]
     for number, group in enumerate(config.groups):
-        places += [(("groups", number, "nodes", place, "address"), node.address) for place, node in enumerate(group.nodes)]
+        for place, node in enumerate(group.nodes):
+            places.append((("groups", number, "nodes", place, "address"), node.address))
+            if node.replica_address is not None:
+                places.append((("groups", number, "nodes", place, "replica_address"), node.replica_address))
     problems: list[Problem] = []
     seen: set[tuple[str, int]] = set()
     for location, address in places:

@@ -174,6 +174,7 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
     members = tuple(NodeId(node.id) for node in settings.group.nodes)
     return RaftSettings(
         peers={NodeId(node_id): address for node_id, address in settings.peers.items()},
+        links={NodeId(node_id): address for node_id, address in settings.links.items()},
         membership=Membership(members, ()),
         core=CoreConfig(
             election_timeout_ms=raft.election_timeout_ms,

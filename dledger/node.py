@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from dledger.applier import Applier, StateMachine
 from dledger.configuration import Configuration
@@ -139,7 +139,7 @@ class RaftNode:
 
     def _repair(self) -> LogRepair:
         settings = self._settings
-        return LogRepair(self.identity, self._env, self._addresses, settings.log, limit_s=settings.repair_limit_s)
+        return LogRepair(self.identity, self._env, {**self._addresses, **settings.links}, settings.log, limit_s=settings.repair_limit_s)
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -448,7 +448,7 @@ class RaftNode:
 
     def _member_addresses(self) -> dict[NodeId, str]:
         members = (*self.membership.voters, *self.membership.learners)
-        return {node: self._addresses[node] for node in members if node in self._addresses}
+        return self._reachable(members)
 
     def _misfit(self, plan: CopyPlan) -> str | None:
         """Why a copy may not take the place of this log: it must bring something, and nothing acknowledged here may be lost by it."""
@@ -651,7 +651,12 @@ class RaftNode:
 
     def _connect_members(self) -> None:
         members = (*self.membership.voters, *self.membership.learners)
-        self._links.set_peers({node: self._addresses[node] for node in members if node in self._addresses})
+        self._links.set_peers(self._reachable(members))
+
+    def _reachable(self, members: Iterable[NodeId]) -> dict[NodeId, str]:
+        """Where this node dials those of the members it knows."""
+        addresses = {**self._addresses, **self._settings.links}
+        return {node: addresses[node] for node in members if node in addresses}
 
     def address_of(self, node: NodeId) -> str:
         """Where a known replica serves; empty when it is not known."""

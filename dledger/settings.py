@@ -15,10 +15,12 @@ from dledger.log.config import LogConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """``peers`` has the address of every known replica of the group; ``membership`` counts until a configuration entry is in the log."""
+    """``peers`` has the address of every known replica of the group; ``membership`` counts until a configuration entry is in the log.
+    ``links``: where this node reaches those replicas that are to be reached elsewhere than at their addresses."""
 
     peers: Mapping[NodeId, str]
     membership: Membership
+    links: Mapping[NodeId, str] = field(default_factory=dict)
     core: CoreConfig = field(default_factory=CoreConfig)
     log: LogConfig = field(default_factory=LogConfig)
     # SYNC_FLUSH: acknowledged means on stable storage.  Otherwise (ASYNC_FLUSH) in memory, synced every flush_interval_ms.

@@ -233,24 +233,30 @@ async def _latency(bootstrap: str, topic: str, body: bytes, messages: int) -> Fi
 
 
 def failover(
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often the leader is killed.")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often the leader is lost.")] = 20,
+    fault: Annotated[str, typer.Option("--fault", metavar="F", help="kill, pause (SIGSTOP, 5 s), partition, or transfer.")] = "kill",
     size: SizeOption = "1KiB",
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=1, help="Messages a second meanwhile.")] = 2000,
     as_json: JsonOption = False,
 ) -> None:
-    """Kill -9 the leader of a private cluster under load, again and again; nothing acknowledged may be lost or doubled."""
-    from broker.cli.bench_failover import measure_failovers
+    """Lose the leader of a private cluster under load, again and again; nothing acknowledged may be lost or doubled."""
+    from broker.cli.bench_failover import FAULTS, measure_failovers
 
+    if fault not in FAULTS:
+        raise typer.BadParameter(f"{fault!r}: expected one of {', '.join(FAULTS)}", param_hint="--fault")
     body = _body(size)
-    result = measure_failovers(rounds, body, rate)
+    result = measure_failovers(fault, rounds, body, rate)
     pauses = result.figures.latencies_ms
     if as_json:
-        result.figures.show(
-            "", as_json=True, rounds=rounds, lost=result.lost, duplicated=result.duplicated, reordered=result.reordered, pauses_ms=pauses
-        )
+        account = {"lost": result.lost, "duplicated": result.duplicated, "reordered": result.reordered}
+        result.figures.show("", as_json=True, fault=fault, rounds=rounds, **account, pauses_ms=pauses)
     else:
-        middle = sorted(pauses)[len(pauses) // 2]
-        print(f"kill -9 to the next acknowledged write, {rounds} rounds: median {middle:.0f} ms  worst {max(pauses):.0f} ms")
+        ordered = sorted(pauses)
+        middle, late = ordered[len(pauses) // 2], ordered[min(len(pauses) - 1, len(pauses) * 99 // 100)]
+        print(
+            f"{fault} to the next acknowledged write, {rounds} rounds: "
+            f"median {middle:.0f} ms  p99 {late:.0f} ms  worst {ordered[-1]:.0f} ms"
+        )
         print(
             f"acknowledged {result.figures.acknowledged}  lost {result.lost}  duplicated {result.duplicated}  reordered {result.reordered}"
         )

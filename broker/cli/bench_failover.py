@@ -1,7 +1,8 @@
-"""The failover bench: a private cluster under load loses its leader to kill -9, round after round; every message is accounted for.
+"""The failover bench: a private cluster under load loses its leader, round after round; every message is accounted for.
 
-Owns the load (numbered messages at a steady rate), the pause of each round (from the kill to the acknowledgement of a message sent after
-it) and the account at the end: each acknowledged number exactly once, numbers rising within each queue.
+Owns the ways to lose it (``FAULTS``), the load (numbered messages at a steady rate), the pause of each round (from the fault to the
+acknowledgement of a message sent after it; of a transfer, the longest time without an acknowledgement) and the account at the end: each
+acknowledged number exactly once, numbers rising within each queue.
 """
 
 from __future__ import annotations
@@ -11,19 +12,69 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from broker.cli.bench_report import Figures, Progress, announce
+from broker.cli.calls import call_leader
+from broker.cli.context import run
 from broker.cli.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
+from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import DeadlineExceededError
 
 TOPIC = "failover"
 QUEUES = 4
 PATIENCE_S = 20.0
+
+
+PAUSED_S = 5.0  # how long a paused leader stands still
+
+
+def _kill(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
+    cluster.kill(leader)  # returns when the process is gone: what is sent from here on, the dead leader cannot acknowledge
+    return lambda: cluster.start(leader)
+
+
+def _pause(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
+    since = time.perf_counter()
+    cluster.pause(leader)
+
+    def go_on() -> None:
+        time.sleep(max(0.0, since + PAUSED_S - time.perf_counter()))
+        cluster.resume(leader)
+        cluster.wait_healthy()
+
+    return go_on
+
+
+def _partition(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
+    cluster.wires.isolate(leader)
+
+    def mend() -> None:
+        cluster.wires.mend_all()
+        cluster.wait_healthy()
+
+    return mend
+
+
+def _transfer(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
+    target = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
+    request = admin_pb2.TransferRequest(target=target).SerializeToString()
+    run(call_leader(cluster.config.groups[0], "/dledger.v1.Admin/TransferLeader", request, PATIENCE_S))
+    return cluster.wait_healthy
+
+
+# Each starts the fault and returns what ends it.
+FAULTS: dict[str, Callable[[PrivateCluster, str], Callable[[], None]]] = {
+    "kill": _kill,
+    "pause": _pause,
+    "partition": _partition,
+    "transfer": _transfer,
+}
 
 
 @dataclass
@@ -47,6 +98,8 @@ class _Load:
         self._watched_from = float("inf")  # messages sent later than that count for the round's pause
         self._seen = threading.Event()
         self.seen_at = 0.0
+        self.longest_gap_s = 0.0  # between two acknowledgements; the reader sets it to zero
+        self._last_at = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self._thread.start()
 
@@ -68,8 +121,11 @@ class _Load:
             self.failed += 1
             return
         self.acknowledged.add(number)
+        now = time.perf_counter()
+        self.longest_gap_s = max(self.longest_gap_s, now - self._last_at)
+        self._last_at = now
         if sent_at > self._watched_from and not self._seen.is_set():
-            self.seen_at = time.perf_counter()
+            self.seen_at = now
             self._watched_from = float("inf")
             self._seen.set()
 
@@ -80,7 +136,7 @@ class _Load:
 
     def pause_ms(self, since: float) -> float:
         if not self._seen.wait(PATIENCE_S):
-            raise DeadlineExceededError(f"no write was acknowledged within {PATIENCE_S:g} s after the leader was killed")
+            raise DeadlineExceededError(f"no write was acknowledged within {PATIENCE_S:g} s after the fault")
         return (self.seen_at - since) * 1e3
 
     def stop(self) -> None:
@@ -88,21 +144,21 @@ class _Load:
         self._thread.join()
 
 
-def measure_failovers(rounds: int, body: bytes, rate: float) -> FailoverResult:
+def measure_failovers(fault: str, rounds: int, body: bytes, rate: float) -> FailoverResult:
     """Run the bench; DeadlineExceededError when the group does not come back."""
     result = FailoverResult()
     folder = Path(tempfile.mkdtemp(prefix="dledger-failover-"))
     try:
-        with PrivateCluster(folder) as cluster:
+        with PrivateCluster(folder, cuttable=fault == "partition") as cluster:
             cluster.start()
-            announce(cluster.config, f"kill -9 of the leader, {rounds} rounds, {rate:g} messages of {len(body)} B a second", folder)
+            announce(cluster.config, f"{fault} of the leader, {rounds} rounds, {rate:g} messages of {len(body)} B a second", folder)
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topic(TOPIC, queues=QUEUES)
             with Producer(cluster.bootstrap, group="dledger-bench", send_timeout_ms=30_000) as producer:
                 load = _Load(producer, body, rate)
                 begun = time.perf_counter()
                 try:
-                    _run_rounds(cluster, load, rounds, result)
+                    _run_rounds(cluster, load, fault, rounds, result)
                 finally:
                     load.stop()
             result.figures.took_s = time.perf_counter() - begun
@@ -114,17 +170,19 @@ def measure_failovers(rounds: int, body: bytes, rate: float) -> FailoverResult:
     return result
 
 
-def _run_rounds(cluster: PrivateCluster, load: _Load, rounds: int, result: FailoverResult) -> None:
+def _run_rounds(cluster: PrivateCluster, load: _Load, fault: str, rounds: int, result: FailoverResult) -> None:
     progress = Progress(rounds, "rounds")
     draw = random.SystemRandom()
     for done in range(rounds):
         time.sleep(0.5 + draw.random() / 2)
         victim = cluster.leader()
         since = time.perf_counter()
-        cluster.kill(victim)  # returns when the process is gone: what is sent from here on, the dead leader cannot acknowledge
+        load.longest_gap_s = 0.0
+        end_fault = FAULTS[fault](cluster, victim)
         load.watch()
-        result.figures.latencies_ms.append(load.pause_ms(since))
-        cluster.start(victim)
+        pause_ms = load.pause_ms(since)
+        result.figures.latencies_ms.append(load.longest_gap_s * 1e3 if fault == "transfer" else pause_ms)
+        end_fault()
         progress.update(done + 1, len(load.acknowledged))
     progress.end()
 

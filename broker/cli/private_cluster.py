@@ -6,6 +6,7 @@ Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import signal
 import socket
@@ -13,13 +14,15 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import yaml
 
 from broker.cli.context import NodeAnswer, ask_nodes, run
 from broker.cli.processes import LocalCluster
+from broker.cli.wires import Wires
 from broker.config import ClusterConfig
+from dledger_wire.check import require
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # below what the kernel gives to outgoing connections
@@ -43,9 +46,11 @@ def free_ports(count: int) -> list[int]:
 
 
 class PrivateCluster:
-    """Real node processes on free ports under ``data``."""
+    """Real node processes on free ports under ``data``; ``cuttable``: of the first group, connected by ``wires`` that can be cut."""
 
-    def __init__(self, data: Path, *, nodes: int = 3, groups: int = 1, settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, data: Path, *, nodes: int = 3, groups: int = 1, settings: dict[str, Any] | None = None, cuttable: bool = False
+    ) -> None:
         self.data = data
         data.mkdir(parents=True, exist_ok=True)
         ports = iter(free_ports(2 * nodes * groups))
@@ -58,6 +63,26 @@ class PrivateCluster:
         self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
         self.local.file.write_text(text, encoding="utf-8")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._wires: Wires | None = None
+        self._files: dict[str, Path] = {}
+        if cuttable:
+            self._wires = Wires({node.id: node.address for node in self.config.groups[0].nodes})
+            self._files = {node.id: self._own_file(node.id, content | (settings or {})) for node in self.config.groups[0].nodes}
+
+    @property
+    def wires(self) -> Wires:
+        require(self._wires is not None, "the cluster was made without wires to cut")
+        return cast(Wires, self._wires)
+
+    def _own_file(self, node_id: str, content: dict[str, Any]) -> Path:
+        """The cluster file of one node: it dials the others through its cables."""
+        own = copy.deepcopy(content)
+        for node in own["groups"][0]["nodes"]:
+            if node["id"] != node_id:
+                node["replica_address"] = self.wires.address(node_id, node["id"])
+        file = self.data / f"cluster-{node_id}.yaml"
+        file.write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
+        return file
 
     @property
     def config(self) -> ClusterConfig:
@@ -78,7 +103,9 @@ class PrivateCluster:
         for node_id in node_ids or self.local.node_ids():
             process = self.processes.get(node_id)
             if process is None or process.poll() is not None:
-                self.processes[node_id] = self.local.spawn(node_id)
+                self.processes[node_id] = self.local.spawn(node_id, self._files.get(node_id))
+                if node_id in self._files:
+                    self.wires.connect(node_id)
         if wait:
             self.wait_healthy(timeout_s)
 
@@ -163,3 +190,6 @@ class PrivateCluster:
                 process.kill()
             process.wait()
         self.processes.clear()
+        if self._wires is not None:
+            self._wires.close()
+            self._wires = None

@@ -44,11 +44,12 @@ class LocalCluster:
     def log_file(self, node_id: str) -> Path:
         return self.data / f"{node_id}.log"
 
-    def spawn(self, node_id: str) -> subprocess.Popen[bytes]:
-        """Start a node as a process of its own session.  AddressInUseError names who holds its port."""
+    def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a node as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError names who holds
+        its port."""
         check_ports_free(self.config.node(node_id))
         command = [sys.executable, "-m", "broker.cli", "node"]
-        command += ["--config", str(self.file.resolve()), "--id", node_id, "--data", str(self.data.resolve())]
+        command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
         with open(self.log_file(node_id), "ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command,

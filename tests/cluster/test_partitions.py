@@ -1,0 +1,81 @@
+"""Real processes whose cables are cut: one leader, nothing acknowledged is lost, and who is cut off says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dledger_client import Message, Producer, PullConsumer
+from dledger_wire.errors import DledgerError
+from tests.cluster.harness import Cluster
+
+
+def read_bodies(cluster: Cluster, count: int, **options: object) -> list[bytes]:
+    with PullConsumer(cluster.bootstrap, **options) as consumer:
+        return [message.body for chunk in consumer.read_chunks("t", 0, 0, count) for message in chunk.messages()]
+
+
+def other_leader(cluster: Cluster, than: str) -> str:
+    """Wait for another confirmed leader; a leader that is cut off stops being confirmed by itself."""
+    deadline = time.monotonic() + 20
+    while (found := cluster.leader()) == than:
+        assert time.monotonic() < deadline, f"{than} leads on although it is cut off"
+        time.sleep(0.02)
+    return found
+
+
+def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(cuttable=True)
+    cluster.start()
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    bodies: list[bytes] = []
+    with Producer(cluster.bootstrap, send_timeout_ms=20_000) as producer:
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                bodies.append(b"%d" % len(bodies))
+                producer.send(Message("t", bodies[-1]))
+
+        send(20)
+        first = cluster.leader()
+        term = cluster.statuses()[first].status.term  # type: ignore[union-attr]
+        cluster.wires.isolate(first)
+        send(20)
+        second = other_leader(cluster, first)
+        with PullConsumer(cluster.bootstrap, replica=first, timeout_ms=1500) as consumer, pytest.raises(DledgerError):
+            consumer.fetch("t", 0, 0, 100, linearizable=True)  # it cannot know what is newest
+        cluster.wires.mend_all()
+        cluster.wait_healthy()
+        send(20)
+    cluster.wait_equal()
+    status = cluster.statuses()[second].status
+    assert status is not None
+    assert status.leader_confirmed, "who comes back takes nobody's leadership"
+    assert status.term == term + 1, "and raises no term"
+    assert read_bodies(cluster, 60) == bodies
+    assert read_bodies(cluster, 60, replica=first) == bodies
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_a_cable_cut_between_two_leaves_one_stable_leader(make_cluster: Callable[..., Cluster], both_ways: bool) -> None:
+    cluster = make_cluster(cuttable=True)
+    cluster.start()
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    leader = cluster.leader()
+    follower = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
+    cluster.wires.cut(leader, follower, both_ways=both_ways)
+    with Producer(cluster.bootstrap, send_timeout_ms=20_000) as producer:
+        deadline, number = time.monotonic() + 4, 0
+        terms = set()
+        while time.monotonic() < deadline:
+            producer.send(Message("t", b"%d" % number))
+            number += 1
+            if time.monotonic() > deadline - 2:
+                terms.add(cluster.statuses()[cluster.leader()].status.term)  # type: ignore[union-attr]
+        assert len(terms) == 1, "the leader is the same for seconds"
+        cluster.wires.mend_all()
+        cluster.wait_healthy()
+    cluster.wait_equal()
+    assert read_bodies(cluster, number) == [b"%d" % each for each in range(number)]
