@@ -130,6 +130,8 @@ class RaftConfig(_Model):
     maxInflightBytes: Annotated[int, BeforeValidator(_size(1 << 16, 1 << 30))] = 32 << 20
     maxAppendBytes: Annotated[int, BeforeValidator(_size(1 << 12, 256 << 20))] = 4 << 20
     maxUncommittedBytes: Annotated[int, BeforeValidator(_size(1 << 16, 4 << 30))] = 64 << 20
+    # Bytes a second that replicas which catch up by copy may take from one node; 0: as many as there are.
+    peerPushQuota: Annotated[int, BeforeValidator(_size(0, 64 << 30))] = 100 << 20
 
     @property
     def election_timeout_ms(self) -> int:
@@ -150,6 +152,11 @@ class StoreConfig(_Model):
     diskMaxUsedSpaceRatio: Annotated[int, Field(ge=10, le=95)] = 75
     diskSpaceCleanForciblyRatio: Annotated[int, Field(ge=30, le=99)] = 85
     diskSpaceWarningLevelRatio: Annotated[int, Field(ge=35, le=99)] = 90
+    # With so much free a disk never counts as too full, whatever its ratio.
+    diskSpaceEnoughFree: Annotated[int, BeforeValidator(_size(0, 1 << 50))] = 16 << 30
+    cleanFileForciblyEnable: bool = True
+    cleanResourceInterval: Annotated[int, BeforeValidator(_duration(100, 3_600_000))] = 10_000
+    deleteFileBatchMax: Annotated[int, Field(ge=1, le=10_000)] = 10
 
 
 class ServiceConfig(_Model):

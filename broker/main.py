@@ -59,11 +59,11 @@ def _loop_factory():  # type: ignore[no-untyped-def]
 
 async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
-    from broker.process_facts import read_process_facts
+    from broker.process_facts import local_utc_offset_ms, read_process_facts
     from dledger.real_env import real_environment
     from dledger_wire.mixed_network import MixedNetwork
 
-    node = BrokerNode(settings, real_environment(folder, MixedNetwork()), process=read_process_facts)
+    node = BrokerNode(settings, real_environment(folder, MixedNetwork()), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)
     told = _stop_signal()
     try:
         await node.start()

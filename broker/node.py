@@ -27,6 +27,7 @@ from broker.services.metadata import MetadataService
 from broker.services.offsets import OffsetsService
 from broker.services.produce import ProduceService
 from broker.services.producers import ProducerService
+from broker.services.retention import RetentionService
 from broker.services.retry import RetryService
 from broker.services.sessions import SessionService
 from broker.timers import TimerService
@@ -59,12 +60,14 @@ class BrokerNode:
         env: Environment,
         *,
         process: Callable[[], ProcessFacts] = ProcessFacts,
+        utc_offset_ms: Callable[[], int] = lambda: 0,
         log_config: LogConfig | None = None,
         store_settings: StoreSettings | None = None,
     ) -> None:
         self.settings = settings
         self._env = env
         self._process = process
+        self._utc_offset_ms = utc_offset_ms
         self._log_config = log_config
         self._servers: list[Server] = []
         node_id = settings.node.id
@@ -86,6 +89,7 @@ class BrokerNode:
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
         self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover)
+        self.store.expire_with(self.raft, self._utc_offset_ms)
         self._face = ServiceFace(settings, env, self.store, self.raft, self.roles)
         self.roles.register(ScheduleService(self._face, self._fail))
         self.roles.register(TimerService(self._face, self._fail))
@@ -116,6 +120,7 @@ class BrokerNode:
             DeadLetterService(face),
             GroupSettingsService(face),
             AdminService(face, self._process, self.identity.store_id),
+            RetentionService(face),
             HealthService(self._serving),
         )
         for address in self.settings.addresses:
@@ -189,6 +194,7 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
         log=log_config or LogConfig(segment_bytes=store.mappedFileSizeCommitLog),
         sync_flush=store.flushDiskType == "SYNC_FLUSH",
         flush_interval_ms=store.flushIntervalCommitLog,
+        copy_bytes_per_s=raft.peerPushQuota,
     )
 
 
@@ -200,4 +206,13 @@ def store_settings_of(settings: NodeSettings) -> StoreSettings:
         maxMessageSize=store.maxMessageSize,
         mappedFileSizeConsumeQueue=store.mappedFileSizeConsumeQueue,
         flushIntervalConsumeQueue=store.flushIntervalConsumeQueue,
+        fileReservedTime=store.fileReservedTime,
+        deleteWhen=store.deleteWhen,
+        cleanResourceInterval=store.cleanResourceInterval,
+        deleteFileBatchMax=store.deleteFileBatchMax,
+        cleanFileForciblyEnable=store.cleanFileForciblyEnable,
+        diskMaxUsedSpaceRatio=store.diskMaxUsedSpaceRatio,
+        diskSpaceCleanForciblyRatio=store.diskSpaceCleanForciblyRatio,
+        diskSpaceWarningLevelRatio=store.diskSpaceWarningLevelRatio,
+        diskSpaceEnoughFree=store.diskSpaceEnoughFree,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 
@@ -28,6 +29,11 @@ def read_process_facts() -> ProcessFacts:
     except OSError:
         pass
     return ProcessFacts(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], _version())
+
+
+def local_utc_offset_ms() -> int:
+    """How far local time is ahead of UTC now."""
+    return int(time.localtime().tm_gmtoff * 1000)
 
 
 def _version() -> str:

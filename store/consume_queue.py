@@ -153,6 +153,23 @@ class ConsumeQueue:
             self._crcs[slot] = _crc(piece, self._crcs[slot])
             done += len(piece)
 
+    def start_from(self, offset: int) -> range:
+        """Messages before ``offset`` are gone from the log: the queue begins there.  Returns the files it no longer has.
+
+        Under the store's file lock; what is given up must be written.
+        """
+        self.min_offset = max(self.min_offset, min(offset, self.max_offset))
+        before = self._first_file
+        first = max(before, min(self.min_offset // self.files.file_units, before + len(self._crcs)))
+        require(self._written >= min(first * self.files.file_units, self.max_offset), "queue %s/%d gives up what is not written", *self.key)
+        gone = range(before, first)
+        del self._crcs[: len(gone)]
+        self._first_file = first
+        self._checked.difference_update(gone)
+        for number in gone:
+            self._unsynced.pop(number, None)
+        return gone
+
     # Writing (one call at a time: the store's file lock)
 
     async def flush(self, *, sync: bool) -> None:

@@ -47,6 +47,7 @@ class Persistence:
         self._snapshots = snapshots
         self._capture = capture
         self.saved_index = saved_index
+        self._backup_index = 0  # of the snapshot before; not known at a start
         self.disk_full = False
         self._writing = asyncio.Lock()
 
@@ -87,15 +88,32 @@ class Persistence:
         async with self._writing:
             return await self._save(anew=anew)
 
+    async def save_anew(self) -> None:
+        await self.save(anew=True)
+
+    async def save_behind(self, index: int) -> int:
+        """See to it that both snapshots on disk reach ``index``, so that everything up to there may go; how far the newest does."""
+        if self.saved_index < index:
+            await self.save()
+        if self._backup_index < index <= self.saved_index:
+            await self.save(anew=True)
+        return self.saved_index
+
     async def _save(self, *, anew: bool) -> bool:
         snapshot = self._capture()
-        if snapshot.index == self.saved_index and not anew:
+        if snapshot.index == self.saved_index and not (anew or self._queues.marks_changed):
             return False
-        await self._queues.flush(sync=True)
-        if self._log.durable.index < snapshot.index:
-            return False
-        await self._snapshots.save(snapshot)
-        self.saved_index = snapshot.index
+        marks_changed, self._queues.marks_changed = self._queues.marks_changed, False
+        saved = False
+        try:
+            await self._queues.flush(sync=True)
+            if self._log.durable.index < snapshot.index:
+                return False
+            await self._snapshots.save(snapshot)
+            saved = True
+        finally:
+            self._queues.marks_changed |= marks_changed and not saved
+        self._backup_index, self.saved_index = self.saved_index, snapshot.index
         times = (snapshot.store_ms,) * 3
         await write_checkpoint(self._disk, Checkpoint(*times, flushed_pos=snapshot.end_pos, confirmed_pos=snapshot.end_pos))
         return True

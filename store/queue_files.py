@@ -94,6 +94,12 @@ class QueueFiles:
                     if await file.size() > at * QUEUE_UNIT_SIZE:
                         await file.truncate(at * QUEUE_UNIT_SIZE)
 
+    async def cut_head(self, first_number: int) -> None:
+        """Remove the files before ``first_number``."""
+        for number in await self.numbers():
+            if number < first_number:
+                await self.remove(number)
+
     async def remove(self, file_number: int) -> None:
         await self._pool.drop(self.path(file_number))
         await self._disk.remove(self.path(file_number))

@@ -21,6 +21,7 @@ from store.queue_files import Units
 from store.queue_table import QueueTable
 from store.read import Chunk, FrameMismatchError, fit, read_frames, store_time
 from store.rebuild import fillers, rebuild_files
+from store.sequences import QueueKey
 from store.settings import StoreSettings
 from store.topics import Topics
 from store.wanted import COST_BYTES, EVERYTHING, Wanted, choose, most_messages
@@ -70,19 +71,18 @@ class QueueReader:
         if not for_service:
             self._topics.readable(topic, queue_id)
         queue = self._queues.get((topic, queue_id))
-        low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
-        if not low <= offset <= high:
-            text = f"{topic}/{queue_id}: offset {offset} is outside {low} to {high}"
-            raise OffsetOutOfRangeError(text, topic=topic, queue_id=queue_id, min_offset=low, max_offset=high)
-        if queue is None or offset == high:
+        _check_range((topic, queue_id), queue, offset)
+        if queue is None or offset == queue.max_offset:
             return Chunk(offset, offset, 0, b"")
-        damaged: FrameMismatchError | DamagedQueueFileError | None = None
+        damaged: FrameMismatchError | DamagedQueueFileError | OffsetOutOfRangeError | None = None
         for _ in range(REPAIRS_PER_READ + 1):
             try:
                 return await self._read(queue, offset, max_messages, max_bytes, wanted)
-            except (FrameMismatchError, DamagedQueueFileError) as found:
+            except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
+                _check_range(queue.key, queue, offset)  # deleted from the log's head meanwhile
                 damaged = found
-                await self._repair(queue, found)
+                if not isinstance(found, OffsetOutOfRangeError):
+                    await self._repair(queue, found)
         raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
 
     async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, wanted: Wanted) -> Chunk:
@@ -173,6 +173,10 @@ class QueueReader:
                 await self._repair(queue, found)
             raise StorageDamagedError(f"{topic}/{queue_id}: {found}; its queue file is rebuilt from the log") from None
 
+    async def repair(self, damage: DamagedQueueFileError) -> None:
+        """Rebuild a damaged file from the log."""
+        await self._repair(damage.queue, damage)
+
     async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
         """Rebuild the file that is wrong from the log."""
         number = found.file_number if isinstance(found, DamagedQueueFileError) else found.offset // queue.files.file_units
@@ -182,6 +186,7 @@ class QueueReader:
                 return
             created = {topic.name: topic.created_pos for topic in self._topics}
             await rebuild_files(self._log, {queue.key: (queue, [number])}, created, self._applied_index())
+            self._queues.marks_changed = True
 
     async def offset_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first offset whose message was stored at or after ``timestamp_ms``; the queue's maximum when there is none."""
@@ -191,7 +196,7 @@ class QueueReader:
             return 0
         while low < high:
             middle = (low + high) // 2
-            if await self._store_time(queue, middle) < timestamp_ms:
+            if middle < queue.min_offset or await self._store_time(queue, middle) < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -201,8 +206,11 @@ class QueueReader:
         for _ in range(REPAIRS_PER_READ):
             try:
                 return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
-            except (FrameMismatchError, DamagedQueueFileError) as found:
-                await self._repair(queue, found)
+            except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
+                if offset < queue.min_offset:
+                    return 0  # deleted meanwhile
+                if not isinstance(found, OffsetOutOfRangeError):
+                    await self._repair(queue, found)
         return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
 
 
@@ -225,3 +233,10 @@ def _runs(frames: bytes | memoryview, starts: Offsets, ends: Offsets, chosen: Of
     lasts = ends[chosen[np.concatenate((breaks - 1, [len(chosen) - 1]))]]
     view = memoryview(frames)
     return [view[first:last] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+
+
+def _check_range(key: QueueKey, queue: ConsumeQueue | None, offset: int) -> None:
+    low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+    if not low <= offset <= high:
+        text = f"{key[0]}/{key[1]}: offset {offset} is outside {low} to {high}"
+        raise OffsetOutOfRangeError(text, topic=key[0], queue_id=key[1], min_offset=low, max_offset=high)

@@ -34,6 +34,7 @@ class QueueTable:
         self._doomed: list[ConsumeQueue] = []
         self.files_lock = asyncio.Lock()
         self.unwritten = 0  # units in memory only, about: counted when appended, reset by a flush
+        self.marks_changed = False  # in another way than by new units: what a snapshot says of them is no longer so
         self.touched: dict[QueueKey, None] = {}  # changed since the owner last looked, in order
 
     def __iter__(self) -> Iterator[ConsumeQueue]:

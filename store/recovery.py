@@ -107,6 +107,7 @@ async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:
     wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
     for queue in parts.queues:
         await queue.files.cut(queue.max_offset)
+        await queue.files.cut_head(queue.file_numbers().start)
         short = []
         for number in queue.file_numbers():
             first, upto = queue.file_range(number)
@@ -118,3 +119,4 @@ async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:
     if wanted:
         created = {topic.name: topic.created_pos for topic in parts.topics}
         await rebuild_files(parts.log, wanted, created, found.index)
+        parts.queues.marks_changed = True

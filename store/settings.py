@@ -13,6 +13,7 @@ class StoreSettings:
     """Sizes and intervals; the defaults are for production, tests and the simulator use small ones.
 
     ``store_host`` is the node's address as it is stamped into frames.  ``queue_tail_units``: newest units of a queue kept in memory.
+    ``diskSpaceEnoughFree``: with so much free, no disk counts as too full (``expiry.py``).
     ``snapshot_interval_ms``: how often the derived state is made durable, which bounds what a restart applies again.
     """
 
@@ -24,6 +25,15 @@ class StoreSettings:
     maxHashSlotNum: int = INDEX_SLOTS
     maxIndexNum: int = INDEX_ENTRIES
     defaultQueryMaxNum: int = 32
+    fileReservedTime: int = 48 * 3_600_000
+    deleteWhen: str = "04"
+    cleanResourceInterval: int = 10_000
+    deleteFileBatchMax: int = 10
+    cleanFileForciblyEnable: bool = True
+    diskMaxUsedSpaceRatio: int = 75
+    diskSpaceCleanForciblyRatio: int = 85
+    diskSpaceWarningLevelRatio: int = 90
+    diskSpaceEnoughFree: int = 16 << 30
     snapshot_interval_ms: int = 5000
     queue_tail_units: int = 8192
     max_unflushed_units: int = 2_000_000
@@ -42,6 +52,11 @@ class StoreSettings:
         packed = pack_host(self.store_host)
         # Clients leave 8 bytes for the store host; a node with an IPv6 address shows its port only.
         object.__setattr__(self, "store_host_bytes", packed if len(packed) == 8 else bytes(4) + packed[-4:])
+
+    @property
+    def delete_hours(self) -> tuple[int, ...]:
+        """The hours of the day that ``deleteWhen`` names."""
+        return tuple(int(hour) for hour in self.deleteWhen.split(";"))
 
     @property
     def queue_file_units(self) -> int:

@@ -17,15 +17,17 @@ from dledger.core.effects import RoleChanged
 from dledger.env import Buffer, Environment
 from dledger.log.entry import RawEntry
 from dledger.service import TaskOwner
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, ReadOnlyError
 from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
 from store.delays import DelayOffsets
 from store.dispatcher import Applied, Dispatcher
+from store.expiry import Expiry, ExpiryHooks, HeadFollower, LogHead
 from store.group_state import GroupState, Section
 from store.log_view import LogView
 from store.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.persistence import Persistence, enter_running, leave_running
 from store.producers import producer_handlers
+from store.queue_heads import QueueHeads
 from store.queue_locks import LOCK, UNLOCK, QueueLocks, check_lock
 from store.queue_reader import QueueReader
 from store.queue_table import QueueTable
@@ -87,9 +89,16 @@ class MessageStore:
         self._tasks = TaskOwner("store", failed)
         self._reader: QueueReader | None = None
         self._persistence: Persistence | None = None
+        self._expiry: Expiry | None = None
+        self._head: LogHead | None = None
+        self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._suspended = False
 
     # Life
+
+    def expire_with(self, head: LogHead, utc_offset_ms: Callable[[], int]) -> None:
+        """Who cuts the log's head for this store, and how far local time is ahead; without this call nothing expires."""
+        self._head, self._utc_offset_ms = head, utc_offset_ms
 
     async def recover(self, log: LogView) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
@@ -103,8 +112,19 @@ class MessageStore:
         self._persistence = Persistence(
             self.settings, disk, self._env.clock, log, self.queues, self._snapshots, self._capture, self.recovery.index
         )
+        await self._follow_head(log, self._reader, self._persistence)
         self._tasks.spawn(self._persistence.run(), "persistence")
         _logger.info("recovered: %s", self.recovery)
+
+    async def _follow_head(self, log: LogView, reader: QueueReader, persistence: Persistence) -> None:
+        """Let everything that points into the log begin where the log does, now and whenever its head is deleted."""
+        followers: list[HeadFollower] = [QueueHeads(self.queues, reader.repair)]
+        for follower in followers:
+            await follower.follow(log.first_pos)
+        if self._head is not None:
+            hooks = ExpiryHooks(persistence.save_behind, persistence.save_anew, followers)
+            self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, self._utc_offset_ms)
+            self._tasks.spawn(self._expiry.run(), "expiry")
 
     async def close(self) -> None:
         """Make everything durable and mark the stop as orderly.  Call it after the log's node has stopped."""
@@ -139,7 +159,7 @@ class MessageStore:
         return StateCopy(snapshot.index, self._snapshots.files(snapshot))
 
     async def suspend(self) -> None:
-        self._reader = None
+        self._reader = self._expiry = None
         self._message_log.resign()
         self._waiters.wake_all()
         persistence, self._persistence = self._persistence, None
@@ -191,7 +211,10 @@ class MessageStore:
         self._message_log.resign()
 
     def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
-        """Check a produce payload; see ``MessageLog.prepare``."""
+        """Check a produce payload; see ``MessageLog.prepare``.  ReadOnlyError while the disk is too full for new messages."""
+        if self._expiry is not None and self._expiry.refuses_messages:
+            used, limit = self._expiry.used_percent, self.settings.diskSpaceWarningLevelRatio
+            raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
         return self._message_log.prepare(records, for_service=for_service)
 
     def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
@@ -207,6 +230,20 @@ class MessageStore:
         if kind == PUT:
             check_settings(arguments)
         return self._message_log.command(kind, arguments)
+
+    # Expiry
+
+    @property
+    def expiry(self) -> Expiry:
+        """NotReadyError before recovery, and on a store whose log nobody cuts."""
+        if self._expiry is None:
+            raise NotReadyError("the store is not recovered yet")
+        return self._expiry
+
+    @property
+    def refuses_messages(self) -> bool:
+        """The disk is too full for new messages."""
+        return self._expiry is not None and self._expiry.refuses_messages
 
     # Reading, on any replica
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,15 @@ def config_path(option: str | None, data: str | None = None) -> str:
         return os.environ["DLEDGER_CONFIG"]
     written = Path(data or "data") / "cluster.yaml"
     return str(written if written.is_file() else SHIPPED_CONFIG)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on after a ``y`` or with ``--yes``; wrong usage when nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("this needs --yes when nobody can be asked")
+    typer.confirm(question, abort=True, err=True)
 
 
 def parse_size_option(size: str, option: str = "--size") -> int:

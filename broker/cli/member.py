@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run
 from broker.cli.output import note, print_json
 
 GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group.")]
@@ -53,7 +52,7 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a node from its group."""
-    _ask(yes, f"Remove {node_id} from its group?")
+    confirm(f"Remove {node_id} from its group?", yes)
     _change("remove", node_id, "", "", group, config, timeout, as_json=as_json)
 
 
@@ -68,16 +67,8 @@ def replace(
     as_json: JsonOption = False,
 ) -> None:
     """Put a new node in the place of one that is gone."""
-    _ask(yes, f"Replace {replaces} by {node_id}?")
+    confirm(f"Replace {replaces} by {node_id}?", yes)
     _change("replace", node_id, address, replaces, group, config, timeout, as_json=as_json)
-
-
-def _ask(yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("this needs --yes when nobody can be asked")
-    typer.confirm(question, abort=True, err=True)
 
 
 def _change(

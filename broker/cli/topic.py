@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -92,10 +91,7 @@ def delete(
         topic = _describe(cluster, name, timeout)
         note(f"would delete topic {name} of group {topic['group']} with {sum(q['messages'] for q in topic['queues'])} messages")
         return
-    if not yes:
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("deleting needs --yes when nobody can be asked")
-        typer.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
+    confirm(f"Delete topic {name} and all its messages?", yes)
     _change(cluster, group, "DeleteTopic", timeout, name=name)
     note(f"deleted topic {name}")
 

@@ -14,6 +14,7 @@ from broker.services.checksums import committed_end, segment_sums
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.members import wanted_members
+from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import is_system_topic
@@ -107,7 +108,7 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
-            state=self._state(raft.disk_full, raft.failed),
+            state=self._state(raft),
             disk_used_percent=used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
@@ -126,11 +127,15 @@ class AdminService:
                 reply.peers.add(id=peer.node_id, match_index=max(0, peer.match_index), state=state, last_contact_ms=peer.silent_ms)
         return reply.SerializeToString()
 
-    def _state(self, disk_full: bool, failed: str) -> str:
-        if failed:
-            return f"stopped: {failed}"
-        if disk_full:
+    def _state(self, raft: RaftStatus) -> str:
+        if raft.failed:
+            return f"stopped: {raft.failed}"
+        if raft.copying:
+            return raft.copying
+        if raft.disk_full:
             return "read-only: the disk is full"
+        if self._face.store.refuses_messages:
+            return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
         return "ok"
 
     # Leadership and membership

@@ -30,7 +30,14 @@ from dledger.log.start import LogStart, save_log_start
 from dledger.log.writer import Writer
 from dledger.service import TaskOwner
 from dledger_wire.check import InvariantBrokenError, require
-from dledger_wire.errors import CorruptEntryError, MessageTooLargeError, StorageDamagedError, StorageFailedError, StorageFullError
+from dledger_wire.errors import (
+    CorruptEntryError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    StorageDamagedError,
+    StorageFailedError,
+    StorageFullError,
+)
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -383,21 +390,38 @@ class Log:
                 return entries
 
     async def read_bytes(self, pos: int, size: int) -> bytes:
-        """Any range of bytes within an entry or consecutive entries of one file, unchecked (a message frame has its own checksum)."""
+        """Any range of bytes within an entry or consecutive entries of one file, unchecked (a message frame has its own checksum).
+
+        OffsetOutOfRangeError (positions, not queue offsets) when they were deleted from the log's head.
+        """
         end = pos + size
-        require(self.first_pos <= pos and size >= 0 and end <= self._end_pos, "bytes %d to %d of a log to %d", pos, end, self._end_pos)
+        require(size >= 0 and end <= self._end_pos, "bytes %d to %d of a log to %d", pos, end, self._end_pos)
         pieces: list[Buffer] = []
         while pos < end:
             cached = self._reader.cached(self._cache, pos, end)
             if not cached:
-                first_cached = self._cache.first_pos
-                upto = end if first_cached is None or first_cached <= pos else min(end, first_cached)
-                cached = [await self._reader.read_bytes(pos, upto - pos)]
+                cached = [await self._read_file(pos, end)]
             pieces += cached
             pos += sum(len(piece) for piece in cached)
         if len(pieces) == 1 and isinstance(pieces[0], bytes):
             return pieces[0]
         return b"".join(pieces)
+
+    async def _read_file(self, pos: int, end: int) -> bytes:
+        """From a file, as far as the bytes are not in memory."""
+        self._check_not_deleted(pos)
+        first_cached = self._cache.first_pos
+        upto = end if first_cached is None or first_cached <= pos else min(end, first_cached)
+        try:
+            return await self._reader.read_bytes(pos, upto - pos)
+        except (FileNotFoundError, StorageDamagedError):
+            self._check_not_deleted(pos)
+            raise
+
+    def _check_not_deleted(self, pos: int) -> None:
+        if pos < self.first_pos:
+            text = f"position {pos} was deleted from the log, which begins at {self.first_pos}"
+            raise OffsetOutOfRangeError(text, min_offset=self.first_pos, max_offset=self._end_pos)
 
     # -- trimming the head
 

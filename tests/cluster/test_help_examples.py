@@ -12,7 +12,7 @@ from broker.cli.app import app
 from tests.cluster.harness import Cluster, dledger
 
 COMMANDS = (
-    *("up", "down", "node", "status", "produce", "consume", "leader transfer", "verify", "dump"),
+    *("up", "down", "node", "status", "produce", "consume", "leader transfer", "expire", "verify", "dump"),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
     *("dlq list", "dlq open", "dlq redrive", "group settings", "group update"),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
@@ -32,6 +32,8 @@ RUN = (
     "dledger dlq list --json",
     "dledger leader transfer --group g0 --to n1",
     "dledger leader transfer --to best",
+    "dledger expire --older-than 24h --yes",
+    "dledger expire --id n1 --yes --json",
     "dledger verify --online",
     "dledger dump data/n0/commitlog/00000000000000000000 --messages",
     "dledger bench latency --messages 1000",
