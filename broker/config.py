@@ -152,7 +152,7 @@ class StoreConfig(_Model):
     diskMaxUsedSpaceRatio: Annotated[int, Field(ge=10, le=95)] = 75
     diskSpaceCleanForciblyRatio: Annotated[int, Field(ge=30, le=99)] = 85
     diskSpaceWarningLevelRatio: Annotated[int, Field(ge=35, le=99)] = 90
-    # With so much free a disk never counts as too full, whatever its ratio.
+    # With so much free a disk never counts as too full, whatever its ratio; 0: the ratio alone counts.
     diskSpaceEnoughFree: Annotated[int, BeforeValidator(_size(0, 1 << 50))] = 16 << 30
     cleanFileForciblyEnable: bool = True
     cleanResourceInterval: Annotated[int, BeforeValidator(_duration(100, 3_600_000))] = 10_000

@@ -9,8 +9,8 @@ sealed segments go, none that is not applied here or that a copy or an attached 
 
 Messages of the last ``fileReservedTime`` are kept.  Older segments go in the hours ``deleteWhen``, or at any time once the disk is used
 beyond ``diskMaxUsedSpaceRatio``; beyond ``diskSpaceCleanForciblyRatio`` the oldest go whatever their age; beyond
-``diskSpaceWarningLevelRatio`` the store takes no new messages.  The last two count only where less than ``diskSpaceEnoughFree`` is free: a
-large disk that others fill is no reason to throw messages away.
+``diskSpaceWarningLevelRatio`` the store takes no new messages.  The last two count only where less than ``diskSpaceEnoughFree`` is free (0:
+anywhere, as upstream): a large disk that others fill is no reason to throw messages away.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Expiry:
         settings, disk = self._settings, self._env.disk
         total, free = await disk.total_bytes(), await disk.free_bytes()
         self.used_percent = 100.0 * (1.0 - free / total) if total else 0.0
-        in_need = free < settings.diskSpaceEnoughFree
+        in_need = not settings.diskSpaceEnoughFree or free < settings.diskSpaceEnoughFree
         self._warn(in_need and self.used_percent > settings.diskSpaceWarningLevelRatio)
         if any(follower.has_stale_files for follower in self._hooks.followers):
             async with self._deleting:

@@ -32,6 +32,7 @@ TINY = StoreSettings(
     mappedFileSizeConsumeQueue=7 * 20,
     flushIntervalConsumeQueue=NEVER_MS,
     snapshot_interval_ms=NEVER_MS,
+    cleanResourceInterval=NEVER_MS,
     queue_tail_units=5,
     open_files_limit=4,
     store_host="10.1.2.3:7000",
@@ -89,6 +90,21 @@ def batch_of(topic: str, queue_id: int, bodies: Sequence[bytes], *, sequence: Se
     )
 
 
+class RigHead:
+    """Cuts the log's head as a lone node would."""
+
+    def __init__(self, log: Log, store: MessageStore) -> None:
+        self.log = log
+        self.store = store
+        self.limit: int | None = None
+
+    def head_limit(self) -> int:
+        return self.store.applied_index if self.limit is None else self.limit
+
+    async def truncate_head(self, upto_index: int) -> int:
+        return await self.log.trim(min(upto_index, self.head_limit()) + 1)
+
+
 class StoreRig:
     """One replica that is its own majority: ``append`` seals into the log, ``commit`` syncs and applies."""
 
@@ -96,6 +112,8 @@ class StoreRig:
         self.log = log
         self.store = store
         self.disk = disk
+        self.head = RigHead(log, store)
+        store.expire_with(self.head, lambda: 0)
         self.term = max(1, log.last.term)
 
     @classmethod

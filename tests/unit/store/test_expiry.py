@@ -1,0 +1,312 @@
+"""Expiry: which segments go and when, what follows the log's start, and that a crash anywhere leaves a store that starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dledger_wire.batch import BatchView
+from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError
+from store.expiry import HOUR_MS, Expired
+from store.log_view import entry_records
+from store.sequences import QueueKey
+from store.settings import StoreSettings
+from store.verify import verify_store
+from tests.unit.log.crash_disk import CrashDisk, PowerLost
+from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, run
+
+KEY = ("t", 0)
+START_MS = 1_700_000_000_000
+
+
+async def send(rig: StoreRig, first: int, upto: int, *, queue_id: int = 0, at_once: int = 4) -> None:
+    for number in range(first, upto, at_once):
+        bodies = [b"%d " % n + b"x" * 60 for n in range(number, min(number + at_once, upto))]
+        await rig.send(batch_of("t", queue_id, bodies))
+
+
+async def filled(disk: CrashDisk, clock: StepClock, count: int = 200, settings: StoreSettings = TINY) -> StoreRig:
+    rig = await StoreRig.open(disk, settings, clock=clock)
+    await rig.topic()
+    await send(rig, 0, count)
+    return rig
+
+
+async def numbers(rig: StoreRig, key: QueueKey = KEY) -> list[int]:
+    return [int(frame.body.split()[0]) for frame in await rig.read_all(key)]
+
+
+def queue_files(disk: CrashDisk) -> list[str]:
+    return sorted(path for path in disk.files if path.startswith("consumequeue/t/0/"))
+
+
+async def assert_follows(rig: StoreRig, sent: dict[QueueKey, int]) -> None:
+    """Each queue begins with its first message that is in the log, and has everything from there on."""
+    firsts: dict[QueueKey, int] = {}
+    for entry in await rig.entries():
+        for _pos, record in entry_records(entry):
+            if isinstance(record, BatchView):
+                firsts.setdefault((record.topic, record.queue_id), record.first_queue_offset)
+    for key, count in sent.items():
+        low, high = rig.store.reader.bounds(*key)
+        assert high >= count
+        assert low == firsts.get(key, high)
+        assert await numbers(rig, key) == list(range(low, high))
+
+
+def test_whole_segments_beyond_the_reserved_time_go_and_queues_follow() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        clock.now_ms += TINY.fileReservedTime // 2
+        await send(rig, 200, 300)
+        clock.now_ms += TINY.fileReservedTime // 2 + 60_000
+        segments = rig.log.segments
+        await rig.save()
+        before = len(queue_files(disk))
+        done = await rig.store.expiry.expire()
+        low, _high = rig.store.reader.bounds(*KEY)
+        # The segment in which message 200 lies is the first that is young enough.
+        assert 150 < low <= 200
+        assert done == Expired(len(segments) - len(rig.log.segments), rig.log.first_pos, rig.log.first_index, rig.log.first_pos)
+        assert rig.log.first_pos in [segment.start_pos for segment in segments]
+        assert len(queue_files(disk)) < before
+        assert queue_files(disk)[0].endswith(f"{low // 7 * 7 * 20:020d}")
+        await assert_follows(rig, {KEY: 300})
+        for offset in (0, low - 1):
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                await rig.store.read(*KEY, offset, max_bytes=1000)
+            assert (caught.value.min_offset, caught.value.max_offset) == (low, 300)
+        assert await rig.store.reader.offset_for_time(*KEY, 0) == low
+        assert (await rig.store.expiry.expire()).segments == 0
+        await rig.close()
+        assert [finding async for finding in verify_store(disk)] == []
+        rig = await StoreRig.open(disk, clock=clock)
+        assert rig.store.reader.bounds(*KEY) == (low, 300)
+        await assert_follows(rig, {KEY: 300})
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_next_offset() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await StoreRig.open(disk, clock=clock)
+        await rig.topic()
+        await send(rig, 0, 50, queue_id=1)
+        await send(rig, 0, 100)
+        await rig.store.expiry.expire(0)
+        assert rig.store.reader.bounds("t", 1) == (50, 50)
+        await send(rig, 50, 53, queue_id=1)
+        assert await numbers(rig, ("t", 1)) == [50, 51, 52]
+        await rig.close()
+        rig = await StoreRig.open(disk, clock=clock)
+        await send(rig, 53, 60, queue_id=1)
+        assert await numbers(rig, ("t", 1)) == list(range(50, 60))
+        await assert_follows(rig, {KEY: 100, ("t", 1): 60})
+        await rig.close()
+
+    run(scenario)
+
+
+def test_nothing_goes_that_is_not_applied_here_or_that_somebody_needs() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        third = rig.log.segments[2]
+        rig.head.limit = third.first_index + 1
+        await rig.store.expiry.expire(0)
+        assert rig.log.first_index == third.first_index
+        rig.head.limit = None
+        await rig.store.expiry.expire(0)
+        assert len(rig.log.segments) == 1
+        await rig.close()
+
+    run(scenario)
+
+
+def test_both_snapshots_on_disk_reach_behind_what_is_deleted() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        await rig.store.expiry.expire(0)
+        low = rig.store.reader.bounds(*KEY)[0]
+        contents = {path: bytes(content.current) for path, content in disk.files.items()}
+        spoilt = bytearray(contents["config/applied.json"])
+        spoilt[100] ^= 1
+        again = await StoreRig.open(CrashDisk(contents | {"config/applied.json": bytes(spoilt)}), clock=clock)
+        assert again.store.recovery.damaged_files
+        assert again.store.reader.bounds(*KEY) == (low, 200)
+        await assert_follows(again, {KEY: 200})
+        await again.close()
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_queue_file_made_anew_after_its_head_is_gone_has_fillers_and_stays_right() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        await rig.store.expiry.expire(0)
+        low = rig.store.reader.bounds(*KEY)[0]
+        await rig.close()
+        first = queue_files(disk)[0]
+        del disk.files[first]
+        rig = await StoreRig.open(disk, clock=clock)
+        assert rig.store.recovery.rebuilt_files == [disk.local_path(first)]
+        assert rig.store.reader.bounds(*KEY) == (low, 200)
+        await assert_follows(rig, {KEY: 200})
+        await rig.close()
+        assert [finding async for finding in verify_store(disk)] == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_power_lost_at_any_step_of_an_expiry_loses_nothing_that_is_left(seed: int) -> None:
+    async def scenario() -> None:
+        draw = random.Random(seed)
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        sent = {KEY: 0, ("t", 1): 0}
+        rig = await StoreRig.open(disk, clock=clock)
+        await rig.topic()
+        for _ in range(4):
+            first_pos = rig.log.first_pos
+            try:
+                for _ in range(draw.randint(1, 3)):
+                    for key in sent:
+                        count = draw.randint(0, 40)
+                        await send(rig, sent[key], sent[key] + count, queue_id=key[1], at_once=draw.randint(1, 6))
+                        sent[key] += count
+                disk.crash_after = disk.operations + draw.randint(1, 90)
+                for _ in range(2):
+                    rig.head.limit = draw.randint(0, rig.store.applied_index)
+                    await rig.store.expiry.expire(0)
+                    rig.head.limit = None
+                if draw.random() < 0.3:
+                    await rig.close()
+            except PowerLost:
+                pass
+            disk = disk.after_kill() if draw.random() < 0.2 else disk.after_power_loss(draw)
+            if draw.random() < 0.3:
+                disk.crash_after = draw.randint(1, 60)
+                with contextlib.suppress(PowerLost):
+                    await StoreRig.open(disk, clock=clock)
+                disk = disk.after_power_loss(draw)
+            rig = await StoreRig.open(disk, clock=clock)
+            assert rig.log.first_pos >= first_pos
+            assert rig.store.recovery.damaged_files == []
+            await assert_follows(rig, sent)
+        await rig.close()
+        assert [finding async for finding in verify_store(disk)] == []
+
+    run(scenario)
+
+
+class SizedDisk(CrashDisk):
+    """A disk that says how full it is."""
+
+    total, free = 1000 << 30, 900 << 30
+
+    async def total_bytes(self) -> int:
+        return self.total
+
+    async def free_bytes(self) -> int:
+        return self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A disk, an hour and an age, and what then happens: ``goes`` is which segments."""
+
+    used_percent: int
+    hour: int
+    old: bool
+    goes: str  # "none", "old", "all"
+    refuses: bool = False
+    enough_free: int = 0
+    utc_offset_h: int = 0
+    forcibly: bool = True
+
+
+CASES = (
+    Case(50, 12, True, "none"),
+    Case(50, 4, True, "all"),
+    Case(50, 4, False, "none"),
+    Case(50, 16, True, "all"),
+    Case(50, 1, True, "all", utc_offset_h=3),
+    Case(50, 4, True, "none", utc_offset_h=3),
+    Case(75, 12, True, "none"),
+    Case(76, 12, True, "all"),
+    Case(76, 12, False, "none"),
+    Case(85, 12, False, "none"),
+    Case(86, 12, False, "all"),
+    Case(86, 12, False, "none", forcibly=False),
+    Case(86, 12, False, "none", enough_free=100 << 30),
+    Case(86, 12, True, "all", enough_free=100 << 30),
+    Case(86, 12, False, "all", enough_free=200 << 30),
+    Case(91, 12, False, "all", refuses=True),
+    Case(91, 12, False, "none", enough_free=50 << 30),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_hours_and_ratios_decide_what_goes(case: Case) -> None:
+    async def scenario() -> None:
+        disk, clock = SizedDisk(), StepClock(START_MS - START_MS % (24 * HOUR_MS) + case.hour * HOUR_MS)
+        disk.free = disk.total * (100 - case.used_percent) // 100
+        settings = replace(TINY, deleteWhen="04;16", diskSpaceEnoughFree=case.enough_free, cleanFileForciblyEnable=case.forcibly)
+        rig = await filled(disk, clock, settings=settings)
+        rig.store.expiry._utc_offset_ms = lambda: case.utc_offset_h * HOUR_MS
+        if case.old:
+            clock.now_ms += 48 * HOUR_MS + 1000
+        segments = len(rig.log.segments)
+        await rig.store.expiry._round()
+        assert (len(rig.log.segments) < segments) == (case.goes == "all")
+        if case.goes == "all":
+            assert len(rig.log.segments) == max(1, segments - settings.deleteFileBatchMax)
+        assert rig.store.refuses_messages == case.refuses
+        if case.refuses:
+            with pytest.raises(ReadOnlyError, match="diskSpaceWarningLevelRatio"):
+                rig.store.prepare(batch_of("t", 0, [b"x"]))
+            disk.free = disk.total
+            await rig.store.expiry._round()
+            await send(rig, 200, 201)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_reads_that_run_while_the_head_is_deleted_get_messages_or_the_range() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock, 400)
+        outcomes = {"read": 0, "gone": 0}
+
+        async def reader(offset: int) -> None:
+            try:
+                chunk = await rig.store.read(*KEY, offset, max_bytes=300)
+            except OffsetOutOfRangeError as error:
+                outcomes["gone"] += 1
+                low = error.min_offset
+            else:
+                outcomes["read"] += 1
+                low = rig.store.reader.bounds(*KEY)[0] if chunk.first_offset < offset else 0
+            assert low <= 400
+
+        async def readers() -> None:
+            for offset in range(0, 400, 3):
+                await asyncio.gather(reader(offset), reader(399 - offset))
+
+        await asyncio.gather(rig.store.expiry.expire(0, 3), readers(), readers())
+        await asyncio.gather(rig.store.expiry.expire(0), readers())
+        assert min(outcomes.values()) > 50
+        await rig.close()
+
+    run(scenario)
