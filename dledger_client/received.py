@@ -83,10 +83,10 @@ class Chunk:
         self.next_offset = upto
         self.__dict__.pop("columns", None)
 
-    def messages(self) -> list[ReceivedMessage]:
+    def messages(self, kind: type[ReceivedMessage] | None = None) -> list[ReceivedMessage]:
         """Every message of the chunk, in order.  CorruptFrameError when bytes in it are no message."""
-        rows = _Rows(self)
-        return [ReceivedMessage(rows, row) for row in range(len(self.sizes))]
+        rows, kind = _Rows(self), kind or ReceivedMessage
+        return [kind(rows, row) for row in range(len(self.sizes))]
 
 
 class _Rows:
@@ -202,6 +202,16 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         place = f"{self.topic}/{self.queue_id}@{self.queue_offset}"
         return f"ReceivedMessage({place}, {self.body[:32]!r}{'...' if len(self.body) > 32 else ''})"
+
+
+class RetriedMessage(ReceivedMessage):
+    """One out of a group's retry topic, as its listeners see it: with the topic it was sent to first."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self.properties.get("RETRY_TOPIC") or self._rows.chunk.topic
 
 
 def decode_chunk(

@@ -50,13 +50,14 @@ class Source:
 class Replicas:
     """Fetches for one consumer, on its loop."""
 
-    def __init__(self, router: Router, read_from: str, replica: str | None) -> None:
+    def __init__(self, router: Router, read_from: str, replica: str | None, *, idle_streams: int = IDLE_STREAMS) -> None:
         if read_from not in READ_FROM:
             raise InvalidArgumentError(f"read_from {read_from!r}: expected one of {', '.join(READ_FROM)}")
         self._router = router
         self._read_from = read_from
         self._replica = replica
         self._idle: dict[str, list[ByteStream]] = {}
+        self._idle_streams = idle_streams
         self._next_id = 1
         self._turn = router.random.randrange(0, 1 << 16)
 
@@ -159,7 +160,7 @@ class Replicas:
 
     async def _give_back(self, address: str, stream: ByteStream, *, whole: bool) -> None:
         idle = self._idle.setdefault(address, [])
-        if whole and len(idle) < IDLE_STREAMS:
+        if whole and len(idle) < self._idle_streams:
             idle.append(stream)
             return
         closing = asyncio.ensure_future(stream.close())

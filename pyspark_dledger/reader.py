@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dledger_client import PullConsumer
-from dledger_client.aio.consumer import parse_tags
+from dledger_client.subscription import parse_tags
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger import cluster
 from pyspark_dledger.options import ReadOptions

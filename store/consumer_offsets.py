@@ -3,7 +3,8 @@
 Owns the rules and RocketMQ's shape of config/consumerOffset.json (``TOPIC@GROUP`` -> queue -> offset), with a second table of the
 generations.  An offset is the next message to read.  A commit never takes a group back: answers of a slow consumer come late; going back
 is a reset, which says so and begins a new generation of the position: commits that name an older one are refused, so that no consumer
-undoes a reset it has not heard of.  A queue that is locked takes commits of its owner only (``queue_locks.py``).
+undoes a reset it has not heard of, nor commits into a topic made anew under the name it knows.  A queue that is locked takes commits of
+its owner only (``queue_locks.py``).
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class Position:
 
 
 class ConsumerOffsets:
-    """The positions of every group.  Implements ``group_state.Section``; ``topic_exists`` asks the topics' section, ``locked`` the locks'
-    for the epoch of (group, topic, queue), 0 for none."""
+    """The positions of every group.  Implements ``group_state.Section``; ``created_pos`` asks the topics' section where in the log a
+    topic was made (None: there is none), ``locked`` the locks' for the epoch of (group, topic, queue), 0 for none."""
 
     file_name = "consumerOffset.json"
 
-    def __init__(self, topic_exists: Callable[[str], bool], locked: Callable[[str, str, int], int] = lambda *_: 0) -> None:
-        self._topic_exists = topic_exists
+    def __init__(self, created_pos: Callable[[str], int | None], locked: Callable[[str, str, int], int] = lambda *_: 0) -> None:
+        self._created_pos = created_pos
         self._locked = locked
         self.on_reset: Callable[[str, str, int], None] | None = None  # told of every queue that a group was taken elsewhere in
         self._offsets: dict[GroupTopic, dict[int, int]] = {}
@@ -63,8 +64,8 @@ class ConsumerOffsets:
         return self._offsets.get((group, topic), {}).get(queue_id)
 
     def generation(self, group: str, topic: str, queue_id: int) -> int:
-        """Where in the log the position was last reset; 0 for one that never was."""
-        return self._generations.get((group, topic), {}).get(queue_id, 0)
+        """Where in the log the position was last reset, or else the topic was made."""
+        return self._generations.get((group, topic), {}).get(queue_id) or self._created_pos(topic) or 0
 
     def reset_version(self, group: str) -> int:
         """Grows with every reset of any position of the group."""
@@ -115,7 +116,7 @@ class ConsumerOffsets:
     def _checked(self, arguments: dict[str, Any]) -> tuple[str, list[Position]]:
         group, positions = check_offsets(arguments)
         for each in positions:
-            if not self._topic_exists(each.topic):
+            if self._created_pos(each.topic) is None:
                 raise TopicNotFoundError(f"topic {each.topic!r} does not exist", topic=each.topic)
         return group, positions
 

@@ -65,7 +65,9 @@ class MessageStore:
         self._env = env
         self._role_changed = role_changed
         self.queue_locks = QueueLocks(lambda name, queue_id: (topic := self.topics.get(name)) is not None and queue_id < topic.read_queues)
-        self.consumer_offsets = ConsumerOffsets(lambda name: self.topics.get(name) is not None, self.queue_locks.epoch)
+        self.consumer_offsets = ConsumerOffsets(
+            lambda name: topic.created_pos if (topic := self.topics.get(name)) is not None else None, self.queue_locks.epoch
+        )
         self.delays = DelayOffsets()
         self.subscription_groups = SubscriptionGroups()
         self.send_backs = SendBacks(self.consumer_offsets.position)

@@ -12,6 +12,7 @@ from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas, Source, lag_or_error
 from dledger_client.retry import PauseDrawn
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_client.subscription import parse_tags
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
@@ -23,16 +24,6 @@ COMMIT = "/dledger.v1.Broker/CommitOffsets"
 POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 NO_TIME = -1
 ANSWER_BYTES = 64 << 20  # of one request of a long read
-
-
-def parse_tags(expression: str) -> list[str]:
-    """The tags of ``a || b``; empty for ``*``, which means all.  InvalidArgumentError for anything else."""
-    if expression.strip() in ("", "*"):
-        return []
-    tags = [tag.strip() for tag in expression.split("||")]
-    if not all(tags):
-        raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *")
-    return list(dict.fromkeys(tags))
 
 
 class PullConsumer:

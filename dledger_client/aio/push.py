@@ -1,0 +1,144 @@
+"""The push consumer for asyncio: messages are given to a listener, queues are shared with the other members of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from dledger_client.listener import Listener
+from dledger_client.local import surroundings
+from dledger_client.local_offsets import OffsetFile
+from dledger_client.membership import Profile
+from dledger_client.positions import GroupPositions, LocalPositions, Positions
+from dledger_client.push_engine import PushEngine
+from dledger_client.push_options import PushOptions
+from dledger_client.replicas import Replicas
+from dledger_client.router import Router, parse_bootstrap
+from dledger_client.runners import Runner, TaskRunner
+from dledger_client.subscription import Subscription
+from dledger_wire.allocation import MessageQueue
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import check_group, check_topic, retry_topic
+from dledger_wire.rpc import Network
+
+IDLE_STREAMS = 64  # every queue polls on one of its own
+
+
+class PushConsumer:
+    """Gives messages to ``listener(messages, context)``, a function or coroutine function that answers ``Action.COMMIT`` when they are
+    consumed.  Anything else, an exception too, and they come again: after a delay that grows (through the group's retry topic, dead
+    letters in the end), or, orderly, here and in order after ``suspend_current_queue_time_ms``.
+
+    ``orderly``: one queue's messages one batch at a time, by one consumer of the group at a time.  ``broadcast``: every consumer gets
+    everything; positions are kept in a file under ``offset_folder``.  ``consume_from_where``: first (default), last, or timestamp (with
+    ``consume_timestamp`` in ms), for queues the group has not read yet.  ``consume_message_batch_max_size``: messages a call at most.
+    ``consume_threads``: calls at once.  ``pull_threshold_for_queue`` and ``pull_threshold_size_for_queue``: messages and bytes fetched
+    ahead of a queue's listeners, ``consume_concurrently_max_span``: how far the newest may be from the oldest unfinished one.
+    ``max_reconsume_times``: attempts before the dead letters (-1: the group's setting; orderly: no limit).  ``allocate_strategy``: AVG,
+    AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY (with ``allocate_options``), or a function of
+    ``dledger_wire.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        listener: Listener | None = None,
+        *,
+        read_from: str = "leader",
+        client_id: str = "",
+        timeout_ms: int = 10_000,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        runner: Callable[[Listener, int], Runner] = TaskRunner,
+        **options: Any,
+    ) -> None:
+        parse_bootstrap(bootstrap)
+        self.group = check_group(group)
+        self.listener = listener
+        self.options = PushOptions(**options)
+        if self.options.orderly and not self.options.broadcast and read_from != "leader":
+            raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
+        self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
+        self._around = surroundings(bootstrap, network, clock, random)
+        self._make_runner = runner
+        self._subscriptions: dict[str, Subscription] = {}
+        self._router = Router(bootstrap, self._around.network, self._around.clock, self._around.random)
+        self._replicas = Replicas(self._router, read_from, None, idle_streams=IDLE_STREAMS)
+        self._engine: PushEngine | None = None
+        self._file: OffsetFile | None = None
+        self._started = self._ended = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.shutdown()
+
+    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
+        """Before ``start``: consume this topic too; ``expression`` is ``tag || tag`` or ``*``, ``sql`` an SQL92 filter of properties."""
+        if self._started:
+            raise InvalidArgumentError("subscribe before the consumer is started")
+        self._subscriptions[check_topic(topic)] = Subscription(expression, sql)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in the group; drawn at the start unless given."""
+        return self._client_id
+
+    async def start(self) -> None:
+        """Join the group and begin.  InvalidArgumentError without listener or subscription, UnreachableError when no node answers."""
+        if self._started:
+            return
+        if self.listener is None or not self._subscriptions:
+            raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
+        await self._router.ensure_groups(self._router.clock.monotonic_ms() + self._timeout_ms)
+        self._started = True
+        subscriptions, positions = self._subscriptions, self._open_positions()
+        if not self.options.broadcast:
+            subscriptions = subscriptions | {retry_topic(self.group): Subscription()}
+        profile = Profile(
+            self.group,
+            self._client_id,
+            f"{self._around.random.getrandbits(64):016x}",
+            {topic: subscription.text for topic, subscription in subscriptions.items()},
+            self.options.broadcast,
+            self.options.orderly,
+            self.options.strategy_name,
+        )
+        runner = self._make_runner(self.listener, self.options.consume_threads)
+        self._engine = PushEngine(self._router, self._replicas, profile, self.options, subscriptions, positions, runner)
+        self._engine.start()
+
+    def _open_positions(self) -> Positions:
+        around = self._around
+        address = around.address.rpartition(":")[0]
+        if self.options.broadcast:
+            self._file = OffsetFile(self.options.offset_folder, address, self.group, self._client_id)
+            self._client_id = self._file.client_id
+            return LocalPositions(self._router, self._file, self.options)
+        self._client_id = self._client_id or f"{address}@{around.process_id}@{around.random.getrandbits(32):08x}"
+        return GroupPositions(self._router, self.group, self.options)
+
+    def assigned(self) -> list[MessageQueue]:
+        """The queues that are consumed here now."""
+        queues = self._engine.queues if self._engine is not None else {}
+        return sorted(queue for queue, mine in queues.items() if mine.buffer is not None and mine.over is None)
+
+    async def shutdown(self) -> None:
+        """Wait for listeners at work (``await_termination_ms`` at most), commit, give everything back, leave.  Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._file is not None:
+            self._file.close()
+        await self._replicas.close()
+        await self._router.close()
+
+    close = shutdown

@@ -1,0 +1,111 @@
+"""Push consumers on machines of their own beside a cluster in virtual time, and what their listeners saw."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from dledger_client.aio import Action, ConsumeContext, Message, PushConsumer
+from dledger_client.received import ReceivedMessage
+from tests.sim.clock import SimClock
+from tests.sim.loop import Process
+from tests.unit.client.sim_rig import Rig
+
+
+@dataclass(slots=True)
+class Seen:
+    """One message in a listener."""
+
+    at_s: float
+    member: str
+    queue_id: int
+    epoch: int
+    body: bytes
+    topic: str
+
+
+@dataclass(slots=True)
+class Member:
+    """A consumer and its machine."""
+
+    name: str
+    process: Process
+    consumer: PushConsumer
+    seen: list[Seen] = field(default_factory=list)
+
+
+class Group:
+    """Members of one consumer group.  ``pause_s``: how long a listener takes."""
+
+    def __init__(self, rig: Rig, topic: str = "t", **options: Any) -> None:
+        self.rig, self.topic, self.options = rig, topic, options
+        self.members: dict[str, Member] = {}
+        self.seen: list[Seen] = []
+        self.pause_s = 0.0
+        self.answers: list[object] = []  # what the next calls answer, before they go back to COMMIT
+
+    def add(self, name: str, **more: Any) -> Member:
+        """A member that is not started yet."""
+        rig = self.rig
+        process, network = rig.cluster.new_client(f"10.0.2.{len(self.members) + 1}")
+
+        async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> object:
+            now_s = rig.cluster.loop.now_s
+            for message in messages:
+                self.seen.append(Seen(now_s, name, context.queue_id, context.epoch, message.body, message.topic))
+                member.seen.append(self.seen[-1])
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
+            return self.answers.pop(0) if self.answers else Action.COMMIT
+
+        consumer = PushConsumer(
+            rig.cluster.bootstrap,
+            "g",
+            listener,
+            client_id=name,
+            network=network,
+            clock=SimClock(rig.cluster.loop),
+            random=random.Random(name),
+            **(self.options | more),
+        )
+        consumer.subscribe(self.topic)
+        member = self.members[name] = Member(name, process, consumer)
+        return member
+
+    async def start(self, *names: str, **more: Any) -> None:
+        for name in names:
+            member = self.members.get(name) or self.add(name, **more)
+            await self.rig.cluster.loop.spawn(member.process, member.consumer.start(), name)
+
+    async def stop(self, *names: str) -> None:
+        for name in names or list(self.members):
+            member = self.members.pop(name)
+            if member.process.alive:
+                await self.rig.cluster.loop.spawn(member.process, member.consumer.shutdown(), name)
+
+    def kill(self, name: str, *, silent: bool = False) -> None:
+        member = self.members.pop(name)
+        self.rig.cluster.loop.kill(member.process, member)
+        self.rig.cluster.net.process_died(member.process, silent=silent)
+
+    def share(self, name: str) -> list[int]:
+        return [queue.queue_id for queue in self.members[name].consumer.assigned() if queue.topic == self.topic]
+
+    @property
+    def shares(self) -> dict[str, list[int]]:
+        return {name: self.share(name) for name in self.members}
+
+    def bodies(self) -> list[bytes]:
+        return [each.body for each in self.seen]
+
+
+async def send(rig: Rig, count: int, queues: int = 1, first: int = 0, **message: Any) -> None:
+    """Numbered messages, round the queues."""
+    async with rig.producer() as producer:
+        futures = [
+            producer.send_async(Message("t", b"%d" % number, **message), queue_id=number % queues) for number in range(first, first + count)
+        ]
+        await producer.flush()
+        assert all(future.exception() is None for future in futures)

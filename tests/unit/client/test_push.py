@@ -1,0 +1,333 @@
+"""Push consumers against real nodes in virtual time: sharing, positions, retries, resets, broadcast."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dledger_client.aio import Action
+from dledger_wire.errors import BusyError, InvalidArgumentError
+from tests.unit.client.push_rig import Group, send
+from tests.unit.client.sim_rig import Rig, until
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        group = Group(rig)
+        await send(rig, 400, 4)
+        await group.start("a")
+        await until(lambda: len(group.seen) >= 400)
+        assert sorted(group.bodies()) == sorted(numbers(400))
+        assert group.share("a") == [0, 1, 2, 3]
+        joined_s = rig.cluster.loop.now_s
+        await group.start("b")
+        await until(lambda: group.shares == {"a": [0, 1], "b": [2, 3]})
+        assert rig.cluster.loop.now_s - joined_s < 1.0
+        await send(rig, 400, 4, first=400)
+        await until(lambda: len(group.seen) >= 800)
+        await group.stop()
+        assert sorted(group.bodies()) == sorted(numbers(800))
+
+    Rig().run(scenario)
+
+
+def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=6)
+        group = Group(rig)
+        await group.start("a", "b", "c")
+        await until(lambda: group.shares == {"a": [0, 1], "b": [2, 3], "c": [4, 5]})
+        left_s = rig.cluster.loop.now_s
+        await group.stop("b")
+        await until(lambda: group.shares == {"a": [0, 1, 2], "c": [3, 4, 5]})
+        assert rig.cluster.loop.now_s - left_s < 1.0
+        killed_s = rig.cluster.loop.now_s
+        group.kill("a")
+        await until(lambda: group.shares == {"c": [0, 1, 2, 3, 4, 5]})
+        assert rig.cluster.loop.now_s - killed_s < 1.0
+        await group.start("d")
+        await until(lambda: len(group.share("d")) == 3)
+        died_s = rig.cluster.loop.now_s
+        group.kill("d", silent=True)
+        await until(lambda: group.shares == {"c": [0, 1, 2, 3, 4, 5]})
+        assert rig.cluster.loop.now_s - died_s < 1.7
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_planned_handover_gives_no_message_twice() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        group = Group(rig)
+        group.pause_s = 0.03
+        await send(rig, 600, 4)
+        await group.start("a")
+        await until(lambda: len(group.seen) > 50)
+        await group.start("b")
+        await until(lambda: len(group.seen) > 250)
+        await group.stop("a")
+        await until(lambda: len(group.seen) >= 600)
+        await group.stop()
+        assert sorted(group.bodies()) == sorted(numbers(600))
+
+    Rig().run(scenario)
+
+
+def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a_kill() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        group.pause_s = 0.02
+        await send(rig, 500, 2)
+        await group.start("a")
+        await asyncio.sleep(0.25)
+        group.kill("a")
+        await group.start("b")
+        await until(lambda: set(group.bodies()) >= set(numbers(500)))
+        await group.stop()
+        again = Group(rig)
+        await again.start("c")
+        await asyncio.sleep(2)
+        assert again.bodies() == []
+        await again.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_failover_moves_no_queue_and_loses_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        group = Group(rig)
+        await group.start("a", "b")
+        await until(lambda: group.shares == {"a": [0, 1], "b": [2, 3]})
+        await send(rig, 100, 4)
+        await until(lambda: len(group.seen) == 100)
+        rig.cluster.kill(rig.master)
+        await send(rig, 100, 4, first=100)
+        await until(lambda: len(group.seen) >= 200)
+        await asyncio.sleep(2)
+        assert group.shares == {"a": [0, 1], "b": [2, 3]}
+        assert sorted(group.bodies()) == sorted(numbers(200))
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("answer", [Action.RECONSUME_LATER, None, "nonsense"])
+def test_what_a_listener_does_not_commit_comes_again_under_its_own_topic(answer: object) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        group.answers = [answer]
+        await send(rig, 3)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 4)
+        again = group.seen[-1]
+        assert (again.body, again.topic) == (group.seen[0].body, "t")
+        assert again.at_s - group.seen[0].at_s >= 10  # the third delay level, as upstream
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        group.answers = [Action.RECONSUME_LATER, Action.RECONSUME_LATER]
+        group.pause_s = 0.5
+        await send(rig, 1)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 1)
+        for node_id in rig.cluster.hosts:  # nobody is there to send it back to
+            rig.cluster.net.cut(group.members["a"].process.host, rig.cluster.hosts[node_id].ip)
+        await until(lambda: len(group.seen) == 2)
+        assert group.bodies() == [b"0", b"0"]
+        rig.cluster.net.heal_all()
+        await until(lambda: len(group.seen) == 3)
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_running_consumers_follow_a_reset() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        await send(rig, 200, 2)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 200)
+        async with rig.consumer("g") as operator:
+            await operator.commit({("t", 0): 90, ("t", 1): 95}, reset=True)
+        reset_s = rig.cluster.loop.now_s
+        await until(lambda: len(group.seen) == 215)
+        assert rig.cluster.loop.now_s - reset_s < 1.0
+        await asyncio.sleep(2)
+        assert sorted(group.bodies()[200:]) == sorted(numbers(20, 180)[0::2] + numbers(10, 190)[1::2])
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_late_commit_does_not_undo_a_reset() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, persist_offset_interval_ms=5000)
+        await send(rig, 100)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 100)
+        for host in rig.cluster.hosts.values():  # it hears nothing of the reset
+            rig.cluster.net.cut(host.ip, group.members["a"].process.host)
+        async with rig.consumer("g") as operator:
+            await operator.commit({("t", 0): 40}, reset=True)
+            rig.cluster.net.heal_all()
+            await until(lambda: len(group.seen) == 160)
+            await group.stop()
+            assert (await operator.committed("t"))["g0", 0] == 100
+
+    Rig().run(scenario)
+
+
+def test_where_a_new_group_begins() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 10)
+        await asyncio.sleep(1)
+        middle_ms = rig.cluster.hosts[rig.master].clock.wall_ms()
+        await asyncio.sleep(1)
+        await send(rig, 10, first=10)
+        last = Group(rig, consume_from_where="last")
+        await last.start("a")
+        await until(lambda: last.share("a") == [0])
+        await asyncio.sleep(0.5)
+        await send(rig, 10, first=20)
+        await until(lambda: len(last.seen) == 10)
+        assert last.bodies() == numbers(10, 20)
+        await last.stop()
+        async with rig.consumer("g") as operator:
+            assert (await operator.committed("t"))["g0", 0] == 30
+        since = Group(rig, consume_from_where="timestamp", consume_timestamp=middle_ms)
+        since.members["b"] = since.add("b")
+        since.members["b"].consumer.group = "other"
+        await since.start("b")
+        await until(lambda: len(since.seen) == 20)
+        assert sorted(since.bodies()) == sorted(numbers(20, 10))
+        await since.stop()
+
+    Rig().run(scenario)
+
+
+def test_queues_added_later_are_read_from_their_start() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: group.share("a") == [0])
+        async with rig.admin() as admin:
+            await admin.update_topic("t", read_queues=2, write_queues=2)
+        await asyncio.sleep(0.2)  # every replica has heard of it
+        await send(rig, 10, 2)
+        await until(lambda: len(group.seen) == 10)
+        assert group.share("a") == [0, 1]
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_topic_made_anew_is_read_from_its_start() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        await send(rig, 50)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 50)
+        async with rig.admin() as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+        await send(rig, 10, first=100)
+        await until(lambda: len(group.seen) == 60)
+        assert sorted(group.bodies()[50:]) == numbers(10, 100)
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_flow_limits_hold_back_reading() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 300, properties={"n": "1"})
+        group = Group(rig, pull_threshold_for_queue=20, consume_threads=2, pull_batch_size=8)
+        group.pause_s = 0.01
+        await group.start("a")
+        engine = group.members["a"].consumer._engine
+        assert engine is not None
+        most = 0
+        while len(group.seen) < 300:
+            for queue in engine.queues.values():
+                most = max(most, queue.buffer.count if queue.buffer is not None else 0)
+            await asyncio.sleep(0.005)
+        assert 8 < most <= 20
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_tags_and_batches() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 10, tags="odd")
+        await send(rig, 10, first=10, tags="even")
+        group = Group(rig, consume_message_batch_max_size=4)
+        group.add("a").consumer.subscribe("t", "even")
+        await group.start("a")
+        await until(lambda: len(group.seen) == 10)
+        assert group.bodies() == numbers(10, 10)
+        assert len({each.at_s for each in group.seen}) <= 10
+        await group.stop()
+        async with rig.consumer("g") as operator:
+            assert (await operator.committed("t"))["g0", 0] == 20
+
+    Rig().run(scenario)
+
+
+def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig, broadcast=True, offset_folder=str(tmp_path))
+        await send(rig, 20, 2)
+        await group.start("a", "b")
+        await until(lambda: len(group.seen) == 40)
+        assert sorted(each.body for each in group.members["a"].seen) == sorted(numbers(20))
+        await group.stop()
+        await send(rig, 4, 2, first=20)
+        again = Group(rig, broadcast=True, offset_folder=str(tmp_path))
+        await again.start("a")
+        await until(lambda: len(again.seen) == 4)
+        assert sorted(again.bodies()) == numbers(4, 20)
+        other = Group(rig, broadcast=True, offset_folder=str(tmp_path))
+        with pytest.raises(BusyError, match="uses the offset file of a"):
+            await other.start("a")
+        await again.stop()
+
+    Rig().run(scenario)
+
+
+def test_mistakes_are_told_at_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        for options in ({"consume_threads": 0}, {"consume_from_where": "middle"}, {"allocate_strategy": "BY_WEATHER"}):
+            with pytest.raises(InvalidArgumentError):
+                Group(rig, **options).add("a")
+        consumer = Group(rig).add("a").consumer
+        consumer.listener = None
+        with pytest.raises(InvalidArgumentError, match="needs a listener"):
+            await consumer.start()
+
+    Rig().run(scenario)
