@@ -145,6 +145,7 @@ class StoreConfig(_Model):
     mappedFileSizeCommitLog: Annotated[int, BeforeValidator(_size(1 << 16, 2 << 30))] = 1 << 30
     mappedFileSizeConsumeQueue: Annotated[int, BeforeValidator(_size(20, 1 << 30))] = 300_000 * 20
     flushIntervalCommitLog: Annotated[int, BeforeValidator(_duration(1, 60_000))] = 500
+    syncFlushTimeout: Annotated[int, BeforeValidator(_duration(10, 600_000))] = 1_000
     flushIntervalConsumeQueue: Annotated[int, BeforeValidator(_duration(1, 600_000))] = 1_000
     maxMessageSize: Annotated[int, BeforeValidator(_size(1, 64 << 20))] = 4 << 20
     fileReservedTime: Annotated[int, BeforeValidator(_duration(_HOUR_MS, 3650 * _DAY_MS, "h"))] = 48 * _HOUR_MS

@@ -37,6 +37,7 @@ from dledger_wire.errors import (
     UnreachableError,
 )
 from dledger_wire.rpc import ByteStream
+from dledger_wire.status import SendStatus
 
 if TYPE_CHECKING:
     from dledger_client.engine import ProducerEngine
@@ -77,6 +78,7 @@ class GroupLink:
         self._attempt = 0
         self._failed_address, self._failed_term = "", 0
         self._problem: DledgerError | None = None
+        self._waiting_for = ""  # the send status that tells what the oldest request waits for
         self._flush_all = False
         self._heard_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -279,6 +281,9 @@ class GroupLink:
     async def _read(self, stream: ByteStream, address: str) -> None:
         while (message := await stream.read()) is not None:
             response = parse(broker_pb2.ProduceResponse, message, address)
+            if response.waiting_for:
+                self._waiting_for = response.waiting_for
+                continue
             self._heard_ms = self._engine.router.clock.monotonic_ms()
             batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
             if not batches or len(batches) != len(response.results):
@@ -290,7 +295,7 @@ class GroupLink:
                 problem = self._answered(batch, result) or problem
             if problem is not None:
                 raise problem
-            self._attempt, self._failed_address, self._problem = 0, "", None
+            self._attempt, self._failed_address, self._problem, self._waiting_for = 0, "", None, ""
             self._wake.set()
 
     def _answered(self, batch: Batch, result: broker_pb2.BatchResult) -> DledgerError | None:
@@ -329,7 +334,8 @@ class GroupLink:
                 if not batch.told and (now_ms >= batch.deadline_ms or tried_enough):
                     batch.told = True
                     when = f"after {batch.attempts} attempts" if tried_enough else "in time"
-                    batch.outcome.fail(DeadlineExceededError(f"{lane.topic}: not acknowledged {when}; it may be stored ({self._why()})"))
+                    text = f"{lane.topic}: not acknowledged {when}; it may be stored ({self._why()})"
+                    batch.outcome.fail(DeadlineExceededError(text, send_status=self._status()))
             for batch in self._engine.expire(lane, now_ms):
                 batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; nothing was stored ({self._why()})"))
 
@@ -338,6 +344,11 @@ class GroupLink:
         for lane in self._lanes:
             for batch in self._engine.expire(lane, NEVER_MS):
                 batch.outcome.fail(error)
+
+    def _status(self) -> str:
+        if isinstance(self._problem, NotLeaderError) and not self._problem.leader_address:
+            return SendStatus.SLAVE_NOT_AVAILABLE.value  # nobody leads: no majority is there
+        return self._waiting_for
 
     def _why(self) -> str:
         return self._problem.message if self._problem is not None else f"group {self.group} is slow"

@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dledger_wire.status import SendStatus
+
 
 class DledgerError(Exception):
     """Base of all operating errors.  ``details`` travels over the wire as string pairs."""
@@ -101,6 +103,12 @@ class UnreachableError(DledgerError):
 class DeadlineExceededError(DledgerError):
     code = "DEADLINE_EXCEEDED"
     outcome_unknown = True
+
+    @property
+    def send_status(self) -> SendStatus | None:
+        """What kept a message from being acknowledged, as far as its producer was told; docs/semantics.md says what it means."""
+        status = self.details.get("send_status")
+        return SendStatus(status) if status in SendStatus.__members__ else None
 
 
 class NotSentError(DledgerError):

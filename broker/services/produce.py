@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from broker.services.face import ServiceFace
+from broker.services.send_status import waiting_for
 from dledger.core.types import EntryId
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
@@ -75,6 +76,7 @@ class _Lane:
         self._arrived = asyncio.Event()
         self._left = asyncio.Event()
         self._finished = False
+        self._timeout_s = face.settings.cluster.store.syncFlushTimeout / 1000
 
     @property
     def is_full(self) -> bool:
@@ -120,7 +122,9 @@ class _Lane:
                     await self._arrived.wait()
                 pending = self._pending[0]
                 if pending.committed is not None:
-                    await _settle(pending, pending.committed)
+                    while not await _settle(pending, pending.committed, self._timeout_s):
+                        waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._face).value)
+                        await self._stream.write(waiting.SerializeToString())
                 await self._stream.write(_response(pending))
                 self._pending.popleft()
                 self._bytes -= pending.size_bytes
@@ -133,15 +137,18 @@ class _Lane:
                     pending.committed.add_done_callback(_forget)
 
 
-async def _settle(pending: _Pending, committed: asyncio.Future[EntryId]) -> None:
+async def _settle(pending: _Pending, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:
+    """Wait for the log's decision; False when there is none in time."""
     if not committed.done():
-        await asyncio.wait([committed])  # not the future itself: a stream that breaks must not call the write back
+        # Not for the future itself: a stream that breaks must not call the write back.
+        await asyncio.wait([committed], timeout=timeout_s)
+        if not committed.done():
+            return False
     error = committed.exception()
-    if error is None:
-        return
-    if not isinstance(error, DledgerError):
+    if error is not None and not isinstance(error, DledgerError):
         raise error
     pending.refusal = error
+    return True
 
 
 def _forget(committed: asyncio.Future[EntryId]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dledger_client import by_hash, by_random
-from dledger_client.aio import Message
+from dledger_client.aio import Message, SendStatus
 from dledger_client.engine import ProducerEngine
 from dledger_client.faults import FAILED_MS, LatencyFaults
 from dledger_client.lanes import Lane
@@ -199,3 +199,31 @@ def add_group(engine: ProducerEngine, name: str) -> None:
     found = engine.router._topics["t"][0]
     lanes = [*engine._lanes_of_topic(found), engine._lanes_of_topic(type(found)("t", name, 8, 8, 6, ""))[7]]
     engine._topics["t"] = TopicLanes(lanes, 1, engine.faults)
+
+
+@pytest.mark.parametrize("slow", ["followers", "all", "nobody there"])
+def test_a_message_that_is_not_acknowledged_says_what_it_waited_for(slow: str) -> None:
+    """docs/semantics.md, row P3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(sendMsgTimeout=4000) as producer, rig.consumer() as consumer:
+            assert (await producer.send(Message("t", b"first"))).status is SendStatus.SEND_OK
+            disks = {"followers": rig.followers, "all": list(rig.cluster.hosts)}.get(slow, [])
+            for node_id in disks:
+                rig.cluster.hosts[node_id].disk.settings.sync_s = 6.0
+            if slow == "nobody there":
+                for node_id in rig.followers:
+                    rig.cluster.kill(node_id)
+            with pytest.raises(DeadlineExceededError, match="it may be stored") as caught:
+                await producer.send(Message("t", b"slow"))
+            expected = {"followers": SendStatus.FLUSH_SLAVE_TIMEOUT, "all": SendStatus.FLUSH_DISK_TIMEOUT}
+            assert caught.value.send_status is expected.get(slow, SendStatus.SLAVE_NOT_AVAILABLE)
+            for node_id, host in rig.cluster.hosts.items():
+                host.disk.settings.sync_s = 0.001
+                rig.cluster.ensure_running(node_id)
+            await asyncio.sleep(8)
+            assert (await producer.send(Message("t", b"last"))).queue_offset == 2  # what was unknown is stored in its place, once
+            assert await bodies(consumer) == [b"first", b"slow", b"last"]
+
+    Rig().run(scenario)
