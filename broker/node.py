@@ -17,6 +17,7 @@ from broker.process_facts import ProcessFacts
 from broker.role_change import RoleChanges, RoleHooks
 from broker.schedule import ScheduleService
 from broker.services.admin import AdminService
+from broker.services.auto_create import AutoCreateService
 from broker.services.dead_letters import DeadLetterService
 from broker.services.face import ServiceFace
 from broker.services.fetch import FetchService
@@ -116,6 +117,7 @@ class BrokerNode:
             ProducerService(face),
             GroupService(face, self._sessions.was_reset),
             self._sessions,
+            AutoCreateService(face),
             RetryService(face),
             DeadLetterService(face),
             GroupSettingsService(face),

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from dledger_client.auto_create import create_topic
 from dledger_client.delay import parked
 from dledger_client.encode import encode_messages
 from dledger_client.faults import LatencyFaults
@@ -75,7 +76,13 @@ class ProducerEngine:
         """Learn the queues of a topic.  TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering."""
         if topic in self._topics:
             return
-        await self._look_up(topic, deadline_ms)
+        try:
+            await self._look_up(topic, deadline_ms)
+        except TopicNotFoundError as missing:
+            key, queues = self.options.create_topic_key, self.options.default_topic_queues
+            if not key or not await create_topic(self.router, topic, key, queues, deadline_ms):
+                raise missing
+            await self._look_up(topic, deadline_ms)
         if self._refreshing is None:
             self._refreshing = self._loop.create_task(self._refresh(), name="look at topics again")
             self._tasks.append(self._refreshing)

@@ -11,6 +11,7 @@
      |- DeadlineExceededError     outcome_unknown the client's deadline passed
      |- NotSentError              retriable       the client's deadline passed before anything was sent; nothing was stored
      |- TopicNotFoundError / TopicExistsError / TopicPermissionError / InvalidNameError / InvalidArgumentError
+     |- UnsafeShrinkError         queues would go away that are written to, or hold what is not read yet
      |- MessageTooLargeError / CorruptBatchError / CorruptFrameError
      |- OffsetOutOfRangeError     carries min_offset and max_offset
      |- OutOfOrderSequenceError / ProducerFencedError
@@ -128,6 +129,12 @@ class TopicExistsError(DledgerError):
 
 class TopicPermissionError(DledgerError):
     code = "TOPIC_PERMISSION"
+
+
+class UnsafeShrinkError(DledgerError):
+    """A topic would lose queues that producers still write to, or that hold messages not read yet; the text says which and what to do."""
+
+    code = "UNSAFE_SHRINK"
 
 
 class InvalidNameError(DledgerError):

@@ -72,6 +72,18 @@ class ConsumerOffsets:
         found = (max(queues.values()) for (name, _), queues in self._generations.items() if name == group and queues)
         return max(found, default=0)
 
+    def unread(self, topic: str, ends: Mapping[int, int]) -> str:
+        """What of a topic's queues, whose ends are given, some group that reads the topic has not read; empty when there is nothing."""
+        readers = sorted(group for group, read in self._offsets if read == topic)
+        for queue_id, end in ends.items():
+            if end and not readers:
+                return f"queue {queue_id} holds {end} messages, and no consumer group reads this topic"
+            for group in readers:
+                left = end - self.position(group, topic, queue_id)
+                if left > 0:
+                    return f"group {group} has not read {left} messages of queue {queue_id}"
+        return ""
+
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: one made again starts without readers."""
         for table in (self._offsets, self._generations):

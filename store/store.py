@@ -58,7 +58,7 @@ class MessageStore:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.settings = settings
-        self.topics = Topics()
+        self.topics = Topics(self._undrained)
         self.queues = QueueTable(settings, env.disk)
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
         self.recovery = StoreRecovery()
@@ -246,6 +246,10 @@ class MessageStore:
     def refuses_messages(self) -> bool:
         """The disk is too full for new messages."""
         return self._expiry is not None and self._expiry.refuses_messages
+
+    def _undrained(self, topic: str, first: int, upto: int) -> str:
+        """What of these queues is not read by every group that reads the topic; empty when nothing is left."""
+        return self.consumer_offsets.unread(topic, {queue_id: self.queues.max_offset((topic, queue_id)) for queue_id in range(first, upto)})
 
     # Reading, on any replica
 

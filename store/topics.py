@@ -6,11 +6,11 @@ of the command that created it: a topic deleted and created again is another one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError, UnsafeShrinkError
 from dledger_wire.names import check_topic
 from dledger_wire.status import Perm
 from store.group_state import CommandContext, CommandResult, Handler
@@ -41,11 +41,15 @@ class Topic:
 
 
 class Topics:
-    """The topics of a group.  Implements ``group_state.Section``."""
+    """The topics of a group.  Implements ``group_state.Section``.
+
+    ``undrained(topic, first queue, upto)`` says what in these queues is not read yet, or nothing; it depends on replicated state only.
+    """
 
     file_name = "topics.json"
 
-    def __init__(self) -> None:
+    def __init__(self, undrained: Callable[[str, int, int], str] = lambda _name, _first, _upto: "") -> None:
+        self._undrained = undrained
         self._topics: dict[str, Topic] = {}
         self._counter = 0
         self._term = 0
@@ -116,9 +120,26 @@ class Topics:
             write_queues=_queues(arguments, "write_queues") or old.write_queues,
             perm=_perm(arguments) or old.perm,
         )
+        if not arguments.get("force"):
+            self._check_shrink(old, topic)
         self._topics[old.name] = topic
         self._touch(context)
         return _reply(topic, created=False)
+
+    def _check_shrink(self, old: Topic, new: Topic) -> None:
+        """Queues go in two steps: first nothing is written to them any more, then, when everything in them is read, they are not read."""
+        if new.read_queues >= old.read_queues and new.write_queues <= max(old.write_queues, new.read_queues):
+            return
+        steps = f"first --write-queues {new.read_queues}, then, when they are drained, --read-queues {new.read_queues}"
+        if new.write_queues > new.read_queues:
+            text = f"topic {old.name}: queues {new.read_queues} to {new.write_queues - 1} would be written to and not read; {steps}"
+            raise UnsafeShrinkError(text, topic=old.name)
+        if old.write_queues > new.read_queues:
+            text = f"topic {old.name}: queues {new.read_queues} to {old.write_queues - 1} still take messages; {steps}"
+            raise UnsafeShrinkError(text, topic=old.name)
+        left = self._undrained(old.name, new.read_queues, old.read_queues)
+        if left:
+            raise UnsafeShrinkError(f"topic {old.name}: {left}; that would be left behind (--force does it)", topic=old.name)
 
     def _delete(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
         topic = self.require(str(arguments.get("name", "")))

@@ -65,15 +65,19 @@ def update(
     write_queues: WriteQueuesOption = None,
     perm: PermOption = None,
     group: GroupOption = "",
+    force: Annotated[bool, typer.Option("--force", help="Also when messages would be left that nobody can read.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the queues or the permission of a topic; what is not given stays."""
+    """Change the queues or the permission of a topic; what is not given stays.
+
+    Queues are taken away in two steps: first --write-queues, then, when every group has read them, --read-queues.
+    """
     cluster = load_config(config)
     if not (queues or read_queues or write_queues or perm):
         raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm")
-    spec = {"read_queues": read_queues or queues or 0, "write_queues": write_queues or queues or 0, "perm": perm or 0}
+    spec = {"read_queues": read_queues or queues or 0, "write_queues": write_queues or queues or 0, "perm": perm or 0, "force": force}
     _show_change(_change(cluster, group, "UpdateTopic", timeout, name=name, **spec), as_json=as_json)
 
 

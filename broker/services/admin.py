@@ -58,7 +58,8 @@ class AdminService:
         return await self._change_topic(CREATE, arguments)
 
     async def update_topic(self, request: bytes, _context: CallContext) -> bytes:
-        return await self._change_topic(UPDATE, self._topic_arguments(decoded(admin_pb2.TopicSpec, request)))
+        spec = decoded(admin_pb2.TopicSpec, request)
+        return await self._change_topic(UPDATE, self._topic_arguments(spec) | {"force": spec.force})
 
     async def delete_topic(self, request: bytes, _context: CallContext) -> bytes:
         return await self._change_topic(DELETE, self._topic_arguments(decoded(admin_pb2.TopicSpec, request)))

@@ -90,10 +90,12 @@ class Admin:
         again.if_not_exists = True
         return await self._change("CreateTopic", spec, again)
 
-    async def update_topic(self, name: str, *, read_queues: int = 0, write_queues: int = 0, perm: int = 0, group: str = "") -> TopicQueues:
-        """Change what is given of a topic; zeros keep what is."""
+    async def update_topic(
+        self, name: str, *, read_queues: int = 0, write_queues: int = 0, perm: int = 0, group: str = "", force: bool = False
+    ) -> TopicQueues:
+        """Change what is given of a topic; zeros keep what is.  Queues go in two steps, ``write_queues`` first: UnsafeShrinkError."""
         group = group or await self._group_with(name)
-        spec = admin_pb2.TopicSpec(name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, group=group)
+        spec = admin_pb2.TopicSpec(name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, group=group, force=force)
         return await self._change("UpdateTopic", spec, spec)
 
     async def delete_topic(self, name: str, *, group: str = "") -> None:

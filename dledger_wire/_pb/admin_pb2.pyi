@@ -32,6 +32,7 @@ class TopicSpec(google.protobuf.message.Message):
     PERM_FIELD_NUMBER: builtins.int
     IF_NOT_EXISTS_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
     name: builtins.str
     read_queues: builtins.int
     """0: keep (update) or default (create)"""
@@ -39,6 +40,8 @@ class TopicSpec(google.protobuf.message.Message):
     perm: builtins.int
     if_not_exists: builtins.bool
     group: builtins.str
+    force: builtins.bool
+    """update: also when messages would be left that nobody can read"""
     def __init__(
         self,
         *,
@@ -48,8 +51,9 @@ class TopicSpec(google.protobuf.message.Message):
         perm: builtins.int = ...,
         if_not_exists: builtins.bool = ...,
         group: builtins.str = ...,
+        force: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "if_not_exists", b"if_not_exists", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "if_not_exists", b"if_not_exists", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicSpec = TopicSpec
 

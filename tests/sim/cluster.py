@@ -61,6 +61,7 @@ class SimCluster:
         network: NetworkSettings | None = None,
         disk: DiskSettings | None = None,
         priorities: Mapping[str, int] | None = None,
+        settings: str = "",
     ) -> None:
         self.seed = seed
         self.random = random.Random(seed)
@@ -68,7 +69,7 @@ class SimCluster:
         self.trace = Trace(self.loop, readable=readable)
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
         self.invariants = Invariants(self.trace)
-        self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}), "sim.yaml")
+        self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}) + settings, "sim.yaml")
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
         for _, node in self.config.all_nodes():

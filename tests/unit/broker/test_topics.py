@@ -1,0 +1,69 @@
+"""Topics that change while they are used: made at a producer's wish, and made smaller without leaving a message behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger_client.aio import Message
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
+from tests.unit.client.sim_rig import Rig
+
+
+def test_queues_go_in_two_steps_and_only_when_they_are_read() -> None:
+    """docs/semantics.md, row T1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with rig.producer() as producer, rig.admin() as admin, rig.consumer(group="a") as one, rig.consumer(group="b") as other:
+            for number in range(8):
+                await producer.send(Message("t", b"%d" % number), queue_id=number % 4)
+            with pytest.raises(UnsafeShrinkError, match="queues 2 to 3 still take messages; first --write-queues 2, then"):
+                await admin.update_topic("t", read_queues=2, write_queues=2)
+            with pytest.raises(UnsafeShrinkError, match="would be written to and not read"):
+                await admin.update_topic("t", read_queues=2)
+            with pytest.raises(UnsafeShrinkError, match="queues 4 to 7 would be written to and not read"):
+                await admin.update_topic("t", write_queues=8)
+            assert (await admin.update_topic("t", write_queues=2)).read_queues == 4
+            with pytest.raises(UnsafeShrinkError, match="queue 2 holds 2 messages, and no consumer group reads this topic"):
+                await admin.update_topic("t", read_queues=2)
+            await one.commit({("t", queue_id): 2 for queue_id in range(4)})
+            await other.commit({("t", 3): 1})
+            with pytest.raises(UnsafeShrinkError, match="group b has not read 2 messages of queue 2"):
+                await admin.update_topic("t", read_queues=2)
+            await other.commit({("t", 2): 2})
+            rig.cluster.kill(rig.master)
+            with pytest.raises(UnsafeShrinkError, match="group b has not read 1 messages of queue 3"):
+                await admin.update_topic("t", read_queues=2)
+            await other.commit({("t", 3): 2})
+            done = await admin.update_topic("t", read_queues=2)
+            assert (done.read_queues, done.write_queues) == (2, 2)
+            grown = await admin.update_topic("t", read_queues=8, write_queues=8)
+            assert (grown.read_queues, grown.write_queues) == (8, 8)
+            assert (await producer.send(Message("t", b"again"), queue_key=lambda count: 3 % count)).queue_offset >= 2
+            assert (await admin.update_topic("t", read_queues=1, write_queues=1, force=True)).read_queues == 1
+
+    Rig().run(scenario)
+
+
+def test_topics_are_made_for_producers_only_where_that_is_allowed() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.producer(defaultTopicQueueNums=3) as producer, rig.admin() as admin:
+            for _ in range(2):
+                assert (await producer.send(Message("new", b"x"))).queue_offset >= 0
+            assert (await admin.describe_topic("new"))[0].write_queues == 3
+            with pytest.raises(InvalidArgumentError, match="belongs to the system"):
+                await producer.send(Message("rmq_sys_mine", b"x"))
+        async with rig.producer(createTopicKey="") as careful:
+            with pytest.raises(TopicNotFoundError):
+                await careful.send(Message("newer", b"x"))
+        async with rig.producer(createTopicKey="other") as wrong:
+            with pytest.raises(InvalidArgumentError, match="expected TBW102"):
+                await wrong.send(Message("newer", b"x"))
+
+    async def forbidden(rig: Rig) -> None:
+        async with rig.producer() as producer:
+            with pytest.raises(TopicNotFoundError, match="topic new does not exist in cluster sim"):
+                await producer.send(Message("new", b"x"))
+
+    Rig(settings="broker: {autoCreateTopicEnable: true}\n").run(scenario)
+    Rig().run(forbidden)
