@@ -15,6 +15,7 @@ from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_client.subscription import parse_tags
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
+from dledger_wire.error_detail import from_detail
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.rpc import Network
@@ -104,7 +105,8 @@ class PullConsumer:
     async def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
         """Remember where this consumer group has come to: (topic, queue id) -> next offset to read; durable on a majority.
 
-        A commit never takes the group back, a ``reset`` may.  InvalidArgumentError without a consumer group.
+        A commit never takes the group back, a ``reset`` may.  InvalidArgumentError without a consumer group; StaleLockError for a queue
+        that an orderly push consumer of the group holds.
         """
         if not self.group:
             raise InvalidArgumentError("committing needs a consumer group; expected group=NAME")
@@ -114,7 +116,9 @@ class PullConsumer:
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         for group, request in by_group.items():
-            await self._router.call_leader(group, COMMIT, request.SerializeToString(), deadline_ms=self._deadline_ms())
+            answer = await self._router.call_leader(group, COMMIT, request.SerializeToString(), deadline_ms=self._deadline_ms())
+            for refused in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
+                raise from_detail(refused.error)
 
     async def committed(self, topic: str) -> dict[tuple[str, int], int]:
         """By (replica group, queue id): where this consumer group has come to; queues it never committed are not in it."""
