@@ -3,6 +3,7 @@
 from dledger_client.admin import Admin
 from dledger_client.consumer import PullConsumer
 from dledger_client.listener import Action, ConsumeContext
+from dledger_client.logical_queue import LogicalQueueReader, LogicalQueueWriter
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer import Producer
 from dledger_client.push import PushConsumer
@@ -13,6 +14,8 @@ __all__ = [
     "Action",
     "Admin",
     "ConsumeContext",
+    "LogicalQueueReader",
+    "LogicalQueueWriter",
     "Message",
     "Producer",
     "PullConsumer",

@@ -2,6 +2,7 @@
 
 from dledger_client.aio.admin import Admin
 from dledger_client.aio.consumer import PullConsumer
+from dledger_client.aio.logical_queue import LogicalQueueReader, LogicalQueueWriter
 from dledger_client.aio.producer import Producer
 from dledger_client.aio.push import PushConsumer
 from dledger_client.listener import Action, ConsumeContext
@@ -13,6 +14,8 @@ __all__ = [
     "Action",
     "Admin",
     "ConsumeContext",
+    "LogicalQueueReader",
+    "LogicalQueueWriter",
     "Message",
     "Producer",
     "PullConsumer",

@@ -31,21 +31,21 @@ class Rig:
         self._clock = SimClock(self.cluster.loop)
         self._random = random.Random(seed)
 
-    def _around(self) -> dict[str, Any]:
+    def around(self) -> dict[str, Any]:
         return {"network": self._network, "clock": self._clock, "random": self._random}
 
     def producer(self, **settings: Any) -> Producer:
-        return Producer(self.cluster.bootstrap, "tests", **settings, **self._around())
+        return Producer(self.cluster.bootstrap, "tests", **settings, **self.around())
 
     def consumer(self, group: str = "tests", **settings: Any) -> PullConsumer:
-        return PullConsumer(self.cluster.bootstrap, group, **settings, **self._around())
+        return PullConsumer(self.cluster.bootstrap, group, **settings, **self.around())
 
     def router(self) -> Router:
         """Routes of a client that has no face of its own."""
         return Router(self.cluster.bootstrap, self._network, self._clock, self._random)
 
     def admin(self) -> Admin:
-        return Admin(self.cluster.bootstrap, **self._around())
+        return Admin(self.cluster.bootstrap, **self.around())
 
     async def topic(self, name: str = "t", queues: int = 1, **spec: Any) -> None:
         async with self.admin() as admin:

@@ -1,0 +1,134 @@
+"""One order over several queues: across writers that die, leaders that die and readers that start anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger_client.aio import LogicalQueueReader, LogicalQueueWriter, Message, Producer
+from dledger_client.aio.logical_queue import Numbered
+from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
+from tests.unit.client.sim_rig import Rig, until
+
+
+def writer(rig: Rig, **settings: object) -> LogicalQueueWriter:
+    return LogicalQueueWriter(rig.cluster.bootstrap, "t", around=rig.around(), **settings)  # type: ignore[arg-type]
+
+
+def reader(rig: Rig, group: str = "") -> LogicalQueueReader:
+    return LogicalQueueReader(rig.cluster.bootstrap, "t", group, **rig.around())
+
+
+async def read_all(found: LogicalQueueReader) -> list[Numbered]:
+    numbered: list[Numbered] = []
+    while more := await found.read(7, wait_ms=300):
+        numbered += more
+    return numbered
+
+
+def test_messages_sent_at_once_come_in_the_order_of_their_numbers() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with writer(rig) as one:
+            numbers = await asyncio.gather(*[one.send(Message("t", b"%d" % number)) for number in range(50)])
+            assert numbers == list(range(50))
+        async with writer(rig) as two:
+            assert await two.send(Message("t", b"50")) == 50
+        async with reader(rig) as found:
+            assert [(each.number, each.message.body) for each in await read_all(found)] == [(n, b"%d" % n) for n in range(51)]
+            await found.seek(13)
+            assert [each.number for each in await found.read(5)] == [13, 14, 15, 16, 17]
+            assert found.next_number == 18
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_successor_fences_the_writer_and_closes_the_gaps_it_left(seed: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3)
+        acknowledged: dict[int, bytes] = {}
+
+        async def send(one: LogicalQueueWriter, body: bytes) -> None:
+            try:
+                acknowledged[await one.send(Message("t", body))] = body
+            except DledgerError:
+                return
+
+        for life in range(4):
+            one = writer(rig, send_timeout_ms=8000)
+            await one.open()
+            sends = [asyncio.ensure_future(send(one, b"%d-%d" % (life, number))) for number in range(30)]
+            await asyncio.sleep(rig.cluster.random.random() * 0.02)
+            if life % 2:
+                rig.cluster.kill(rig.master)
+                await asyncio.sleep(rig.cluster.random.random() * 0.3)
+            async with writer(rig, send_timeout_ms=20_000) as two:
+                await send(two, b"%d-after" % life)
+                for _ in range(3):
+                    with pytest.raises(DledgerError):  # fenced, or broken by then
+                        await one.send(Message("t", b"late"))
+            await asyncio.gather(*sends)
+            await one.close()
+            for node_id in rig.cluster.hosts:
+                rig.cluster.ensure_running(node_id)
+            await until(lambda: rig.cluster.master() is not None)
+        async with reader(rig) as found:
+            numbered = {each.number: each.message.body for each in await read_all(found)}
+        assert {number: numbered.get(number) for number in acknowledged} == acknowledged
+        lives = [body.partition(b"-") for body in numbered.values()]
+        for life in range(4):
+            mine = [int(number) for own, _, number in lives if own == b"%d" % life and number != b"after"]
+            assert mine == sorted(mine)
+
+    Rig(seed).run(scenario)
+
+
+def test_a_writer_that_is_fenced_says_so_and_stays_broken() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with writer(rig) as one:
+            await one.send(Message("t", b"a"))
+            async with writer(rig) as two:
+                await two.send(Message("t", b"b"))
+                with pytest.raises(ProducerFencedError):
+                    await one.send(Message("t", b"c"))
+                with pytest.raises(DledgerError, match="the writer broke"):
+                    await one.send(Message("t", b"d"))
+            async with reader(rig) as found:
+                assert [each.message.body for each in await read_all(found)] == [b"a", b"b"]
+
+    Rig().run(scenario)
+
+
+def test_a_group_goes_on_where_it_committed() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with writer(rig) as one:
+            for number in range(20):
+                await one.send(Message("t", b"%d" % number))
+        async with reader(rig, "readers") as found:
+            await found.seek_committed()
+            assert len(await found.read(11)) == 11
+            await found.commit()
+        async with reader(rig, "readers") as found:
+            await found.seek_committed()
+            assert [each.number for each in await read_all(found)] == list(range(11, 20))
+
+    Rig().run(scenario)
+
+
+def test_what_others_wrote_is_no_logical_queue() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with writer(rig) as one:
+            await one.send(Message("t", b"a"))
+            async with Producer(rig.cluster.bootstrap, **rig.around()) as other:
+                await other.send(Message("t", b"foreign"), queue_id=1)
+            with pytest.raises(InvalidArgumentError, match="somebody else writes"):
+                await one.send(Message("t", b"b"))
+            with pytest.raises(InvalidArgumentError, match="expected t"):
+                await one.send(Message("u", b"b"))
+
+    Rig().run(scenario)
