@@ -87,6 +87,8 @@ def test_a_redrive_keeps_its_rate() -> None:
 
 
 def test_a_dead_letter_whose_topic_is_gone_waits_and_says_so() -> None:
+    """docs/semantics.md, row B4."""
+
     async def scenario(rig: Rig) -> None:
         await make_dead(rig, 2)
         async with rig.admin() as admin:

@@ -39,6 +39,8 @@ def test_a_delayed_message_comes_when_its_level_says_with_all_it_had() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_delayed_messages_are_delivered_once_whoever_dies(seed: int) -> None:
+    """docs/semantics.md, row D1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)
         async with rig.producer(send_timeout_ms=20_000) as producer, rig.consumer() as consumer:

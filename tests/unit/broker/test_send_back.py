@@ -87,6 +87,8 @@ def test_after_the_last_attempt_it_is_a_dead_letter_that_nobody_may_read_yet() -
 
 
 def test_repeated_and_late_calls_store_nothing() -> None:
+    """docs/semantics.md, row B2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await send(rig, 6)

@@ -60,6 +60,8 @@ def test_messages_come_at_their_times_with_all_they_had() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md, row D1."""
+
     monkeypatch.setattr(broker.timers, "WINDOW_MESSAGES", 7)
     monkeypatch.setattr(broker.timers, "BATCH_MESSAGES", 3)
     monkeypatch.setattr(broker.timers, "SCAN_UNITS", 5)

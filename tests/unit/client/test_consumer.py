@@ -54,6 +54,8 @@ def test_a_pinned_replica_is_the_only_one_asked() -> None:
 
 
 def test_a_lagging_follower_is_gone_around() -> None:
+    """docs/semantics.md, row R2."""
+
     async def scenario(rig: Rig) -> None:
         await fill(rig, 10)
         for follower in rig.followers:
@@ -120,6 +122,8 @@ def test_a_long_poll_wakes_with_the_message_and_ends_without() -> None:
 
 
 def test_chunks_go_on_at_another_replica_when_one_dies() -> None:
+    """docs/semantics.md, row R1."""
+
     async def scenario(rig: Rig) -> None:
         await fill(rig, 3000)
         async with rig.consumer(read_from="follower") as consumer:
@@ -149,6 +153,8 @@ def test_offsets_and_times() -> None:
 
 
 def test_a_linearizable_read_on_a_follower_sees_the_newest_write() -> None:
+    """docs/semantics.md, row R2."""
+
     async def scenario(rig: Rig) -> None:
         await fill(rig, 1)
         async with rig.producer() as producer, rig.consumer(read_from="follower") as consumer:

@@ -9,6 +9,8 @@ from tests.unit.client.sim_rig import Rig, until
 
 
 def test_positions_survive_the_death_of_the_master_and_of_everybody() -> None:
+    """docs/semantics.md, row O1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         async with rig.consumer() as consumer:
@@ -28,6 +30,8 @@ def test_positions_survive_the_death_of_the_master_and_of_everybody() -> None:
 
 
 def test_a_late_commit_takes_nobody_back_and_a_reset_does() -> None:
+    """docs/semantics.md, row O1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         async with rig.consumer() as consumer:
@@ -41,6 +45,8 @@ def test_a_late_commit_takes_nobody_back_and_a_reset_does() -> None:
 
 
 def test_a_topic_made_again_has_no_readers() -> None:
+    """docs/semantics.md, row T2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         async with rig.consumer() as consumer, rig.admin() as admin:

@@ -82,6 +82,8 @@ def test_a_planned_handover_gives_no_message_twice() -> None:
 
 
 def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a_kill() -> None:
+    """docs/semantics.md, row G1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         group = Group(rig)
@@ -103,6 +105,8 @@ def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a
 
 
 def test_a_failover_moves_no_queue_and_loses_nothing() -> None:
+    """docs/semantics.md, row G1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
         group = Group(rig)

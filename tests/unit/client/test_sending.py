@@ -35,6 +35,8 @@ def test_settings_have_both_names() -> None:
 
 
 def test_a_batch_is_stored_in_one_queue_or_not_at_all() -> None:
+    """docs/semantics.md, row P9."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)
         async with rig.producer(maxMessageSize=4096) as producer, rig.consumer() as consumer:
@@ -54,6 +56,8 @@ def test_a_batch_is_stored_in_one_queue_or_not_at_all() -> None:
 
 
 def test_one_bad_message_refuses_its_whole_batch() -> None:
+    """docs/semantics.md, row P9."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         async with rig.producer(max_message_bytes=64 << 20) as producer, rig.consumer() as consumer:
@@ -113,6 +117,8 @@ def test_messages_for_a_queue_that_goes_away_find_another() -> None:
 
 
 def test_a_message_sent_often_enough_is_given_up() -> None:
+    """docs/semantics.md, row P3."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         net, hosts = rig.cluster.net, rig.cluster.hosts

@@ -1,0 +1,65 @@
+"""Messages sent back and dead letters on real processes, the leader killed in the middle: each attempt once, each redriven once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+from dledger_client.aio import PullConsumer
+from dledger_client.local import surroundings
+from dledger_client.router import Router
+from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
+from tests.cluster.harness import Cluster
+
+GROUP, COUNT, STEP = "audit", 400, 10
+
+
+async def send_all_back(bootstrap: str, topic: str, *, level: int) -> set[SentBack]:
+    """Every message, in small calls, some of them made twice at a time."""
+    around = surroundings(bootstrap, None, None, None)
+    router = Router(bootstrap, around.network, around.clock, around.random)
+    found: set[SentBack] = set()
+    for first in range(0, COUNT, STEP):
+        deadline_ms = around.clock.monotonic_ms() + 30_000
+        offsets = range(first, first + STEP)
+        calls = [send_back(router, GROUP, topic, 0, offsets, group_name="g0", deadline_ms=deadline_ms, delay_level=level) for _ in range(2)]
+        for results in await asyncio.gather(*calls):
+            found |= {result.outcome for result in results}
+    await router.close()
+    return found
+
+
+async def read(bootstrap: str, topic: str, upto: int) -> list[bytes]:
+    bodies: list[bytes] = []
+    async with PullConsumer(bootstrap) as consumer:
+        while len(bodies) < upto:
+            found = await consumer.fetch(topic, 0, len(bodies), 1000, wait_ms=20_000)
+            assert found, f"{topic}: {len(bodies)} of {upto} came"
+            bodies += [message.body for message in found]
+    return bodies
+
+
+def test_messages_sent_back_and_redriven_across_kills_are_each_there_once(cluster: Cluster) -> None:
+    """docs/semantics.md, rows B1 and B3."""
+    bodies = [b"%d" % number for number in range(COUNT)]
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    cluster.produce("t", bodies)
+    killing = threading.Timer(0.1, lambda: cluster.kill(cluster.leader()))
+    killing.start()
+    try:
+        outcomes = asyncio.run(send_all_back(cluster.bootstrap, "t", level=1))
+    finally:
+        killing.join()
+    assert outcomes == {SentBack.RETRY, SentBack.DUPLICATE}
+    assert sorted(asyncio.run(read(cluster.bootstrap, "%RETRY%audit", COUNT))) == sorted(bodies)
+    assert asyncio.run(send_all_back(cluster.bootstrap, "%RETRY%audit", level=DEAD_LETTER)) == {SentBack.DEAD, SentBack.DUPLICATE}
+    (letters,) = json.loads(cluster.cli_ok("dlq", "list", "--json"))["dead_letters"]
+    assert (letters["consumer_group"], letters["max_offset"], letters["waiting"], letters["perm"]) == (GROUP, COUNT, COUNT, 2)
+    assert "reading is not permitted" in cluster.cli("consume", "%DLQ%audit", "--idle-exit", "1").stderr
+    cluster.cli_ok("dlq", "open", GROUP)
+    assert sorted(asyncio.run(read(cluster.bootstrap, "%DLQ%audit", COUNT))) == sorted(bodies)
+    for _ in range(2):
+        cluster.cli_ok("dlq", "redrive", GROUP, "--rate", "0", "--max", "200")
+    assert json.loads(cluster.cli_ok("dlq", "redrive", GROUP, "--json"))["redriven"] == 0
+    assert sorted(asyncio.run(read(cluster.bootstrap, "t", 2 * COUNT))) == sorted(bodies * 2)
