@@ -83,6 +83,8 @@ async def _find_files(disk: Disk, files: FilePool, config: LogConfig, start: Log
         if start_pos >= start.first_pos and (await load_units(disk, files, start_pos, None, None)).proven:
             _missing(disk, report, start_pos, "the file is gone, but its index units are there")
         elif await disk.exists(units_path(start_pos)):
+            # It was just read: a handle kept open would be written to by the next segment of that name, with no file behind it.
+            await files.drop(units_path(start_pos))
             await disk.remove(units_path(start_pos))
     if kept and kept[0] != start.first_pos:
         _missing(disk, report, start.first_pos, f"the first file is {segment_name(kept[0])}, expected {segment_name(start.first_pos)}")

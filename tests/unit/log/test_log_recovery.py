@@ -370,3 +370,24 @@ def test_a_damaged_log_start_is_refused() -> None:
         await log.close()
 
     run(scenario)
+
+
+def test_units_left_without_a_log_file_are_gone_for_good() -> None:
+    """A crash between the two files of a new segment: what is then rolled into writes files that are there."""
+
+    async def scenario() -> None:
+        files, _ = await written(3)
+        whole, _ = await written(60)
+        next_start = sorted(path.removeprefix("commitlog/") for path in whole if path.startswith("commitlog/"))[1]
+        disk, log, report = await start(files | {f"index-units/{next_start}": bytes(1024)})
+        assert not report.damaged
+        entries = add(log, 60)
+        await log.flush()
+        for path in [f"{folder}/{segment.start_pos:020d}" for segment in log.segments for folder in ("commitlog", "index-units")]:
+            assert path in disk.files
+        assert len(log.segments) > 1
+        _, again, report = await start({path: bytes(content.current) for path, content in disk.files.items()})
+        assert not report.damaged
+        assert again.last == EntryId(entries[-1].index, entries[-1].term)
+
+    run(scenario)
