@@ -14,9 +14,7 @@ from dledger_wire.timer import timer_property
 
 def parked(message: Message, queue_id: int) -> tuple[Message, int]:
     """(the message as it is sent now, the queue of its topic there) for one meant for ``queue_id`` of its topic."""
-    copy = Message.__new__(Message)
-    copy.body, copy.flag, copy.delay_level, copy.deliver_at_ms = message.body, message.flag, message.delay_level, message.deliver_at_ms
-    copy.tags, copy.keys, copy.properties = message.tags, message.keys, message.properties
+    copy = message.clone()
     place = encode_properties({"REAL_TOPIC": message.topic, "REAL_QID": str(queue_id)})
     if message.deliver_at_ms:
         copy.topic, copy.extras = TIMER_TOPIC, timer_property(message.deliver_at_ms) + message.extras + place

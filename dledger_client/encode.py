@@ -26,11 +26,15 @@ def encode_messages(
 ) -> list[Buffer]:
     """The parts of one batch record, still without a sequence (``dledger_wire.batch.stamp_sequence``)."""
     count = len(messages)
-    if count <= SMALL_COUNT and len(born_host) == IPV4_HOST_SIZE and not any(message.keys or message.flag for message in messages):
+    if (
+        count <= SMALL_COUNT
+        and len(born_host) == IPV4_HOST_SIZE
+        and not any(message.keys or message.flag or message.sys_flag for message in messages)
+    ):
         return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
     extras = [message.extras for message in messages]
     constant = extras.count(extras[0]) == count
-    flags = [message.flag for message in messages]
+    flags, sys_flags = [message.flag for message in messages], [message.sys_flag for message in messages]
     frames, sizes = encode_frames(
         topic,
         queue_id,
@@ -40,6 +44,7 @@ def encode_messages(
         born_timestamp=born_ms,
         born_host=born_host,
         flags=np.array(flags, np.int32) if any(flags) else 0,
+        sys_flags=np.array(sys_flags, np.int32) if any(sys_flags) else 0,
     )
     owners, hashes = _key_columns(topic, messages) if not constant or messages[0].keys else (None, None)
     return encode_batch_parts(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from dledger_client.auto_create import create_topic
+from dledger_client.compression import BodyCompression
 from dledger_client.delay import parked
 from dledger_client.encode import encode_messages
 from dledger_client.faults import LatencyFaults
@@ -25,6 +26,7 @@ from dledger_client.outcome import Outcome, settled
 from dledger_client.router import Router, TopicQueues
 from dledger_client.topic_lanes import QueueKey, TopicLanes
 from dledger_wire._pb import broker_pb2
+from dledger_wire.compress import compression_of
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -50,6 +52,8 @@ class ProducerEngine:
     def __init__(self, router: Router, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
         self.router = router
         self.options = options
+        self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
+        self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
         self.faults = LatencyFaults(
             options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
         )
@@ -155,10 +159,10 @@ class ProducerEngine:
 
         The topic must be resolved.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
         """
+        if len(message.body) > self._large_bytes:
+            message = self._packed(message)
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
         options = self.options
-        if len(message.body) > options.max_message_bytes:
-            raise _too_large(message.topic, "body", len(message.body), options.max_message_bytes)
         wake = False
         with self._lock:
             if self.closed:
@@ -195,6 +199,7 @@ class ProducerEngine:
     def add_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int] | None:
         """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
         name, limit = _common_topic(messages), self.options.max_message_bytes
+        messages = [self._packed(each) if len(each.body) > self._large_bytes else each for each in messages]
         size = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
         if size > limit:
             raise _too_large(name, f"batch of {len(messages)} messages", size, limit)
@@ -218,6 +223,13 @@ class ProducerEngine:
             self._fresh[lane.group].append(lane)
         self._wake(lane)
         return batch.outcome, 0
+
+    def _packed(self, message: Message) -> Message:
+        """What is sent of a large message.  MessageTooLargeError by the size of its body as consumers get it."""
+        size, limit = len(message.body), self.options.max_message_bytes
+        if size > limit:
+            raise _too_large(message.topic, "body", size, limit)
+        return self._compression.packed(message) if size > self.options.compress_over_bytes else message
 
     def _parking_place(self, message: Message, lane: Lane) -> tuple[Message, Lane]:
         """Where a delayed message waits until it may come to ``lane``.  The caller holds the lock."""

@@ -70,7 +70,7 @@ class Message:
     most 40 days ahead) or ``delay_level`` (1 to 18) is when consumers get it.  Do not change it once made.
     """
 
-    __slots__ = ("body", "delay_level", "deliver_at_ms", "extras", "flag", "keys", "properties", "tags", "topic")
+    __slots__ = ("body", "delay_level", "deliver_at_ms", "extras", "flag", "keys", "properties", "sys_flag", "tags", "topic")
 
     def __init__(
         self,
@@ -91,12 +91,20 @@ class Message:
         self.delay_level = delay_level
         self.deliver_at_ms = deliver_at_ms
         self.properties = properties
+        self.sys_flag = 0  # bits of dledger_wire.status.SysFlag, set on the way to the wire
         if keys or properties or delay_level or deliver_at_ms:
             self.keys = keys if isinstance(keys, str) else " ".join(keys)
             self.extras = _extras(self)
         else:
             self.keys = ""
             self.extras = _tag_property(tags) if tags else b""
+
+    def clone(self) -> Message:
+        """A copy, to be changed before it is sent."""
+        copy = Message.__new__(Message)
+        for name in Message.__slots__:
+            setattr(copy, name, getattr(self, name))
+        return copy
 
     def __repr__(self) -> str:
         shown = [name for name in ("tags", "keys", "properties", "flag", "delay_level", "deliver_at_ms") if getattr(self, name)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from dledger_wire.compress import DEFAULT_LEVEL, compression_of
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import AUTO_CREATE_TOPIC
 
@@ -28,6 +29,9 @@ UPSTREAM_NAMES = {
     "sendLatencyFaultEnable": "latency_fault",
     "latencyMax": "latency_max",
     "notAvailableDuration": "not_available_duration",
+    "compressMsgBodyOverHowmuch": "compress_over_bytes",
+    "compressType": "compress_type",
+    "compressLevel": "compress_level",
 }
 
 
@@ -47,6 +51,9 @@ class ProducerSettings(TypedDict, total=False):
     latency_fault: bool
     latency_max: Sequence[int]
     not_available_duration: Sequence[int]
+    compress_over_bytes: int
+    compress_type: str
+    compress_level: int
     producerGroup: str
     createTopicKey: str
     defaultTopicQueueNums: int
@@ -57,6 +64,9 @@ class ProducerSettings(TypedDict, total=False):
     sendLatencyFaultEnable: bool
     latencyMax: Sequence[int]
     notAvailableDuration: Sequence[int]
+    compressMsgBodyOverHowmuch: int
+    compressType: str
+    compressLevel: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +87,18 @@ class ProducerOptions:
     latency_fault: bool = True
     latency_max: Sequence[int] = LATENCY_MAX
     not_available_duration: Sequence[int] = NOT_AVAILABLE_DURATION
+    compress_over_bytes: int = 4096
+    compress_type: str = "zlib"  # or lz4, zstd, none
+    compress_level: int = DEFAULT_LEVEL
 
     def __post_init__(self) -> None:
         for name in ("send_timeout_ms", "batch_bytes", "max_buffered_bytes", "max_message_bytes", "default_topic_queues"):
             _at_least(1, name, getattr(self, name))
         _at_least(0, "linger_ms", self.linger_ms)
+        _at_least(0, "compress_over_bytes", self.compress_over_bytes)
+        compression_of(self.compress_type)
+        if not 1 <= self.compress_level <= 9:
+            raise InvalidArgumentError(f"compress_level {self.compress_level}: expected 1 to 9")
         _at_least(UNLIMITED, "retry_times", self.retry_times)
         rising = list(self.latency_max) == sorted(self.latency_max)
         if not rising or len(self.latency_max) != len(self.not_available_duration):

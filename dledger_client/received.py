@@ -86,6 +86,9 @@ class Chunk:
     def messages(self, kind: type[ReceivedMessage] | None = None) -> list[ReceivedMessage]:
         """Every message of the chunk, in order.  CorruptFrameError when bytes in it are no message."""
         rows, kind = _Rows(self), kind or ReceivedMessage
+        if rows.has_compressed:
+            opening = _OPENING[kind]
+            return [(opening if flag & SysFlag.COMPRESSED else kind)(rows, row) for row, flag in enumerate(rows.flags)]
         return [kind(rows, row) for row in range(len(self.sizes))]
 
 
@@ -96,14 +99,13 @@ class _Rows:
         self.chunk = chunk
         self.columns = chunk.columns
         self.offsets: list[int] = chunk.offsets.tolist()
-        heads = self.columns.heads
-        bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)
-        flags = heads["sys_flag"]
-        if (flags & int(SysFlag.COMPRESSED)).any():
-            bodies = [
-                decompress(body, compression_in(flag)) if flag & 1 else body for body, flag in zip(bodies, flags.tolist(), strict=True)
-            ]
-        self.bodies = bodies
+        self.bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)
+        self.has_compressed = bool((self.columns.heads["sys_flag"] & int(SysFlag.COMPRESSED)).any())
+
+    @cached_property
+    def flags(self) -> list[int]:
+        found: list[int] = self.columns.heads["sys_flag"].tolist()
+        return found
 
     @cached_property
     def properties(self) -> list[bytes]:
@@ -212,6 +214,33 @@ class RetriedMessage(ReceivedMessage):
     @property
     def topic(self) -> str:
         return self.properties.get("RETRY_TOPIC") or self._rows.chunk.topic
+
+
+class _CompressedMessage(ReceivedMessage):
+    """A message whose body is opened when somebody looks at it: one that does not open is a CorruptFrameError there, and of nobody else."""
+
+    __slots__ = ("_opened", "_stored")
+
+    @property
+    def body(self) -> bytes:
+        if self._opened is None:
+            self._opened = decompress(self._stored, compression_in(self._rows.flags[self._row]))
+        return self._opened
+
+    @body.setter
+    def body(self, stored: bytes) -> None:
+        self._stored = stored
+        self._opened: bytes | None = None
+
+
+class _CompressedRetriedMessage(_CompressedMessage, RetriedMessage):
+    __slots__ = ()
+
+
+_OPENING: dict[type[ReceivedMessage], type[ReceivedMessage]] = {
+    ReceivedMessage: _CompressedMessage,
+    RetriedMessage: _CompressedRetriedMessage,
+}
 
 
 def decode_chunk(

@@ -5,6 +5,7 @@ Owns the mapping between compression type, flag bits and codec.  A body that doe
 
 from __future__ import annotations
 
+import threading
 import zlib
 
 import lz4.frame
@@ -12,6 +13,11 @@ import zstandard
 
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.status import COMPRESSION_MASK, Compression, SysFlag
+
+DEFAULT_LEVEL = 5
+SAMPLED_FROM = 16 << 10
+SAMPLE_BYTES = 4 << 10
+WORTHWHILE = 0.95  # a body is stored compressed when it shrinks to less than this
 
 _FLAGS = {
     Compression.LZ4: SysFlag.COMPRESSED | SysFlag.COMPRESSION_LZ4,
@@ -43,30 +49,77 @@ def compression_in(sys_flag: int) -> Compression:
     return Compression(kind) if kind else Compression.ZLIB
 
 
-def compress(body: bytes, compression: Compression, level: int = 5) -> bytes:
-    """``body`` compressed; NONE returns it as it is."""
+def compress(body: bytes, compression: Compression, level: int = DEFAULT_LEVEL) -> bytes:
+    """``body`` compressed; NONE returns it as it is.  Thread-safe.  LZ4 knows no levels here: it is for speed."""
     if compression is Compression.LZ4:
         return bytes(lz4.frame.compress(body, compression_level=0))
     if compression is Compression.ZSTD:
-        return zstandard.ZstdCompressor(level=level).compress(body)
+        return _of_thread.zstd(level).compress(body)
     if compression is Compression.ZLIB:
         return zlib.compress(body, level)
     return body
 
 
+class _OfThread(threading.local):
+    """Compressors are costly to make and not to be shared between threads."""
+
+    def __init__(self) -> None:
+        self.by_level: dict[int, zstandard.ZstdCompressor] = {}
+
+    def zstd(self, level: int) -> zstandard.ZstdCompressor:
+        if level not in self.by_level:
+            self.by_level[level] = zstandard.ZstdCompressor(level=level)
+        return self.by_level[level]
+
+
+_of_thread = _OfThread()
+
+
+def is_worthwhile(body: bytes) -> bool:
+    """Whether a large body looks as if it could be compressed: told by a sample of it, in a hundredth of the time."""
+    if len(body) < SAMPLED_FROM:
+        return True
+    middle = len(body) // 2
+    sample = body[middle : middle + SAMPLE_BYTES]
+    return len(zlib.compress(sample, 1)) < SAMPLE_BYTES * WORTHWHILE
+
+
 def decompress(body: bytes | memoryview, compression: Compression, *, limit: int = 64 << 20) -> bytes:
     """The original body, at most ``limit`` bytes.  Raises CorruptFrameError when it does not decompress or grows past the limit."""
+    name = compression.name.lower()
     try:
         if compression is Compression.LZ4:
-            opened: bytes = lz4.frame.LZ4FrameDecompressor().decompress(bytes(body), max_length=limit + 1)
+            lz4_stream = lz4.frame.LZ4FrameDecompressor()
+            opened, whole = bytes(lz4_stream.decompress(bytes(body), max_length=limit + 1)), lz4_stream.eof
         elif compression is Compression.ZSTD:
-            opened = zstandard.ZstdDecompressor().decompressobj(write_size=limit + 1).decompress(bytes(body))
+            opened, whole = _open_zstd(bytes(body), limit)
         elif compression is Compression.ZLIB:
-            opened = zlib.decompressobj().decompress(bytes(body), limit + 1)
+            stream = zlib.decompressobj()
+            opened = stream.decompress(body, limit + 1)
+            whole = stream.eof
         else:
             return bytes(body)
     except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError) as error:
-        raise CorruptFrameError(f"body does not decompress as {compression.name.lower()}: {error}") from None
+        raise CorruptFrameError(f"body does not decompress as {name}: {error}") from None
     if len(opened) > limit:
         raise CorruptFrameError(f"body decompresses to more than {limit} bytes")
+    if not whole:
+        raise CorruptFrameError(f"body does not decompress as {name}: it ends too early")
     return opened
+
+
+def _open_zstd(body: bytes, limit: int) -> tuple[bytes, bool]:
+    """(what a zstd frame holds, whether it is complete); stops soon behind ``limit``."""
+    size = zstandard.frame_content_size(body)
+    if 0 <= size <= limit:
+        return zstandard.ZstdDecompressor().decompress(body), True
+    # Other clients write frames that do not say how long they are.  A kilobyte cannot hide more than some 32 MiB.
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    pieces: list[bytes] = []
+    room = limit
+    for at in range(0, len(body), 1024):
+        pieces.append(stream.decompress(body[at : at + 1024]))
+        room -= len(pieces[-1])
+        if room < 0 or stream.eof:
+            break
+    return b"".join(pieces), stream.eof

@@ -104,7 +104,7 @@ def _produce(bootstrap: str, topic: str, body: bytes, messages: int, queues: int
     _tune_interpreter()
     figures = Figures()
     _make_topic(bootstrap, topic, queues)
-    with Producer(bootstrap, group="dledger-bench") as producer:
+    with Producer(bootstrap, group="dledger-bench", compress_type="none") as producer:
         producer.send(Message(topic, body))  # routes and session are known before the clock starts
         progress = Progress(messages, "messages")
         futures: deque[Any] = deque()
@@ -215,7 +215,7 @@ async def _latency(bootstrap: str, topic: str, body: bytes, messages: int) -> Fi
     from dledger_client.aio import Message, Producer
 
     figures = Figures()
-    async with Producer(bootstrap, "dledger-bench") as producer:
+    async with Producer(bootstrap, "dledger-bench", compress_type="none") as producer:
         for _ in range(max(100, messages // 10)):  # warm
             await producer.send(Message(topic, body), queue_id=0)
         progress = Progress(messages, "messages")

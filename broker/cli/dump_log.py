@@ -15,6 +15,7 @@ from dledger.core.types import EntryKind
 from dledger.log.entry import Header, header_fault
 from dledger_wire.batch import BatchView, CommandView, iter_records
 from dledger_wire.checksum import crc32c
+from dledger_wire.compress import compression_in, decompress
 from dledger_wire.errors import DledgerError
 from dledger_wire.frame import decode_frame
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_FILLER, parse_segment_name
@@ -103,10 +104,14 @@ def _record_rows(record: BatchView | CommandView, body_pos: int, *, messages: bo
 def _message_row(frame_bytes: memoryview, pos: int) -> dict[str, Any]:
     try:
         frame = decode_frame(frame_bytes)
+        compression = compression_in(frame.sys_flag)
+        body = decompress(frame.body, compression)
     except DledgerError as error:
         return {"pos": pos, "what": "damaged", "text": str(error)}
-    preview = bytes(frame.body[:BODY_PREVIEW]).decode("utf-8", "backslashreplace")
+    preview = body[:BODY_PREVIEW].decode("utf-8", "backslashreplace")
     row = {"pos": pos, "what": "message", "topic": frame.topic, "queue_id": frame.queue_id, "queue_offset": frame.queue_offset}
+    if compression:
+        row["compressed"] = compression.name.lower()
     return row | {"born_at": frame.born_timestamp, "size": len(frame_bytes), "properties": dict(frame.properties), "body": preview}
 
 

@@ -38,6 +38,9 @@ def produce(
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
     size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message.")] = "1KiB",
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
+    compress: Annotated[
+        str, typer.Option("--compress", metavar="TYPE", help="zlib, lz4, zstd or none, for bodies over 4096 bytes. Generated ones: none.")
+    ] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
@@ -49,8 +52,9 @@ def produce(
     if delay and delay_level:
         raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
     sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
+    compress_type = compress or ("none" if count else "zlib")
     try:
-        sending.send_all(cluster.bootstrap(), bodies, timeout)
+        sending.send_all(cluster.bootstrap(), bodies, timeout, compress_type)
     except KeyboardInterrupt:
         sending.interrupted = True
     sending.report(as_json=as_json)
@@ -96,10 +100,11 @@ class _Sending:
         self._shown_at = 0.0
         self._errors: set[str] = set()
 
-    def send_all(self, bootstrap: str, bodies: Iterator[bytes], timeout_s: float) -> None:
+    def send_all(self, bootstrap: str, bodies: Iterator[bytes], timeout_s: float, compress_type: str) -> None:
         from dledger_client import Message, Producer
 
-        with Producer(bootstrap=bootstrap, group="dledger-cli", send_timeout_ms=int(timeout_s * 1000)) as producer:
+        send_timeout_ms = int(timeout_s * 1000)
+        with Producer(bootstrap, group="dledger-cli", send_timeout_ms=send_timeout_ms, compress_type=compress_type) as producer:
             start = time.monotonic()
             try:
                 for body in bodies:

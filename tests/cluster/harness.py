@@ -63,7 +63,7 @@ class Cluster(PrivateCluster):
     def produce(self, topic: str, bodies: list[bytes], timeout_s: float = 60.0) -> dict[str, Any]:
         """Send bodies by the command line; its figures."""
         text = b"".join(body + b"\n" for body in bodies)
-        return dict(json.loads(self.cli_ok("produce", topic, "--json", stdin=text, timeout_s=timeout_s)))
+        return dict(json.loads(self.cli_ok("produce", topic, "--json", "--compress", "none", stdin=text, timeout_s=timeout_s)))
 
     def consume(self, topic: str, count: int, *options: str, timeout_s: float = 60.0) -> list[bytes]:
         """Read the topic from its start by the command line until ``count`` messages came or nothing comes any more."""

@@ -145,7 +145,7 @@ def test_a_body_over_the_largest_size_is_refused_alone(make_cluster: Callable[..
     assert f"body of {len(over)} bytes; expected at most {len(largest)}" in result.stderr
     assert (json.loads(result.stdout)["acknowledged"], json.loads(result.stdout)["failed"]) == (3, 1)
     assert cluster.consume("t", 3) == [b"before", largest, b"after"]
-    with Producer(bootstrap=cluster.bootstrap, group="t", max_message_bytes=len(over)) as bold, pytest.raises(MessageTooLargeError):
+    with Producer(cluster.bootstrap, max_message_bytes=len(over), compress_type="none") as bold, pytest.raises(MessageTooLargeError):
         bold.send(Message("t", over))
     assert cluster.produce("t", [b"still"])["acknowledged"] == 1
 

@@ -6,12 +6,13 @@ import random
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
-from dledger_wire.compress import compress, compression_in, compression_of, decompress, flags_of
+from dledger_wire.compress import compress, compression_in, compression_of, decompress, flags_of, is_worthwhile
 from dledger_wire.error_detail import from_detail, to_detail
 from dledger_wire.errors import (
     CorruptFrameError,
@@ -80,8 +81,42 @@ def test_what_does_not_decompress_or_grows_too_far_is_told(name: str) -> None:
     kind = compression_of(name)
     with pytest.raises(CorruptFrameError):
         decompress(b"no such thing at all", kind)
-    with pytest.raises(CorruptFrameError):
+    with pytest.raises(CorruptFrameError, match="more than 9999 bytes"):
         decompress(compress(bytes(10_000), kind), kind, limit=9_999)
+    packed = compress(random.Random(1).randbytes(100) * 20, kind)
+    for cut in range(len(packed)):
+        with pytest.raises(CorruptFrameError):
+            decompress(packed[:cut], kind)
+
+
+def test_zstd_frames_of_other_clients_open_within_the_limit() -> None:
+    def stream(body: bytes) -> bytes:
+        packer = zstandard.ZstdCompressor(level=5).compressobj()  # does not know how much will come, as RocketMQ's Java client
+        return packer.compress(body) + packer.flush()
+
+    body = random.Random(1).randbytes(70_000) + bytes(70_000)
+    packed = stream(body)
+    assert zstandard.frame_content_size(packed) == -1
+    assert decompress(packed, Compression.ZSTD) == body
+    with pytest.raises(CorruptFrameError, match="ends too early"):
+        decompress(packed[:-5], Compression.ZSTD)
+    with pytest.raises(CorruptFrameError, match="more than 1000000 bytes"):
+        decompress(stream(bytes(1 << 23)), Compression.ZSTD, limit=1_000_000)
+
+
+def test_the_older_flag_for_zlib_is_understood() -> None:
+    assert compression_in(0x1) is Compression.ZLIB
+    assert [flags_of(kind) for kind in Compression] == [0, 0x101, 0x201, 0x301]
+    assert compression_in(0x300) is Compression.NONE
+    with pytest.raises(CorruptFrameError, match="compression type 4"):
+        compression_in(0x401)
+
+
+def test_a_large_body_that_will_not_shrink_is_told_by_a_sample() -> None:
+    draw = random.Random(2)
+    assert not is_worthwhile(draw.randbytes(20_000))
+    assert is_worthwhile(draw.randbytes(1000).hex().encode() * 20)
+    assert is_worthwhile(draw.randbytes(5000))  # too small to tell: compressing it is no more work
 
 
 def test_an_unknown_compression_is_named() -> None:
