@@ -35,7 +35,7 @@ WINDOW_MESSAGES = 65_536
 SCAN_UNITS = 16_384
 LONGEST_SLEEP_S = 60.0
 RETRY_S = 0.05
-RENEW_AFTER_MS = 12 * 3_600_000
+RENEW_AFTER_MS = 12 * 3_600_000  # but well before expiry would like to have the segment
 RENEW_CHECK_MS = 60_000
 
 _logger = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class _Delivery:
         self._face = face
         self._store = face.store
         self._window = TimerWindow(WINDOW_MESSAGES)
+        self._renew_after_ms = min(RENEW_AFTER_MS, face.settings.cluster.store.fileReservedTime // 4)
         self._looked_upto = 0
         self._renew_at_ms = 0
 
@@ -162,7 +163,7 @@ class _Delivery:
         if clock.monotonic_ms() < self._renew_at_ms:
             return
         self._renew_at_ms = clock.monotonic_ms() + RENEW_CHECK_MS
-        old_upto = await self._store.reader.offset_for_time(TIMER_TOPIC, 0, clock.wall_ms() - RENEW_AFTER_MS)
+        old_upto = await self._store.reader.offset_for_time(TIMER_TOPIC, 0, clock.wall_ms() - self._renew_after_ms)
         offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
         while offset < min(old_upto, self._looked_upto):
             units, offsets = await self._units(offset, min(old_upto, self._looked_upto))

@@ -25,6 +25,7 @@ from store.expiry import Expiry, ExpiryHooks, HeadFollower, LogHead
 from store.group_state import GroupState, Section
 from store.log_view import LogView
 from store.message_log import MessageLog, PreparedBatches, PreparedCommand
+from store.parked import Parked
 from store.persistence import Persistence, enter_running, leave_running
 from store.producers import producer_handlers
 from store.queue_heads import QueueHeads
@@ -124,7 +125,8 @@ class MessageStore:
         for follower in followers:
             await follower.follow(log.first_pos)
         if self._head is not None:
-            hooks = ExpiryHooks(persistence.save_behind, persistence.save_anew, followers)
+            parked = Parked(self.queues, self.delays, self.timers)
+            hooks = ExpiryHooks(persistence.save_behind, persistence.save_anew, lambda: parked.first_pos(reader), followers)
             self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, self._utc_offset_ms)
             self._tasks.spawn(self._expiry.run(), "expiry")
 

@@ -11,6 +11,8 @@ import pytest
 
 from dledger_wire.batch import BatchView
 from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError
+from dledger_wire.names import SCHEDULE_TOPIC
+from store.delays import ADVANCE, LEVELS
 from store.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
 from store.sequences import QueueKey
@@ -123,6 +125,27 @@ def test_nothing_goes_that_is_not_applied_here_or_that_somebody_needs() -> None:
         await rig.store.expiry.expire(0)
         assert rig.log.first_index == third.first_index
         rig.head.limit = None
+        await rig.store.expiry.expire(0)
+        assert len(rig.log.segments) == 1
+        await rig.close()
+
+    run(scenario)
+
+
+def test_no_message_goes_before_it_was_delivered() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock, 100)
+        await rig.topic(SCHEDULE_TOPIC, LEVELS)
+        await rig.send(batch_of(SCHEDULE_TOPIC, 2, [b"later", b"and later"]))
+        await send(rig, 100, 300)
+        (first, second) = (await rig.units((SCHEDULE_TOPIC, 2)))["pos"].tolist()
+        await rig.store.expiry.expire(0)
+        assert rig.log.first_pos <= first < rig.log.segments[1].start_pos
+        await rig.command(ADVANCE, level=3, offset=1)
+        await rig.store.expiry.expire(0)
+        assert rig.log.first_pos <= second < rig.log.segments[1].start_pos
+        await rig.command(ADVANCE, level=3, offset=2)
         await rig.store.expiry.expire(0)
         assert len(rig.log.segments) == 1
         await rig.close()
