@@ -34,7 +34,7 @@ def encode_messages(
         return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
     extras = [message.extras for message in messages]
     constant = extras.count(extras[0]) == count
-    flags, sys_flags = [message.flag for message in messages], [message.sys_flag for message in messages]
+    flagged = any([message.flag or message.sys_flag for message in messages])  # noqa: C419 - a list is faster here
     frames, sizes = encode_frames(
         topic,
         queue_id,
@@ -43,8 +43,8 @@ def encode_messages(
         extras[0] if constant else extras,
         born_timestamp=born_ms,
         born_host=born_host,
-        flags=np.array(flags, np.int32) if any(flags) else 0,
-        sys_flags=np.array(sys_flags, np.int32) if any(sys_flags) else 0,
+        flags=np.array([message.flag for message in messages], np.int32) if flagged else 0,
+        sys_flags=np.array([message.sys_flag for message in messages], np.int32) if flagged else 0,
     )
     owners, hashes = _key_columns(topic, messages) if not constant or messages[0].keys else (None, None)
     return encode_batch_parts(

@@ -61,10 +61,11 @@ def compress(body: bytes, compression: Compression, level: int = DEFAULT_LEVEL) 
 
 
 class _OfThread(threading.local):
-    """Compressors are costly to make and not to be shared between threads."""
+    """zstd's contexts are costly to make and not to be shared between threads."""
 
     def __init__(self) -> None:
         self.by_level: dict[int, zstandard.ZstdCompressor] = {}
+        self.opener = zstandard.ZstdDecompressor()
 
     def zstd(self, level: int) -> zstandard.ZstdCompressor:
         if level not in self.by_level:
@@ -112,9 +113,9 @@ def _open_zstd(body: bytes, limit: int) -> tuple[bytes, bool]:
     """(what a zstd frame holds, whether it is complete); stops soon behind ``limit``."""
     size = zstandard.frame_content_size(body)
     if 0 <= size <= limit:
-        return zstandard.ZstdDecompressor().decompress(body), True
+        return _of_thread.opener.decompress(body), True
     # Other clients write frames that do not say how long they are.  A kilobyte cannot hide more than some 32 MiB.
-    stream = zstandard.ZstdDecompressor().decompressobj()
+    stream = _of_thread.opener.decompressobj()
     pieces: list[bytes] = []
     room = limit
     for at in range(0, len(body), 1024):
