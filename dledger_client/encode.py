@@ -34,7 +34,7 @@ def encode_messages(
         return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
     extras = [message.extras for message in messages]
     constant = extras.count(extras[0]) == count
-    flagged = any([message.flag or message.sys_flag for message in messages])  # noqa: C419 - a list is faster here
+    flagged = any([message.flag or message.sys_flag for message in messages])
     frames, sizes = encode_frames(
         topic,
         queue_id,
