@@ -7,6 +7,7 @@ next one is asked beside it.  Of two answers about a group the one with the high
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from dledger_wire.rpc import Channel, Network
 METADATA = "/dledger.v1.Broker/Metadata"
 ASK_TIMEOUT_S = 1.0
 HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
+SILENCE_S = 1.0  # a leader that has not answered by then is looked after
+ATTEMPT_S = 8.0  # longer than any service works on a call
 SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
 
 
@@ -220,7 +223,7 @@ class Router:
                     view = await self.find_leader(group, failed, term)
                 left_s = max(0.05, (deadline_ms - self.clock.monotonic_ms()) / 1000)
                 try:
-                    return await self.channel(view.leader_address).call(method, request, timeout_s=left_s)
+                    return await self._call_watched(view, method, request, left_s)
                 except DledgerError as error:
                     failed, term, known = view.leader_address, view.term, True
                     if isinstance(error, NotLeaderError) and error.leader_address:
@@ -230,6 +233,26 @@ class Router:
                         request = again
                     raise
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
+
+    async def _call_watched(self, leader: Group, method: str, request: bytes, left_s: float) -> bytes:
+        """One call.  A leader that says nothing for long may be one no more (cut off, paused): then another is told of, or asked later."""
+        address = leader.leader_address
+        call = asyncio.ensure_future(self.channel(address).call(method, request, timeout_s=left_s))
+        waited_s = 0.0
+        try:
+            while not (await asyncio.wait([call], timeout=SILENCE_S))[0]:
+                waited_s += SILENCE_S
+                with contextlib.suppress(NotLeaderError):
+                    now = await self.find_leader(leader.name)
+                    if now.leader_address != address:
+                        raise UnreachableError(f"{address} is silent and {now.leader_address} leads now", address=address)
+                if waited_s >= ATTEMPT_S:
+                    raise UnreachableError(f"{address} has not answered {method} within {waited_s:g} s", address=address)
+            return call.result()
+        finally:
+            if not call.done():
+                call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
 
     # Topics
 
@@ -255,6 +278,10 @@ class Router:
             if not view.leader_address:
                 view = await self.find_leader(group)
             _, response = await self._ask(view.leader_address, [name])
+            own = next((info for info in response.groups if info.name == group), None)
+            if own is None or own.leader_address != view.leader_address:
+                await self.find_leader(group, view.leader_address, view.term)  # it leads no more: its word is not the leader's
+                raise NotReadyError(f"topic {name}: {view.leader_address} does not lead group {group} any more")
             found += [queues for queues in _queues_of(name, response) if queues.group == group]
         if found:
             return found
