@@ -146,7 +146,11 @@ class StoreConfig(_Model):
     mappedFileSizeConsumeQueue: Annotated[int, BeforeValidator(_size(20, 1 << 30))] = 300_000 * 20
     flushIntervalCommitLog: Annotated[int, BeforeValidator(_duration(1, 60_000))] = 500
     syncFlushTimeout: Annotated[int, BeforeValidator(_duration(10, 600_000))] = 1_000
+    flushCommitLogLeastPages: Annotated[int, Field(ge=0, le=1 << 18)] = 4
+    flushCommitLogThoroughInterval: Annotated[int, BeforeValidator(_duration(1, 600_000))] = 10_000
     flushIntervalConsumeQueue: Annotated[int, BeforeValidator(_duration(1, 600_000))] = 1_000
+    flushConsumeQueueLeastPages: Annotated[int, Field(ge=0, le=1 << 18)] = 2
+    flushConsumeQueueThoroughInterval: Annotated[int, BeforeValidator(_duration(1, 3_600_000))] = 60_000
     maxMessageSize: Annotated[int, BeforeValidator(_size(1, 64 << 20))] = 4 << 20
     fileReservedTime: Annotated[int, BeforeValidator(_duration(_HOUR_MS, 3650 * _DAY_MS, "h"))] = 48 * _HOUR_MS
     deleteWhen: Annotated[str, BeforeValidator(_hours)] = "04"

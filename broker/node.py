@@ -46,6 +46,7 @@ _logger = logging.getLogger(__name__)
 TAIL_TIMEOUT_S = 5.0
 STOP_GRACE_S = 0.5
 COMMIT_NOTICE_DELAY_MS = 2
+PAGE_BYTES = 4096  # of the settings that count pages
 
 
 class BrokerNode:
@@ -196,6 +197,8 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
         log=log_config or LogConfig(segment_bytes=store.mappedFileSizeCommitLog),
         sync_flush=store.flushDiskType == "SYNC_FLUSH",
         flush_interval_ms=store.flushIntervalCommitLog,
+        flush_least_bytes=store.flushCommitLogLeastPages * PAGE_BYTES,
+        flush_thorough_interval_ms=store.flushCommitLogThoroughInterval,
         copy_bytes_per_s=raft.peerPushQuota,
     )
 
@@ -208,6 +211,8 @@ def store_settings_of(settings: NodeSettings) -> StoreSettings:
         maxMessageSize=store.maxMessageSize,
         mappedFileSizeConsumeQueue=store.mappedFileSizeConsumeQueue,
         flushIntervalConsumeQueue=store.flushIntervalConsumeQueue,
+        flushConsumeQueueLeastPages=store.flushConsumeQueueLeastPages,
+        flushConsumeQueueThoroughInterval=store.flushConsumeQueueThoroughInterval,
         fileReservedTime=store.fileReservedTime,
         deleteWhen=store.deleteWhen,
         cleanResourceInterval=store.cleanResourceInterval,

@@ -35,6 +35,7 @@ from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
 from dledger.env import Buffer, Clock
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
+from dledger.settings import RaftSettings
 from dledger_wire.check import require
 from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
 
@@ -65,13 +66,12 @@ class DriverHooks:
 class Driver:
     """Runs one core on one log."""
 
-    def __init__(self, core: Raft, log: Log, clock: Clock, hooks: DriverHooks, *, sync_flush: bool, flush_interval_s: float) -> None:
+    def __init__(self, core: Raft, log: Log, clock: Clock, hooks: DriverHooks, *, sync_flush: bool) -> None:
         self._core = core
         self._log = log
         self._clock = clock
         self._hooks = hooks
         self._sync_flush = sync_flush
-        self._flush_interval_s = flush_interval_s
         # Otherwise a node whose disk fails behind its back would take part until the next write.
         log.background_failed = self._storage_failed
         self._loop = asyncio.get_running_loop()
@@ -216,12 +216,16 @@ class Driver:
                 await self._flush_once()
             self._drained.set()
 
-    async def run_background_sync(self) -> None:
-        """Under ASYNC_FLUSH: what was written becomes durable an interval later."""
+    async def run_background_sync(self, settings: RaftSettings) -> None:
+        """Under ASYNC_FLUSH: what was written becomes durable an interval later, little of it at the next thorough sync."""
+        synced_pos, synced_ms = self._log.end_pos, self._clock.monotonic_ms()
         while True:
-            await asyncio.sleep(self._flush_interval_s)
-            if self._paused:
+            await asyncio.sleep(settings.flush_interval_ms / 1000)
+            end_pos, now_ms = self._log.end_pos, self._clock.monotonic_ms()
+            little = abs(end_pos - synced_pos) < settings.flush_least_bytes
+            if self._paused or (little and now_ms - synced_ms < settings.flush_thorough_interval_ms):
                 continue
+            synced_pos, synced_ms = end_pos, now_ms
             try:
                 await self._log.flush(sync=True)
             except StorageFullError:

@@ -177,13 +177,12 @@ class RaftNode:
             self._env.clock,
             hooks,
             sync_flush=self._settings.sync_flush,
-            flush_interval_s=self._settings.flush_interval_ms / 1000,
         )
         self._running = True
         self._tasks.spawn(self._driver.run_writes(), "writes")
         self._applying = self._tasks.spawn(self._applier.run(), "apply")
         if not self._settings.sync_flush:
-            self._tasks.spawn(self._driver.run_background_sync(), "background-sync")
+            self._tasks.spawn(self._driver.run_background_sync(self._settings), "background-sync")
         self._links.start()
         self._connect_members()
         self._driver.start()

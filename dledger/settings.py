@@ -23,9 +23,12 @@ class RaftSettings:
     links: Mapping[NodeId, str] = field(default_factory=dict)
     core: CoreConfig = field(default_factory=CoreConfig)
     log: LogConfig = field(default_factory=LogConfig)
-    # SYNC_FLUSH: acknowledged means on stable storage.  Otherwise (ASYNC_FLUSH) in memory, synced every flush_interval_ms.
+    # SYNC_FLUSH: acknowledged means on stable storage.  Otherwise (ASYNC_FLUSH) in memory; synced every flush_interval_ms when at least
+    # flush_least_bytes are new, whatever is new at least every flush_thorough_interval_ms.
     sync_flush: bool = True
     flush_interval_ms: int = 500
+    flush_least_bytes: int = 0
+    flush_thorough_interval_ms: int = 10_000
     # While a round is in flight, this much waiting is worth an entry of its own.
     join_bytes: int = 1 << 20
     max_rounds: int = 16

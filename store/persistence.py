@@ -54,16 +54,20 @@ class Persistence:
     async def run(self) -> None:
         """Flush and save until cancelled."""
         interval_s = self._settings.flushIntervalConsumeQueue / 1000
-        due_ms = self._clock.monotonic_ms() + self._settings.snapshot_interval_ms
+        settings, now_ms = self._settings, self._clock.monotonic_ms
+        due_ms, thorough_ms = now_ms() + settings.snapshot_interval_ms, now_ms() + settings.flushConsumeQueueThoroughInterval
         while True:
             await asyncio.sleep(interval_s)
             try:
-                if self._clock.monotonic_ms() >= due_ms:
+                if now_ms() >= due_ms:
                     await self.save()
-                    due_ms = self._clock.monotonic_ms() + self._settings.snapshot_interval_ms
+                    due_ms = now_ms() + settings.snapshot_interval_ms
                 else:
+                    thorough = now_ms() >= thorough_ms
+                    if thorough:
+                        thorough_ms = now_ms() + settings.flushConsumeQueueThoroughInterval
                     async with self._writing:
-                        await self._queues.flush(sync=False)
+                        await self._queues.flush(sync=False, least_units=0 if thorough else settings.least_units)
             except OSError as error:
                 if isinstance(error, SyncFailedError) or error.errno not in _FULL:
                     raise

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from dledger_wire.frame import pack_host
 from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS, QUEUE_UNIT_SIZE, QUEUE_UNITS_PER_FILE
 
+PAGE_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
@@ -21,6 +23,8 @@ class StoreSettings:
     maxMessageSize: int = 4 << 20
     mappedFileSizeConsumeQueue: int = QUEUE_UNITS_PER_FILE * QUEUE_UNIT_SIZE
     flushIntervalConsumeQueue: int = 1000
+    flushConsumeQueueLeastPages: int = 2
+    flushConsumeQueueThoroughInterval: int = 60_000
     messageIndexEnable: bool = True
     maxHashSlotNum: int = INDEX_SLOTS
     maxIndexNum: int = INDEX_ENTRIES
@@ -57,6 +61,11 @@ class StoreSettings:
     def delete_hours(self) -> tuple[int, ...]:
         """The hours of the day that ``deleteWhen`` names."""
         return tuple(int(hour) for hour in self.deleteWhen.split(";"))
+
+    @property
+    def least_units(self) -> int:
+        """How many new units of a queue are worth a write of its own."""
+        return self.flushConsumeQueueLeastPages * PAGE_BYTES // QUEUE_UNIT_SIZE
 
     @property
     def queue_file_units(self) -> int:

@@ -399,6 +399,32 @@ def test_async_flush_acknowledges_before_the_sync_and_syncs_soon_after() -> None
     run(scenario())
 
 
+def test_async_flush_lets_a_little_wait_for_the_thorough_sync() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(sync_flush=False, flush_interval_ms=50, flush_least_bytes=16 << 10, flush_thorough_interval_ms=3000)
+        await cluster.start()
+        leader = await cluster.leader()
+        little = await leader.propose(Text("little"))
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await cluster.until(lambda: leader.log.durable.index >= little.index, "durable", limit_s=3.2)
+        for _ in range(2):
+            little = await leader.propose(Text("little"))
+            before = loop.time()
+            await asyncio.sleep(1)
+            assert leader.log.durable.index < little.index, "a little does not wait"
+            await cluster.until(lambda index=little.index: leader.log.durable.index >= index, "durable", limit_s=2.2)
+            assert 2.5 < loop.time() - before < 3.2
+            much = await leader.propose(Text("much", 17 << 10))
+            before = loop.time()
+            await cluster.until(lambda index=much.index: leader.log.durable.index >= index, "durable", limit_s=1)
+            assert loop.time() - before < 0.2
+            await asyncio.sleep(0)
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_too_much_waiting_is_busy_and_too_large_is_refused() -> None:
     async def scenario() -> None:
         cluster = Cluster(max_pending_bytes=1 << 20, max_payload_bytes=512 << 10)
