@@ -1,0 +1,150 @@
+"""Two minutes of everything at once (``world.py``), then an account of every message."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dledger_client import PullConsumer, ReceivedMessage
+from tests.cluster.harness import Cluster
+from tests.cluster.world import Drill, Given, Member, Sender, delayed, ordered, plain
+
+SECONDS = float(os.environ.get("DLEDGER_DRILL_S", "120"))
+SETTLE_S = 60.0
+
+
+@contextmanager
+def running(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run each in a thread until the block ends; an error of any of them is the test's."""
+    stop, errors = threading.Event(), []
+
+    def guarded(work: Callable[[threading.Event], None]) -> None:
+        try:
+            work(stop)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(90)
+    assert not errors, errors
+
+
+def stored(cluster: Cluster, topic: str) -> list[ReceivedMessage]:
+    with PullConsumer(cluster.bootstrap) as consumer:
+        found: list[ReceivedMessage] = []
+        for (_, queue_id), held in consumer.offsets(topic).items():
+            for chunk in consumer.read_chunks(topic, queue_id, held.min_offset, held.max_offset):
+                found += chunk.messages()
+        return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def assert_once(acknowledged: set[bytes], found: list[bytes]) -> None:
+    counts = Counter(found)
+    assert [body for body in acknowledged if body not in counts] == [], "acknowledged and lost"
+    assert [body for body, count in counts.items() if count > 1] == [], "stored twice"
+
+
+def assert_orderly(members: list[Member], acknowledged: set[bytes]) -> None:
+    """Owners take turns: epochs only grow, each goes on in the queue's order, and each key's messages come in the order they were sent."""
+    by_queue: dict[int, list[Given]] = defaultdict(list)
+    for member in members:
+        for given in member.given():
+            by_queue[given.queue_id].append(given)
+    seen: set[bytes] = set()
+    for queue_id, all_given in by_queue.items():
+        all_given.sort(key=lambda given: given.at)
+        epoch, offset = 0, -1
+        first_times: dict[bytes, list[int]] = defaultdict(list)
+        for given in all_given:
+            assert given.epoch >= epoch, f"queue {queue_id}: an owner of epoch {given.epoch} after one of {epoch}"
+            if given.epoch == epoch:
+                assert given.offset in (offset, offset + 1), f"queue {queue_id}, epoch {epoch}: {given.offset} after {offset}"
+            else:
+                assert given.offset <= offset + 1, f"queue {queue_id}: epoch {given.epoch} begins at {given.offset} after {offset}"
+            epoch, offset = given.epoch, given.offset
+            key, _, number = given.body.partition(b":")
+            if given.body not in seen:
+                seen.add(given.body)
+                first_times[key].append(int(number))
+        for key, numbers in first_times.items():
+            assert numbers == sorted(numbers), f"messages of {key!r} out of order"
+    assert acknowledged - seen == set(), "never given to the orderly group"
+
+
+@pytest.mark.timeout(SECONDS + 240)
+def test_nothing_is_lost_doubled_or_out_of_order_whoever_dies(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = make_cluster()
+    cluster.start()
+    for topic in ("plain", "ordered", "delayed"):
+        cluster.cli_ok("topic", "create", topic, "--queues", "4")
+    workers = [Member(cluster, "workers", "plain", tmp_path, f"w{n}") for n in range(3)]
+    watchers = [Member(cluster, "watchers", "plain", tmp_path, f"b{n}", "--broadcast") for n in range(2)]
+    orderlies = [Member(cluster, "orderlies", "ordered", tmp_path, f"o{n}", "--orderly") for n in range(3)]
+    members = workers + watchers + orderlies
+    senders = {name: Sender(name) for name in ("plain", "ordered", "delayed")}
+    drill = Drill(cluster, members, seed=os.getpid())
+    try:
+        for member in members:
+            member.start()
+        with running(
+            lambda stop: senders["plain"].run(cluster.bootstrap, stop, 200, plain),
+            lambda stop: senders["ordered"].run(cluster.bootstrap, stop, 100, ordered),
+            lambda stop: senders["delayed"].run(cluster.bootstrap, stop, 50, delayed),
+            partial(drill.run, pause_s=4.0),
+        ):
+            time.sleep(SECONDS)
+        acknowledged = {name: set(sender.acknowledged) for name, sender in senders.items()}
+        print({name: len(bodies) for name, bodies in acknowledged.items()}, drill.done)
+        assert len(drill.done) >= SECONDS / 15
+        assert all(len(bodies) > SECONDS * 10 for bodies in acknowledged.values())
+        cluster.wait_healthy()
+
+        def all_given(group: list[Member], name: str) -> bool:
+            return acknowledged[name] <= {given.body for member in group for given in member.given()}
+
+        def all_refused_came_again() -> bool:
+            again = {given.body for member in workers for given in member.given() if given.times_before}
+            return {body for body in acknowledged["plain"] if body.endswith(b"7")} <= again
+
+        assert wait_until(lambda: all_given(workers, "plain"), SETTLE_S), "never given to the clustering group"
+        assert wait_until(all_refused_came_again, SETTLE_S), "refused, and not back through the retry topic"
+        assert wait_until(lambda: all(all_given([each], "plain") for each in watchers), SETTLE_S), "never given to a broadcast consumer"
+        assert wait_until(lambda: all_given(orderlies, "ordered"), SETTLE_S), "never given to the orderly group"
+    finally:
+        for member in members:
+            member.end()
+    assert_once(acknowledged["plain"], [message.body for message in stored(cluster, "plain")])
+    assert_once(acknowledged["ordered"], [message.body for message in stored(cluster, "ordered")])
+    assert wait_until(lambda: len(stored(cluster, "delayed")) >= len(acknowledged["delayed"]), 15)
+    late = stored(cluster, "delayed")
+    assert_once(acknowledged["delayed"], [message.body for message in late])
+    assert [message.body for message in late if message.store_timestamp < int(message.properties.get("TIMER_DELIVER_MS", "0"))] == [], (
+        "early"
+    )
+    assert_orderly(orderlies, acknowledged["ordered"])
+    cluster.cli_ok("verify", "--online")
