@@ -38,9 +38,11 @@ class ConfigurationFile:
         self._configuration: Configuration | None = None
         self._upto = 0
         self._saved_upto = 0
+        self._log: Log | None = None
 
-    async def find_all(self, log: Log) -> list[tuple[int, Configuration]]:
+    async def find_all(self, log: Log, applied: int) -> list[tuple[int, Configuration]]:
         """(index, configuration) of the newest applied configuration and of every later one in the log, oldest first."""
+        self._log = log
         self._index, self._configuration, self._upto = 0, None, 0
         if await self._disk.exists(PATH):
             await self._load(log)
@@ -53,6 +55,10 @@ class ConfigurationFile:
             if place.kind is EntryKind.CONFIG:
                 (entry,) = await log.read(index, place.size, index)
                 found.append((index, Configuration.decode(entry.body_bytes())))
+        for index, configuration in found:
+            if index <= applied:
+                self._index, self._configuration = index, configuration
+        self._upto = max(self._upto, applied)
         return found
 
     def applied(self, entries: Sequence[RawEntry]) -> bool:
@@ -76,10 +82,16 @@ class ConfigurationFile:
         except OSError as error:
             _logger.warning("cannot write %s: %s", PATH, error)
 
-    async def write(self) -> None:
-        """Write the file.  What is deleted from the log's head must be in it before."""
-        self._saved_upto = self._upto
-        await self._disk.write_atomic(PATH, content(self._upto, self._index, self._configuration).encode())
+    async def write(self) -> int:
+        """Write the file, as far as this node's own disk has the entries it tells of; up to where the file now holds.
+
+        What is deleted from the log's head must be in the file before.
+        """
+        upto = min(self._upto, self._log.durable.index) if self._log is not None else 0
+        if self._index <= upto:  # else the newest configuration is not on this disk yet
+            await self._disk.write_atomic(PATH, content(upto, self._index, self._configuration).encode())
+            self._saved_upto = upto
+        return self._saved_upto
 
     async def _load(self, log: Log) -> None:
         file = await self._disk.open(PATH)

@@ -191,7 +191,7 @@ class RaftNode:
         log, applied = self.log, self._machine.applied_index
         if applied > log.last.index:
             raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
-        configurations = await self._configurations.find_all(log)
+        configurations = await self._configurations.find_all(log, applied)
         for index, configuration in configurations:
             self._addresses.update(configuration.addresses)
             if index <= applied:
@@ -416,24 +416,27 @@ class RaftNode:
 
     # The log's head, and copies of the log
 
-    def head_limit(self) -> int:
-        """The last entry that may be deleted from the log's head: applied here, and needed by no copy and no member that follows us."""
+    def latest_start(self) -> int:
+        """The entry at which the log may begin at the latest: one that is applied here, needed by no copy and no member that follows us.
+
+        Never one that may still be cut: the log's start would then be a place where the group's log has no entry.
+        """
         limit = min(self._applier.applied, self.commit_index)
         pinned = self._source.pinned_index
         if pinned is not None:
-            limit = min(limit, pinned - 1)
+            limit = min(limit, pinned)
         for peer in self._core.status().peers:
             # One that is away too long, or has yet to learn where its log parts from ours, gets what it needs as a copy.
             if peer.state != "copy" and self._links.connected(peer.node) and peer.silent_ms < HEAD_WAIT_MS:
-                limit = min(limit, peer.match)
+                limit = min(limit, peer.match + 1)
         return limit
 
     async def truncate_head(self, upto_index: int) -> int:
-        """Delete whole sealed segments of entries up to ``upto_index``, no further than ``head_limit``; returns the first entry left."""
+        """Delete whole sealed segments of entries up to ``upto_index``, as far as ``latest_start`` lets; returns the first entry left."""
         if not self._running:
             raise NotReadyError(f"{self.identity.node_id} is not running")
-        await self._configurations.write()
-        first_index = await self.log.trim(min(upto_index, self.head_limit()) + 1)
+        known_upto = await self._configurations.write()
+        first_index = await self.log.trim(min(upto_index + 1, known_upto + 1, self.latest_start()))
         self._driver.step(LogTrimmed(first_index, self.log.before))
         return first_index
 
@@ -486,8 +489,8 @@ class RaftNode:
         await install.finish(self._env.disk, CONFIGURATION_PATH)
         self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
         if self.recovery.damaged:
-            raise StorageDamagedError(f"the log copied is {self.recovery.summary()}")
-        await self._configurations.find_all(self.log)
+            self.log, self.recovery = await self._repair().run(self.log, self.recovery)
+        await self._configurations.find_all(self.log, plan.last.index)
         if plan.configuration is not None:
             self._addresses.update(plan.configuration.addresses)
         membership = plan.configuration.membership if plan.configuration is not None else self._settings.membership

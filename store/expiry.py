@@ -5,8 +5,11 @@ Owns when a segment goes (upstream's rules and names) and the order in which it 
     a snapshot behind it is durable -> readers no longer see it -> its files go -> a snapshot that says so -> files derived from it go
 
 A crash anywhere in between leaves a store that starts: the derived state is behind the log's start or can be made anew from it.  Only whole
-sealed segments go, none that is not applied here, that a copy or an attached member still needs (``LogHead.head_limit``), or that holds a
-delayed message which is not delivered yet (``ExpiryHooks.needed_from``).
+        needed_pos = await self._hooks.needed_from()
+        segments, latest = self._log.segments, self._head.latest_start()
+        upto = self._log.first_index - 1
+        for segment, following in islice(pairwise(segments), most):
+            if following.first_index > latest or (needed_pos is not None and following.start_pos > needed_pos):
 
 Messages of the last ``fileReservedTime`` are kept.  Older segments go in the hours ``deleteWhen``, or at any time once the disk is used
 beyond ``diskMaxUsedSpaceRatio``; beyond ``diskSpaceCleanForciblyRatio`` the oldest go whatever their age; beyond
@@ -39,7 +42,7 @@ _logger = logging.getLogger(__name__)
 class LogHead(Protocol):
     """Who may cut the log's head; ``dledger.node.RaftNode`` is one."""
 
-    def head_limit(self) -> int: ...
+    def latest_start(self) -> int: ...
     async def truncate_head(self, upto_index: int) -> int: ...
 
 
@@ -149,10 +152,11 @@ class Expiry:
 
     async def _last_to_go(self, before_ms: int, most: int) -> int:
         """The last entry of the newest segment that may go; below the log's start when none may."""
-        segments, limit, needed_pos = self._log.segments, self._head.head_limit(), await self._hooks.needed_from()
+        needed_pos = await self._hooks.needed_from()
+        segments, latest = self._log.segments, self._head.latest_start()
         upto = self._log.first_index - 1
         for segment, following in islice(pairwise(segments), most):
-            if following.first_index - 1 > limit or (needed_pos is not None and following.start_pos > needed_pos):
+            if following.first_index > latest or (needed_pos is not None and following.start_pos > needed_pos):
                 break
             newest_ms = await self._ages.newest_ms(segment, following.first_index)
             if newest_ms is None or newest_ms > before_ms:

@@ -163,7 +163,7 @@ class CopySource:
                 ahead = loop.create_task(log.read_bytes(*following), name="copy ahead") if following is not None else None
                 await self._budget.take(size)
                 copy.used_ms = self._clock.monotonic_ms()
-                await stream.write(_piece(request.copy_id, pos, data))
+                await stream.write(self._piece(request.copy_id, pos, data))
         finally:
             if ahead is not None and not ahead.done():
                 ahead.cancel()
@@ -178,7 +178,10 @@ class CopySource:
         piece = content[request.from_pos : request.from_pos + PIECE_BYTES]
         await self._budget.take(len(piece))
         copy.used_ms = self._clock.monotonic_ms()
-        return _piece(request.copy_id, request.from_pos, piece)
+        return self._piece(request.copy_id, request.from_pos, piece)
+
+    def _piece(self, copy_id: str, pos: int, data: bytes) -> bytes:
+        return envelope.encode(copy_pb2.CopyPiece(copy_id=copy_id, pos=pos, crc=crc32c(data)), (data,))
 
     def _find(self, copy_id: str) -> _Copy:
         copy = self._copies.get(copy_id)
@@ -198,10 +201,6 @@ class CopySource:
         if named != own:
             raise InvalidArgumentError(f"group: expected {'/'.join(own)}, got {'/'.join(named)}")
         return message
-
-
-def _piece(copy_id: str, pos: int, data: bytes) -> bytes:
-    return envelope.encode(copy_pb2.CopyPiece(copy_id=copy_id, pos=pos, crc=crc32c(data)), (data,))
 
 
 def _pieces(plan: CopyPlan, from_pos: int) -> Iterator[tuple[int, int]]:

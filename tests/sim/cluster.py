@@ -16,6 +16,7 @@ from broker.node import BrokerNode, store_settings_of
 from dledger.env import Environment
 from dledger.log.config import LogConfig
 from dledger_wire.errors import StorageFailedError, StorageFullError
+from tests.sim.archive import Archive
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
 from tests.sim.disk_content import Loss
@@ -61,14 +62,17 @@ class SimCluster:
         network: NetworkSettings | None = None,
         disk: DiskSettings | None = None,
         priorities: Mapping[str, int] | None = None,
+        log: LogConfig = SMALL_LOG,
         settings: str = "",
+        archive: Archive | None = None,
     ) -> None:
         self.seed = seed
+        self.log = log
         self.random = random.Random(seed)
         self.loop = SimLoop(shuffle=random.Random(self.random.getrandbits(64)), max_handles=3_000_000)
         self.trace = Trace(self.loop, readable=readable)
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
-        self.invariants = Invariants(self.trace)
+        self.invariants = Invariants(self.trace, archive)
         self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}) + settings, "sim.yaml")
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
@@ -95,7 +99,7 @@ class SimCluster:
         env = Environment(clock=host.clock, random=rng, disk=host.disk.mount(process), network=self.net.of(process))
         settings = self.config.node(node_id)
         store = store_settings_of(settings)
-        node = host.node = BrokerNode(settings, env, log_config=SMALL_LOG, store_settings=store)
+        node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store)
         self.invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")
         self.loop.spawn(process, self._run(host, node), "node")

@@ -11,6 +11,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from broker.node import BrokerNode
+from dledger.copy.source import CopySource
 from dledger_wire.errors import DledgerError
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
@@ -128,6 +130,52 @@ async def _transfer(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> Non
     await asyncio.sleep(fault.lasts_s)
 
 
+# Retention
+
+
+async def _expire(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """An operator deletes all old segments, on every node named that is up."""
+    for host in hosts:
+        node, process = host.node, host.process
+        if node is None or process is None or not cluster.is_up(host):
+            continue
+
+        async def expire(node: BrokerNode = node, host: Host = host) -> None:
+            try:
+                done = await node.store.expiry.expire(0)
+            except (DledgerError, OSError) as error:
+                cluster.trace.note("refused", host.ip, str(error))
+            else:
+                cluster.trace.note("expired", host.ip, f"to entry {done.first_index}")
+
+        cluster.loop.spawn(process, expire(), "expire")
+    await asyncio.sleep(fault.lasts_s)
+
+
+async def _flip_pieces(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Bits of copies flip on their way, in every third piece or so."""
+    until_s = cluster.loop.now_s + fault.lasts_s
+    for host in cluster.hosts.values():
+        if host.node is not None and hasattr(host.node, "raft"):
+            _flip_pieces_of(cluster, host.node.raft._source, until_s, fault.amount)
+    await asyncio.sleep(fault.lasts_s)
+
+
+def _flip_pieces_of(cluster: SimCluster, source: CopySource, until_s: float, where: float) -> None:
+    made, count = source._piece, 0
+
+    def flipped(copy_id: str, pos: int, data: bytes) -> bytes:
+        nonlocal count
+        count += 1
+        piece = made(copy_id, pos, data)
+        if count % 3 or cluster.loop.now_s > until_s:
+            return piece
+        at = len(piece) - 1 - round(where * (len(data) - 1))
+        return piece[:at] + bytes([piece[at] ^ 1 << count % 8]) + piece[at + 1 :]
+
+    source._piece = flipped  # type: ignore[method-assign]
+
+
 # Cables
 
 
@@ -241,7 +289,11 @@ STRIKES: dict[str, Strike] = {
     "slow-disk": _slow_disk,
     "full-disk": _full_disk,
     "failing-sync": _failing_sync,
+    "expire": _expire,
+    "flip-pieces": _flip_pieces,
 }
+# Kinds of which only plans of their own make sense of.
+OF_THEIR_OWN = ("expire", "flip-pieces")
 
 
 # Plans
@@ -291,9 +343,26 @@ def plan_storm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_retention(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """A node is away while the others delete what it needs; it dies again while it copies, or others do, and pieces are damaged."""
+    plan = []
+    for _ in range(draw.choice((1, 2, 3))):
+        victim = draw.choice(names)
+        kind, loss = draw.choice(("kill", "power", "isolate")), draw.choice(list(Loss))
+        away_s = 0.6 + draw.random()
+        plan.append(Fault(kind, draw.random() * 0.4, (victim,), away_s, loss, blocks=False))
+        plan.append(Fault("expire", 0.3 + draw.random() * (away_s - 0.3), tuple(names), draw.random() * 0.5))
+        if draw.random() < 0.5:
+            plan.append(Fault("flip-pieces", draw.random() * 0.5, (victim,), draw.random() * 2, blocks=False, amount=draw.random()))
+        for _ in range(draw.choice((0, 1, 2, 4))):
+            nodes = (draw.choice((victim, victim, *names)),)
+            plan.append(Fault(draw.choice(("kill", "power")), draw.random() * 0.8, nodes, draw.random() * 0.1, draw.choice(list(Loss))))
+    return plan
+
+
 def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
-    kinds = draw.sample(sorted(STRIKES), draw.randint(2, 8))
+    kinds = draw.sample(sorted(set(STRIKES) - set(OF_THEIR_OWN)), draw.randint(2, 8))
     plan = []
     for _ in range(draw.randint(3, 8)):
         kind = draw.choice(kinds)

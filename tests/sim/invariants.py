@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from broker.node import BrokerNode
 from dledger.core.effects import Append, CommitTo, CutTail, Effect
-from dledger.core.events import Event, HardStateStored
+from dledger.core.events import CopyDone, Event, HardStateStored
 from dledger.core.raft import Raft
 from dledger.core.types import EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from tests.sim.archive import Archive
 from tests.sim.trace import Trace
 
 
@@ -42,9 +43,11 @@ class Invariants:
     ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, archive: Archive | None = None) -> None:
         self._trace = trace
+        self.archive = archive
         self.steps = 0
+        self.copies = 0  # logs replaced by a copy
         self.leaders: dict[int, str] = {}
         self.committed: list[int] = [0]  # index -> term
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
@@ -94,6 +97,8 @@ class Invariants:
 
     def _after_step(self, core: Raft, seen: _Seen, event: Event, effects: Sequence[Effect]) -> None:
         self.steps += 1
+        if isinstance(event, CopyDone):
+            self.copies += 1
         if isinstance(event, HardStateStored):
             self._durable[seen.node_id] = (event.term, event.vote)
         if not effects:
@@ -153,6 +158,8 @@ class Invariants:
 
     def _check_applied(self, node_id: str, entry: RawEntry) -> None:
         checksum = zlib.crc32(b"".join(bytes(buffer) for buffer in entry.buffers))
+        if self.archive is not None and entry.index not in self.applied:
+            self.archive.add(entry)
         known = self.applied.setdefault(entry.index, (entry.term, checksum, node_id))
         if known[:2] != (entry.term, checksum):
             text = f"{node_id} applied term {entry.term} crc {checksum:08x}, {known[2]} term {known[0]} crc {known[1]:08x}"
@@ -179,12 +186,13 @@ class Invariants:
 
 
 async def check_logs_match(nodes: Sequence[BrokerNode]) -> None:
-    """Log matching after the dust has settled: byte for byte the same entries on every node."""
+    """Log matching after the dust has settled: byte for byte the same entries on every node, as far as heads are not deleted."""
     wanted, upto = None, min(node.raft.log.last.index for node in nodes)
+    first = max(node.raft.log.first_index for node in nodes)
     for node in nodes:
         log = node.raft.log
         data = []
-        index = log.first_index
+        index = first
         while index <= upto:
             entries = await log.read(index, 1 << 20, upto)
             data += [(entry.index, entry.term, zlib.crc32(b"".join(bytes(buffer) for buffer in entry.buffers))) for entry in entries]

@@ -29,6 +29,8 @@ from dledger.core.types import EntryId, EntryMeta, NodeId
 from dledger.driver import Driver
 from dledger.log.hard_state import HardStateFile
 from dledger.log.log import Log
+from dledger_wire.errors import DledgerError
+from tests.sim import retention_faults
 from tests.sim.scenarios import run
 
 
@@ -50,7 +52,7 @@ def seeds_until_found(mutation: Mutation) -> int | None:
             try:
                 if run(mutation.scenario, seed).anomalies:
                     return seed + 1
-            except (AssertionError, RuntimeError, TimeoutError):
+            except (AssertionError, RuntimeError, TimeoutError, DledgerError):
                 return seed + 1
     return None
 
@@ -269,12 +271,19 @@ MUTATIONS = (
     Mutation("votes twice in a term (5)", _vote_twice, "everything", 200),
     Mutation("a read index without asking the others (13)", _read_without_asking_the_others, "everything", 200),
     Mutation("what producers have stored is forgotten (37)", _forget_what_producers_stored, "kill-the-leader"),
+    Mutation("the head deleted up to what may be cut", retention_faults.head_deleted_up_to_what_may_be_cut, "retention"),
+    Mutation("the head deleted without a snapshot behind it", retention_faults.head_deleted_without_a_snapshot_behind_it, "retention"),
+    Mutation("the head deleted without its configuration", retention_faults.head_deleted_without_its_configuration, "retention"),
+    Mutation("queues do not follow the log's start", retention_faults.queues_do_not_follow, "retention"),
+    Mutation("a copy without the state", retention_faults.copy_without_the_state, "retention"),
 )
 
-# Not found by these scenarios in as many seeds; tests/unit/core and tests/unit/log hold the rules they break.
+# Not found by these scenarios in as many seeds; tests/unit/core, log and dledger hold the rules they break.
 ELUSIVE = (
     Mutation("watermark kept on truncation (9)", _watermark_kept_on_truncation, "split", 200),
     Mutation("every append cuts (3)", _cut_on_every_append, "split", 200),
+    Mutation("the log replaced without a pause", retention_faults.log_replaced_without_a_pause, "retention"),
+    Mutation("a copy taken whatever is here", retention_faults.copy_taken_whatever_is_here, "retention"),
     Mutation("the entry before is not checked", _previous_entry_not_checked, "split", 200),
 )
 

@@ -9,13 +9,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.node import BrokerNode
+from dledger.log.config import LogConfig
 from tests.checkers.append_log import check
-from tests.sim.cluster import SimCluster
+from tests.sim.archive import Archive
+from tests.sim.cluster import SMALL_LOG, SimCluster
 from tests.sim.disk import DiskSettings
-from tests.sim.faults import POLL_S, Fault, carry_out, plan_blackout, plan_everything, plan_kill_the_leader, plan_split, plan_storm
+from tests.sim.faults import (
+    POLL_S,
+    Fault,
+    carry_out,
+    plan_blackout,
+    plan_everything,
+    plan_kill_the_leader,
+    plan_retention,
+    plan_split,
+    plan_storm,
+)
 from tests.sim.invariants import check_logs_match
 from tests.sim.network import NetworkSettings
 from tests.sim.workload import Workload
@@ -41,6 +53,7 @@ class RunResult:
     read: int
     leaders: int
     committed: int
+    copies: int
     faults: tuple[str, ...]
     anomalies: tuple[str, ...]
 
@@ -56,6 +69,10 @@ class Scenario:
     read_chance: float = 0.25
     network: Callable[[random.Random], NetworkSettings] = lambda _draw: NetworkSettings()
     disk: Callable[[random.Random], DiskSettings] = lambda _draw: DiskSettings()
+    log: LogConfig = SMALL_LOG
+    settings: str = ""  # of the cluster file
+    deletes: bool = False  # old messages
+    batch_bytes: int = 0  # of producers; 0: their default
 
 
 def _rough_network(draw: random.Random) -> NetworkSettings:
@@ -83,6 +100,18 @@ SCENARIOS = {
     "everything": Scenario(
         plan_everything, messages=60, queues=3, nodes=(3, 3, 3, 5), read_chance=1.0, network=_rough_network, disk=_any_disk
     ),
+    "retention": Scenario(
+        plan_retention,
+        messages=80,
+        queues=2,
+        read_chance=0.0,
+        network=_rough_network,
+        disk=_any_disk,
+        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
+        deletes=True,
+        batch_bytes=1024,  # a request must fit the small segments
+        settings="raft: {peerPushQuota: 64KiB}\nstore: {mappedFileSizeConsumeQueue: 200}\n",
+    ),
 }
 
 
@@ -93,9 +122,19 @@ def run(
     scenario = SCENARIOS[name]
     draw = random.Random(f"{name} {seed}")
     nodes = draw.choice(scenario.nodes)
-    cluster = SimCluster(seed, nodes=nodes, readable=readable, network=scenario.network(draw), disk=scenario.disk(draw))
+    cluster = SimCluster(
+        seed,
+        nodes=nodes,
+        readable=readable,
+        network=scenario.network(draw),
+        disk=scenario.disk(draw),
+        log=scenario.log,
+        settings=scenario.settings,
+        archive=Archive() if scenario.deletes else None,
+    )
     reads = draw.random() < scenario.read_chance
-    workload = Workload(cluster, queues=scenario.queues, messages=scenario.messages, send_timeout_ms=20_000, reads=reads)
+    options = {"batch_bytes": scenario.batch_bytes} if scenario.batch_bytes else {}
+    workload = Workload(cluster, queues=scenario.queues, messages=scenario.messages, send_timeout_ms=20_000, reads=reads, options=options)
     plan = scenario.plan(list(cluster.hosts), draw)
     try:
         cluster.loop.run_until_complete(asyncio.wait_for(_acts(cluster, workload, plan, keep), RUN_LIMIT_S))
@@ -123,6 +162,7 @@ def run(
         workload.read,
         len(cluster.invariants.leaders),
         len(cluster.invariants.committed) - 1,
+        cluster.invariants.copies,
         tuple(str(fault) for fault in plan),
         tuple(anomalies),
     )

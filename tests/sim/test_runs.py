@@ -14,7 +14,7 @@ from tests.sim.mutations import MUTATIONS, Mutation, seeds_until_found
 from tests.sim.scenarios import SCENARIOS, replay_command, run
 
 CHUNK = 20
-SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60}
+SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60, "retention": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +49,18 @@ FAILED_ONCE = (
     ("everything", 1979),
     ("split", 30),
     ("everything", 1520602367),
+    ("retention", 14),
+    ("retention", 108),
 )
 
 
 @pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)
 def test_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
     assert_clean(scenario, seed)
+
+
+def test_nodes_do_catch_up_by_copy() -> None:
+    assert sum(run("retention", seed).copies for seed in (34, 108, 109)) >= 3
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from dledger.node import RaftNode
 from dledger_client.aio import Admin, Message, Producer, PullConsumer
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, OffsetOutOfRangeError
 from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome, Poll
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
@@ -23,7 +25,16 @@ CLIENT_IP = "10.0.1.1"
 class Workload:
     """Producers on one client machine; ``histories`` by queue."""
 
-    def __init__(self, cluster: SimCluster, *, queues: int, messages: int, send_timeout_ms: int, reads: bool) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        *,
+        queues: int,
+        messages: int,
+        send_timeout_ms: int,
+        reads: bool,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.histories = [LogHistory() for _ in range(queues)]
         self.acknowledged = 0
         self.read = 0
@@ -31,6 +42,7 @@ class Workload:
         self._cluster = cluster
         self._messages = messages
         self._timeout_ms = send_timeout_ms
+        self._options = dict(options or {})
         self._random = random.Random(cluster.random.getrandbits(64))
         self._clock = SimClock(cluster.loop)
         self.process: Process
@@ -48,6 +60,7 @@ class Workload:
             self._cluster.bootstrap,
             "sim",
             send_timeout_ms=self._timeout_ms,
+            **self._options,
             network=self._network,
             clock=self._clock,
             random=self._random,
@@ -130,13 +143,24 @@ class Workload:
                 self._cluster.bootstrap, replica=node_id, network=self._network, clock=self._clock, random=self._random
             ) as consumer:
                 for queue_id, history in enumerate(self.histories):
-                    history.drained[node_id] = await _read_queue(consumer, queue_id)
+                    history.drained[node_id] = await self._read_queue(consumer, queue_id)
+
+    async def _read_queue(self, consumer: PullConsumer, queue_id: int) -> list[tuple[int, AppendId]]:
+        """Everything of a queue; what is deleted at its head, as the archive has it."""
+        try:
+            return await _read_from(consumer, queue_id, 0)
+        except OffsetOutOfRangeError as error:
+            archive = self._cluster.invariants.archive
+            if archive is None:
+                raise
+            deleted = archive.before(TOPIC, queue_id, error.min_offset)
+            return [(offset, decode_id(body)) for offset, body in deleted] + await _read_from(consumer, queue_id, error.min_offset)
 
 
-async def _read_queue(consumer: PullConsumer, queue_id: int) -> list[tuple[int, AppendId]]:
+async def _read_from(consumer: PullConsumer, queue_id: int, start: int) -> list[tuple[int, AppendId]]:
     found: list[tuple[int, AppendId]] = []
     while True:
-        offset = found[-1][0] + 1 if found else 0
+        offset = found[-1][0] + 1 if found else start
         messages = await consumer.fetch(TOPIC, queue_id, offset, 1000)
         if not messages:
             return found

@@ -98,11 +98,11 @@ class RigHead:
         self.store = store
         self.limit: int | None = None
 
-    def head_limit(self) -> int:
+    def latest_start(self) -> int:
         return self.store.applied_index if self.limit is None else self.limit
 
     async def truncate_head(self, upto_index: int) -> int:
-        return await self.log.trim(min(upto_index, self.head_limit()) + 1)
+        return await self.log.trim(min(upto_index + 1, self.latest_start()))
 
 
 class StoreRig:
