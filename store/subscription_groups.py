@@ -25,18 +25,24 @@ class SubscriptionGroup:
 
     groupName: str
     consumeEnable: bool = True
-    consumeFromMinEnable: bool = True
-    consumeBroadcastEnable: bool = True
-    consumeMessageOrderly: bool = False
     retryQueueNums: int = 1
     retryMaxTimes: int = 16
-    consumeTimeoutMinute: int = 15
 
 
 _SETTINGS = tuple(name for name in SubscriptionGroup.__dataclass_fields__ if name != "groupName")
 # What stands in upstream's file beside them and means nothing here.
-_CONSTANT = {"brokerId": 0, "whichBrokerWhenConsumeSlowly": 1, "notifyConsumerIdsChangedEnable": True, "groupSysFlag": 0, "attributes": {}}
-_LIMITS = {"retryQueueNums": (1, MAX_RETRY_QUEUES), "retryMaxTimes": (0, MAX_RETRIES), "consumeTimeoutMinute": (1, 60 * 24)}
+_CONSTANT = {
+    "consumeFromMinEnable": True,
+    "consumeBroadcastEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+    "groupSysFlag": 0,
+    "attributes": {},
+}
+_LIMITS = {"retryQueueNums": (1, MAX_RETRY_QUEUES), "retryMaxTimes": (0, MAX_RETRIES)}
 
 
 class SubscriptionGroups:

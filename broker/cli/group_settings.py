@@ -12,7 +12,7 @@ from broker.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from dledger_wire._pb import retry_pb2
 
-FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable", "consume_broadcast_enable", "consume_message_orderly")
+FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
 
 
 def register(app: typer.Typer) -> None:
@@ -36,8 +36,6 @@ def update(
     retry_max_times: Annotated[int | None, typer.Option("--retry-max-times", metavar="N", min=0, help="Then it is a dead letter.")] = None,
     retry_queue_nums: Annotated[int | None, typer.Option("--retry-queue-nums", metavar="N", min=1)] = None,
     consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may read at all.")] = None,
-    broadcast: Annotated[bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may read in broadcasting mode.")] = None,
-    orderly: Annotated[bool | None, typer.Option("--orderly/--no-orderly", help="Whether it consumes in order.")] = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -47,8 +45,6 @@ def update(
         "retry_max_times": retry_max_times,
         "retry_queue_nums": retry_queue_nums,
         "consume_enable": consume_enable,
-        "consume_broadcast_enable": broadcast,
-        "consume_message_orderly": orderly,
     }
     changes = {field: value for field, value in given.items() if value is not None}
     if not changes:
@@ -60,7 +56,7 @@ def _show(found: list[retry_pb2.GroupSettings], *, as_json: bool) -> None:
     if as_json:
         print_json({"groups": [{field: getattr(each, field) for field in FIELDS} for each in found]})
         return
-    header = ("GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME", "BROADCAST", "ORDERLY")
+    header = ("GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME")
     rows = [tuple(_cell(getattr(each, field)) for field in FIELDS) for each in found]
     print_table(header, rows, right=("RETRIES", "RETRY-QUEUES"))
 

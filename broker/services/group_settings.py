@@ -19,10 +19,6 @@ NAMES = {
     "retry_max_times": "retryMaxTimes",
     "retry_queue_nums": "retryQueueNums",
     "consume_enable": "consumeEnable",
-    "consume_from_min_enable": "consumeFromMinEnable",
-    "consume_broadcast_enable": "consumeBroadcastEnable",
-    "consume_message_orderly": "consumeMessageOrderly",
-    "consume_timeout_minute": "consumeTimeoutMinute",
 }
 
 

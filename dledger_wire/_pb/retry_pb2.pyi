@@ -249,18 +249,10 @@ class GroupSettings(google.protobuf.message.Message):
     RETRY_MAX_TIMES_FIELD_NUMBER: builtins.int
     RETRY_QUEUE_NUMS_FIELD_NUMBER: builtins.int
     CONSUME_ENABLE_FIELD_NUMBER: builtins.int
-    CONSUME_FROM_MIN_ENABLE_FIELD_NUMBER: builtins.int
-    CONSUME_BROADCAST_ENABLE_FIELD_NUMBER: builtins.int
-    CONSUME_MESSAGE_ORDERLY_FIELD_NUMBER: builtins.int
-    CONSUME_TIMEOUT_MINUTE_FIELD_NUMBER: builtins.int
     name: builtins.str
     retry_max_times: builtins.int
     retry_queue_nums: builtins.int
     consume_enable: builtins.bool
-    consume_from_min_enable: builtins.bool
-    consume_broadcast_enable: builtins.bool
-    consume_message_orderly: builtins.bool
-    consume_timeout_minute: builtins.int
     def __init__(
         self,
         *,
@@ -268,23 +260,11 @@ class GroupSettings(google.protobuf.message.Message):
         retry_max_times: builtins.int | None = ...,
         retry_queue_nums: builtins.int | None = ...,
         consume_enable: builtins.bool | None = ...,
-        consume_from_min_enable: builtins.bool | None = ...,
-        consume_broadcast_enable: builtins.bool | None = ...,
-        consume_message_orderly: builtins.bool | None = ...,
-        consume_timeout_minute: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_consume_broadcast_enable", b"_consume_broadcast_enable", "_consume_enable", b"_consume_enable", "_consume_from_min_enable", b"_consume_from_min_enable", "_consume_message_orderly", b"_consume_message_orderly", "_consume_timeout_minute", b"_consume_timeout_minute", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "consume_from_min_enable", b"consume_from_min_enable", "consume_message_orderly", b"consume_message_orderly", "consume_timeout_minute", b"consume_timeout_minute", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_consume_broadcast_enable", b"_consume_broadcast_enable", "_consume_enable", b"_consume_enable", "_consume_from_min_enable", b"_consume_from_min_enable", "_consume_message_orderly", b"_consume_message_orderly", "_consume_timeout_minute", b"_consume_timeout_minute", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_broadcast_enable", b"consume_broadcast_enable", "consume_enable", b"consume_enable", "consume_from_min_enable", b"consume_from_min_enable", "consume_message_orderly", b"consume_message_orderly", "consume_timeout_minute", b"consume_timeout_minute", "name", b"name", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_consume_broadcast_enable", b"_consume_broadcast_enable"]) -> typing.Literal["consume_broadcast_enable"] | None: ...
+    def HasField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "name", b"name", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_consume_enable", b"_consume_enable"]) -> typing.Literal["consume_enable"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_consume_from_min_enable", b"_consume_from_min_enable"]) -> typing.Literal["consume_from_min_enable"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_consume_message_orderly", b"_consume_message_orderly"]) -> typing.Literal["consume_message_orderly"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_consume_timeout_minute", b"_consume_timeout_minute"]) -> typing.Literal["consume_timeout_minute"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_retry_max_times", b"_retry_max_times"]) -> typing.Literal["retry_max_times"] | None: ...
     @typing.overload
