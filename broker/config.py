@@ -171,6 +171,7 @@ class ServiceConfig(_Model):
     defaultTopicQueueNums: Annotated[int, Field(ge=1, le=1024)] = 4
     messageDelayLevel: Annotated[str, BeforeValidator(_delay_levels)] = DEFAULT_MESSAGE_DELAY_LEVEL
     slaveReadEnable: bool = True
+    accessMessageInMemoryMaxRatio: Annotated[float, Field(gt=0, le=95)] = 40
     longPollingEnable: bool = True
 
 

@@ -28,6 +28,7 @@ from broker.services.metadata import MetadataService
 from broker.services.offsets import OffsetsService
 from broker.services.produce import ProduceService
 from broker.services.producers import ProducerService
+from broker.services.read_advice import ReadAdvice
 from broker.services.retention import RetentionService
 from broker.services.retry import RetryService
 from broker.services.sessions import SessionService
@@ -112,7 +113,7 @@ class BrokerNode:
         face = self._face
         services = (
             ProduceService(face),
-            FetchService(face),
+            FetchService(face, ReadAdvice(face, self._process().memory_bytes)),
             MetadataService(face),
             OffsetsService(face),
             ProducerService(face),

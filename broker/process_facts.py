@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow."""
+    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's."""
 
     pid: int = 0
     rss_bytes: int = 0
     anonymous_bytes: int = 0
     version: str = ""
+    memory_bytes: int = 0
 
 
 def read_process_facts() -> ProcessFacts:
@@ -28,7 +29,7 @@ def read_process_facts() -> ProcessFacts:
                     sizes[name] = int(rest.split()[0]) * 1024
     except OSError:
         pass
-    return ProcessFacts(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], _version())
+    return ProcessFacts(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], _version(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def local_utc_offset_ms() -> int:

@@ -60,6 +60,7 @@ class Replicas:
         self._idle_streams = idle_streams
         self._next_id = 1
         self._turn = router.random.randrange(0, 1 << 16)
+        self._advised: dict[tuple[str, int], str] = {}  # of queues that are better read elsewhere than at their leader
 
     async def close(self) -> None:
         streams = [stream for idle in self._idle.values() for stream in idle]
@@ -68,8 +69,9 @@ class Replicas:
             with contextlib.suppress(DledgerError):
                 await stream.close()
 
-    async def sources(self, group: str, deadline_ms: int) -> list[Source]:
-        """The replicas to try, in order.  The leader comes last when followers are wanted."""
+    async def sources(self, group: str, deadline_ms: int, queue: tuple[str, int] | None = None) -> list[Source]:
+        """The replicas to try, in order.  The leader comes last when followers are wanted, or when it advised to read a ``queue``
+        elsewhere."""
         groups = await self._router.ensure_groups(deadline_ms)
         view = groups.get(group)
         if view is None:
@@ -89,7 +91,8 @@ class Replicas:
         followers = [source for source in known if not source.is_leader]
         followers = [followers[(place + self._turn) % len(followers)] for place in range(len(followers))]
         if self._read_from == "leader":
-            return leaders
+            advised = self._advised.get(queue) if queue is not None else None
+            return [source for source in followers if source.node_id == advised] + leaders
         if self._read_from == "follower":
             return followers + leaders
         everybody = leaders + followers
@@ -136,6 +139,7 @@ class Replicas:
                 if header.request_id != request.request_id:
                     raise garbage(source.address, "a fetch answer to another request")
                 whole = header.end
+                self._heed(request, source, header.advised_replica)
                 if header.HasField("error"):
                     raise from_detail(header.error)
                 chunk = _chunk_of(request, group, source, header, payload, offset)
@@ -143,6 +147,13 @@ class Replicas:
                 yield chunk
         finally:
             await self._give_back(source.address, stream, whole=whole)
+
+    def _heed(self, request: broker_pb2.FetchRequest, source: Source, advised: str) -> None:
+        """Take the advice of an answer; a follower's is to go back to the leader."""
+        if advised and source.is_leader:
+            self._advised[request.topic, request.queue_id] = advised
+        elif advised:
+            self._advised.pop((request.topic, request.queue_id), None)
 
     async def _read(self, stream: ByteStream, source: Source, left_s: float) -> tuple[broker_pb2.FetchResponse, memoryview]:
         try:
@@ -180,10 +191,12 @@ class Replicas:
 
     async def _read_once(self, group: str, request: broker_pb2.FetchRequest, left_s: Callable[[], float], deadline_ms: int) -> list[Chunk]:
         problem: DledgerError | None = None
-        for source in await self.sources(group, deadline_ms):
+        queue = (request.topic, request.queue_id)
+        for source in await self.sources(group, deadline_ms, None if request.linearizable else queue):
             try:
                 return [chunk async for chunk in self.chunks(source, group, request, left_s)]
             except DledgerError as error:
+                self._advised.pop(queue, None)
                 problem = lag_or_error(error, source, request.offset)
                 if not (problem.retriable or problem.refresh_route):
                     raise problem from None

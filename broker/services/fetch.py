@@ -12,6 +12,7 @@ import numpy as np
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.read_advice import ReadAdvice
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
 from dledger_wire.error_detail import to_detail
@@ -98,8 +99,9 @@ class _Answer:
 class FetchService:
     """Serves reads of what this replica has applied."""
 
-    def __init__(self, face: ServiceFace) -> None:
+    def __init__(self, face: ServiceFace, advice: ReadAdvice) -> None:
         self._face = face
+        self._advice = advice
 
     def register(self, server: Server) -> None:
         server.add_stream(METHOD, self.fetch)
@@ -158,12 +160,15 @@ class FetchService:
         header.count = chunk.count
         header.has_offsets = bool(chunk.offsets)
         header.first_offset = chunk.first_offset
+        if end and not request.lock_epoch:
+            header.advised_replica = self._advice.for_chunk(request.queue_id, chunk)
         return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
 
     def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
         store = self._face.store
         header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
         header.applied_index = store.applied_index
+        header.lag_entries = max(0, self._face.raft.commit_index - store.applied_index)
         queue = store.queues.get((request.topic, request.queue_id))
         if queue is not None:
             header.min_offset, header.max_offset = queue.min_offset, queue.max_offset

@@ -227,7 +227,7 @@ class PullConsumer:
         untried: list[Source] = []
         while offset < upto:
             if not untried:
-                untried = await self._replicas.sources(group, deadline_ms)
+                untried = await self._replicas.sources(group, deadline_ms, (topic, queue_id))
             source = untried[0]
             request = broker_pb2.FetchRequest(
                 topic=topic, queue_id=queue_id, offset=offset, max_bytes=chunk_bytes, group=self.group, tag_hashes=hashes, sql=sql

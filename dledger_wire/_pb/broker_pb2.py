@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dledger_wire._pb import types_pb2 as dledger_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/v1/broker.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"J\n\x0eProduceRequest\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\x99\x01\n\x0b\x42\x61tchResult\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x1a\n\x12\x66irst_queue_offset\x18\x02 \x01(\x04\x12\x17\n\x0fphysical_offset\x18\x03 \x01(\x04\x12\x1a\n\x12store_timestamp_ms\x18\x04 \x01(\x04\x12\x11\n\tduplicate\x18\x05 \x01(\x08\"d\n\x0fProduceResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.dledger.v1.BatchResult\x12\x13\n\x0bwaiting_for\x18\x03 \x01(\t\"\xa0\x02\n\x0c\x46\x65tchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x05 \x01(\r\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x13\n\x0bmin_applied\x18\x08 \x01(\x04\x12\x14\n\x0clinearizable\x18\t \x01(\x08\x12\r\n\x05group\x18\n \x01(\t\x12\x12\n\ntag_hashes\x18\x0b \x03(\x10\x12\x12\n\nwait_bytes\x18\x0c \x01(\r\x12\x12\n\nlock_epoch\x18\x0e \x01(\x04\x12\x0b\n\x03sql\x18\r \x01(\t\x12\x0e\n\x06verify\x18\x0f \x01(\x08\"\x8c\x02\n\rFetchResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x04\x12\x12\n\nmin_offset\x18\x05 \x01(\x04\x12\x12\n\nmax_offset\x18\x06 \x01(\x04\x12\r\n\x05\x63ount\x18\x07 \x01(\r\x12\x15\n\rapplied_index\x18\x08 \x01(\x04\x12\x0b\n\x03\x65nd\x18\t \x01(\x08\x12\x13\n\x0bhas_offsets\x18\n \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x0b \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"5\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\"W\n\x08NodeInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05voter\x18\x05 \x01(\x08\"w\n\tGroupInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tleader_id\x18\x03 \x01(\t\x12\x16\n\x0eleader_address\x18\x04 \x01(\t\x12#\n\x05nodes\x18\x05 \x03(\x0b\x32\x14.dledger.v1.NodeInfo\"\x85\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bread_queues\x18\x03 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x04 \x01(\r\x12\x0c\n\x04perm\x18\x05 \x01(\r\x12\r\n\x05\x66ound\x18\x06 \x01(\x08\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\"\x82\x01\n\x10MetadataResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x06groups\x18\x02 \x03(\x0b\x32\x15.dledger.v1.GroupInfo\x12%\n\x06topics\x18\x03 \x03(\x0b\x32\x15.dledger.v1.TopicInfo\x12\x0f\n\x07version\x18\x04 \x01(\x04\"A\n\x08QueueRef\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x12\"6\n\x0eOffsetsRequest\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.dledger.v1.QueueRef\"p\n\x0cQueueOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x12\n\nmin_offset\x18\x03 \x01(\x04\x12\x12\n\nmax_offset\x18\x04 \x01(\x04\x12\x17\n\x0foffset_for_time\x18\x05 \x01(\x04\"R\n\x0fOffsetsResponse\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.dledger.v1.QueueOffsets\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\"z\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x17\n\ngeneration\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nlock_epoch\x18\x05 \x01(\x04\x42\r\n\x0b_generation\"o\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\x12\r\n\x05reset\x18\x03 \x01(\x08\x12\x0f\n\x07initial\x18\x04 \x01(\x08\"X\n\rRefusedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"C\n\x15\x43ommitOffsetsResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.RefusedOffset\"%\n\x13GroupOffsetsRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\"I\n\x0eGroupPositions\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\"B\n\x14GroupOffsetsResponse\x12*\n\x06groups\x18\x01 \x03(\x0b\x32\x1a.dledger.v1.GroupPositions\"T\n\x13InitProducerRequest\x12\x15\n\rproducer_name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x04\x12\x11\n\tstable_id\x18\x03 \x01(\t\"=\n\x0bStoredCount\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"c\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\'\n\x06stored\x18\x03 \x03(\x0b\x32\x17.dledger.v1.StoredCount2\x99\x04\n\x06\x42roker\x12\x46\n\x07Produce\x12\x1a.dledger.v1.ProduceRequest\x1a\x1b.dledger.v1.ProduceResponse(\x01\x30\x01\x12@\n\x05\x46\x65tch\x12\x18.dledger.v1.FetchRequest\x1a\x19.dledger.v1.FetchResponse(\x01\x30\x01\x12\x45\n\x08Metadata\x12\x1b.dledger.v1.MetadataRequest\x1a\x1c.dledger.v1.MetadataResponse\x12\x42\n\x07Offsets\x12\x1a.dledger.v1.OffsetsRequest\x1a\x1b.dledger.v1.OffsetsResponse\x12T\n\rCommitOffsets\x12 .dledger.v1.CommitOffsetsRequest\x1a!.dledger.v1.CommitOffsetsResponse\x12Q\n\x0cGroupOffsets\x12\x1f.dledger.v1.GroupOffsetsRequest\x1a .dledger.v1.GroupOffsetsResponse\x12Q\n\x0cInitProducer\x12\x1f.dledger.v1.InitProducerRequest\x1a .dledger.v1.InitProducerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/v1/broker.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"J\n\x0eProduceRequest\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\x99\x01\n\x0b\x42\x61tchResult\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x1a\n\x12\x66irst_queue_offset\x18\x02 \x01(\x04\x12\x17\n\x0fphysical_offset\x18\x03 \x01(\x04\x12\x1a\n\x12store_timestamp_ms\x18\x04 \x01(\x04\x12\x11\n\tduplicate\x18\x05 \x01(\x08\"d\n\x0fProduceResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.dledger.v1.BatchResult\x12\x13\n\x0bwaiting_for\x18\x03 \x01(\t\"\xa0\x02\n\x0c\x46\x65tchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x05 \x01(\r\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x13\n\x0bmin_applied\x18\x08 \x01(\x04\x12\x14\n\x0clinearizable\x18\t \x01(\x08\x12\r\n\x05group\x18\n \x01(\t\x12\x12\n\ntag_hashes\x18\x0b \x03(\x10\x12\x12\n\nwait_bytes\x18\x0c \x01(\r\x12\x12\n\nlock_epoch\x18\x0e \x01(\x04\x12\x0b\n\x03sql\x18\r \x01(\t\x12\x0e\n\x06verify\x18\x0f \x01(\x08\"\xba\x02\n\rFetchResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x04\x12\x12\n\nmin_offset\x18\x05 \x01(\x04\x12\x12\n\nmax_offset\x18\x06 \x01(\x04\x12\r\n\x05\x63ount\x18\x07 \x01(\r\x12\x15\n\rapplied_index\x18\x08 \x01(\x04\x12\x0b\n\x03\x65nd\x18\t \x01(\x08\x12\x13\n\x0bhas_offsets\x18\n \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x0b \x01(\x04\x12\x13\n\x0blag_entries\x18\x0c \x01(\x04\x12\x17\n\x0f\x61\x64vised_replica\x18\r \x01(\t\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"5\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\"W\n\x08NodeInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05voter\x18\x05 \x01(\x08\"w\n\tGroupInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tleader_id\x18\x03 \x01(\t\x12\x16\n\x0eleader_address\x18\x04 \x01(\t\x12#\n\x05nodes\x18\x05 \x03(\x0b\x32\x14.dledger.v1.NodeInfo\"\x85\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bread_queues\x18\x03 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x04 \x01(\r\x12\x0c\n\x04perm\x18\x05 \x01(\r\x12\r\n\x05\x66ound\x18\x06 \x01(\x08\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\"\x82\x01\n\x10MetadataResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x06groups\x18\x02 \x03(\x0b\x32\x15.dledger.v1.GroupInfo\x12%\n\x06topics\x18\x03 \x03(\x0b\x32\x15.dledger.v1.TopicInfo\x12\x0f\n\x07version\x18\x04 \x01(\x04\"A\n\x08QueueRef\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x12\"6\n\x0eOffsetsRequest\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.dledger.v1.QueueRef\"p\n\x0cQueueOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x12\n\nmin_offset\x18\x03 \x01(\x04\x12\x12\n\nmax_offset\x18\x04 \x01(\x04\x12\x17\n\x0foffset_for_time\x18\x05 \x01(\x04\"R\n\x0fOffsetsResponse\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.dledger.v1.QueueOffsets\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\"z\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x17\n\ngeneration\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nlock_epoch\x18\x05 \x01(\x04\x42\r\n\x0b_generation\"o\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\x12\r\n\x05reset\x18\x03 \x01(\x08\x12\x0f\n\x07initial\x18\x04 \x01(\x08\"X\n\rRefusedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"C\n\x15\x43ommitOffsetsResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.RefusedOffset\"%\n\x13GroupOffsetsRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\"I\n\x0eGroupPositions\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\"B\n\x14GroupOffsetsResponse\x12*\n\x06groups\x18\x01 \x03(\x0b\x32\x1a.dledger.v1.GroupPositions\"T\n\x13InitProducerRequest\x12\x15\n\rproducer_name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x04\x12\x11\n\tstable_id\x18\x03 \x01(\t\"=\n\x0bStoredCount\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"c\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\'\n\x06stored\x18\x03 \x03(\x0b\x32\x17.dledger.v1.StoredCount2\x99\x04\n\x06\x42roker\x12\x46\n\x07Produce\x12\x1a.dledger.v1.ProduceRequest\x1a\x1b.dledger.v1.ProduceResponse(\x01\x30\x01\x12@\n\x05\x46\x65tch\x12\x18.dledger.v1.FetchRequest\x1a\x19.dledger.v1.FetchResponse(\x01\x30\x01\x12\x45\n\x08Metadata\x12\x1b.dledger.v1.MetadataRequest\x1a\x1c.dledger.v1.MetadataResponse\x12\x42\n\x07Offsets\x12\x1a.dledger.v1.OffsetsRequest\x1a\x1b.dledger.v1.OffsetsResponse\x12T\n\rCommitOffsets\x12 .dledger.v1.CommitOffsetsRequest\x1a!.dledger.v1.CommitOffsetsResponse\x12Q\n\x0cGroupOffsets\x12\x1f.dledger.v1.GroupOffsetsRequest\x1a .dledger.v1.GroupOffsetsResponse\x12Q\n\x0cInitProducer\x12\x1f.dledger.v1.InitProducerRequest\x1a .dledger.v1.InitProducerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,45 +41,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FETCHREQUEST']._serialized_start=398
   _globals['_FETCHREQUEST']._serialized_end=686
   _globals['_FETCHRESPONSE']._serialized_start=689
-  _globals['_FETCHRESPONSE']._serialized_end=957
-  _globals['_METADATAREQUEST']._serialized_start=959
-  _globals['_METADATAREQUEST']._serialized_end=1012
-  _globals['_NODEINFO']._serialized_start=1014
-  _globals['_NODEINFO']._serialized_end=1101
-  _globals['_GROUPINFO']._serialized_start=1103
-  _globals['_GROUPINFO']._serialized_end=1222
-  _globals['_TOPICINFO']._serialized_start=1225
-  _globals['_TOPICINFO']._serialized_end=1358
-  _globals['_METADATARESPONSE']._serialized_start=1361
-  _globals['_METADATARESPONSE']._serialized_end=1491
-  _globals['_QUEUEREF']._serialized_start=1493
-  _globals['_QUEUEREF']._serialized_end=1558
-  _globals['_OFFSETSREQUEST']._serialized_start=1560
-  _globals['_OFFSETSREQUEST']._serialized_end=1614
-  _globals['_QUEUEOFFSETS']._serialized_start=1616
-  _globals['_QUEUEOFFSETS']._serialized_end=1728
-  _globals['_OFFSETSRESPONSE']._serialized_start=1730
-  _globals['_OFFSETSRESPONSE']._serialized_end=1812
-  _globals['_GROUPOFFSET']._serialized_start=1814
-  _globals['_GROUPOFFSET']._serialized_end=1936
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1938
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2049
-  _globals['_REFUSEDOFFSET']._serialized_start=2051
-  _globals['_REFUSEDOFFSET']._serialized_end=2139
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2141
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2208
-  _globals['_GROUPOFFSETSREQUEST']._serialized_start=2210
-  _globals['_GROUPOFFSETSREQUEST']._serialized_end=2247
-  _globals['_GROUPPOSITIONS']._serialized_start=2249
-  _globals['_GROUPPOSITIONS']._serialized_end=2322
-  _globals['_GROUPOFFSETSRESPONSE']._serialized_start=2324
-  _globals['_GROUPOFFSETSRESPONSE']._serialized_end=2390
-  _globals['_INITPRODUCERREQUEST']._serialized_start=2392
-  _globals['_INITPRODUCERREQUEST']._serialized_end=2476
-  _globals['_STOREDCOUNT']._serialized_start=2478
-  _globals['_STOREDCOUNT']._serialized_end=2539
-  _globals['_INITPRODUCERRESPONSE']._serialized_start=2541
-  _globals['_INITPRODUCERRESPONSE']._serialized_end=2640
-  _globals['_BROKER']._serialized_start=2643
-  _globals['_BROKER']._serialized_end=3180
+  _globals['_FETCHRESPONSE']._serialized_end=1003
+  _globals['_METADATAREQUEST']._serialized_start=1005
+  _globals['_METADATAREQUEST']._serialized_end=1058
+  _globals['_NODEINFO']._serialized_start=1060
+  _globals['_NODEINFO']._serialized_end=1147
+  _globals['_GROUPINFO']._serialized_start=1149
+  _globals['_GROUPINFO']._serialized_end=1268
+  _globals['_TOPICINFO']._serialized_start=1271
+  _globals['_TOPICINFO']._serialized_end=1404
+  _globals['_METADATARESPONSE']._serialized_start=1407
+  _globals['_METADATARESPONSE']._serialized_end=1537
+  _globals['_QUEUEREF']._serialized_start=1539
+  _globals['_QUEUEREF']._serialized_end=1604
+  _globals['_OFFSETSREQUEST']._serialized_start=1606
+  _globals['_OFFSETSREQUEST']._serialized_end=1660
+  _globals['_QUEUEOFFSETS']._serialized_start=1662
+  _globals['_QUEUEOFFSETS']._serialized_end=1774
+  _globals['_OFFSETSRESPONSE']._serialized_start=1776
+  _globals['_OFFSETSRESPONSE']._serialized_end=1858
+  _globals['_GROUPOFFSET']._serialized_start=1860
+  _globals['_GROUPOFFSET']._serialized_end=1982
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=1984
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2095
+  _globals['_REFUSEDOFFSET']._serialized_start=2097
+  _globals['_REFUSEDOFFSET']._serialized_end=2185
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2187
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2254
+  _globals['_GROUPOFFSETSREQUEST']._serialized_start=2256
+  _globals['_GROUPOFFSETSREQUEST']._serialized_end=2293
+  _globals['_GROUPPOSITIONS']._serialized_start=2295
+  _globals['_GROUPPOSITIONS']._serialized_end=2368
+  _globals['_GROUPOFFSETSRESPONSE']._serialized_start=2370
+  _globals['_GROUPOFFSETSRESPONSE']._serialized_end=2436
+  _globals['_INITPRODUCERREQUEST']._serialized_start=2438
+  _globals['_INITPRODUCERREQUEST']._serialized_end=2522
+  _globals['_STOREDCOUNT']._serialized_start=2524
+  _globals['_STOREDCOUNT']._serialized_end=2585
+  _globals['_INITPRODUCERRESPONSE']._serialized_start=2587
+  _globals['_INITPRODUCERRESPONSE']._serialized_end=2686
+  _globals['_BROKER']._serialized_start=2689
+  _globals['_BROKER']._serialized_end=3226
 # @@protoc_insertion_point(module_scope)

@@ -178,6 +178,8 @@ class FetchResponse(google.protobuf.message.Message):
     END_FIELD_NUMBER: builtins.int
     HAS_OFFSETS_FIELD_NUMBER: builtins.int
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
+    LAG_ENTRIES_FIELD_NUMBER: builtins.int
+    ADVISED_REPLICA_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
     request_id: builtins.int
@@ -195,6 +197,10 @@ class FetchResponse(google.protobuf.message.Message):
     """filtered reads are not contiguous: the payload starts with `count` u64 queue offsets"""
     first_offset: builtins.int
     """of the first message of the chunk, when not has_offsets"""
+    lag_entries: builtins.int
+    """committed, as far as this replica knows, and not applied here yet"""
+    advised_replica: builtins.str
+    """the node this queue is better read from; empty: here"""
     payload: builtins.bytes
     """Big-endian: (`count` u64 offsets when has_offsets,) `count` u32 frame sizes, then the frames, back to back."""
     @property
@@ -213,10 +219,12 @@ class FetchResponse(google.protobuf.message.Message):
         end: builtins.bool = ...,
         has_offsets: builtins.bool = ...,
         first_offset: builtins.int = ...,
+        lag_entries: builtins.int = ...,
+        advised_replica: builtins.str = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "request_id", b"request_id"]) -> None: ...
 
 global___FetchResponse = FetchResponse
 

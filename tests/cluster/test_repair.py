@@ -49,6 +49,7 @@ def flip(file: Path, *places: int) -> None:
 
 
 def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster) -> None:
+    """docs/semantics.md, row R3."""
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     bodies = [b"%06d " % n + b"y" * 5000 for n in range(1500)]
     assert cluster.produce("t", bodies)["acknowledged"] == 1500

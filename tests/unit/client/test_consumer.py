@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.services.read_advice import ReadAdvice
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError, UnreachableError
 from tests.unit.client.sim_rig import Rig
@@ -66,6 +67,36 @@ def test_a_lagging_follower_is_gone_around() -> None:
                 await producer.send(Message("t", b"%d" % number))
             for _ in range(6):
                 assert [message.body for message in await consumer.fetch("t", 0, 15, 5)] == [b"%d" % number for number in range(15, 20)]
+
+    Rig().run(scenario)
+
+
+def test_a_reader_far_behind_is_sent_to_a_follower_and_back_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md, row R4."""
+    memory_bytes = 200_000  # of which 40 % count
+    monkeypatch.setattr("broker.node.ReadAdvice", lambda face, _known: ReadAdvice(face, memory_bytes))
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            for number in range(300):
+                producer.send_oneway(Message("t", b"%d " % number + bytes(1000)))
+            await producer.flush()
+        async with rig.consumer() as consumer:
+            read_at: list[str] = []
+            bodies: list[bytes] = []
+            while len(bodies) < 300:
+                messages = await consumer.fetch("t", 0, len(bodies), 10)
+                bodies += [message.body.partition(b" ")[0] for message in messages]
+                read_at.append(messages[0].replica)
+            assert bodies == [b"%d" % number for number in range(300)]
+            assert read_at[0] == rig.master
+            assert read_at[1] in rig.followers
+            assert set(read_at[1:20]) == {read_at[1]}
+            assert read_at[-1] == rig.master
+            await consumer.fetch("t", 0, 0, 10)
+            rig.cluster.kill(read_at[1])
+            assert len(await consumer.fetch("t", 0, 10, 10)) == 10, "the master serves when the one it advised is gone"
 
     Rig().run(scenario)
 
