@@ -11,7 +11,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 from dledger_client.auto_create import create_topic
 from dledger_client.compression import BodyCompression
@@ -23,6 +22,7 @@ from dledger_client.link import GroupLink
 from dledger_client.message import Message
 from dledger_client.options import ProducerOptions
 from dledger_client.outcome import Outcome, settled
+from dledger_client.refused import Refused
 from dledger_client.router import Router, TopicQueues
 from dledger_client.topic_lanes import QueueKey, TopicLanes
 from dledger_wire._pb import broker_pb2
@@ -62,23 +62,23 @@ class ProducerEngine:
         self._ids = ids
         self._born_host = born_host
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()  # of everything that add touches
+        self.lock = threading.Lock()  # of everything that add touches
         self._settling = threading.Lock()
-        self._topics: dict[str, TopicLanes] = {}
+        self.topics: dict[str, TopicLanes] = {}
         self._lanes: dict[tuple[str, str, int], Lane] = {}
         self._links: dict[str, GroupLink] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._room: list[Callable[[], object]] = []  # who waits for buffer room
         self._refreshing: asyncio.Task[None] | None = None
-        self._doubted = asyncio.Event()  # a topic may have other queues than we think
+        self.doubted = asyncio.Event()  # a topic may have other queues than we think
         self._fresh: dict[str, list[Lane]] = {}  # by group: lanes that got something since the link last looked
-        self._homeless: list[tuple[Batch, DledgerError]] = []  # refused by a queue that is there no more
+        self.refused = Refused(self)
 
     # Routes
 
     async def resolve(self, topic: str, deadline_ms: int) -> None:
         """Learn the queues of a topic.  TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering."""
-        if topic in self._topics:
+        if topic in self.topics:
             return
         try:
             await self._look_up(topic, deadline_ms)
@@ -97,25 +97,25 @@ class ProducerEngine:
         if not lanes:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         start = self.router.random.randrange(0, len(lanes))
-        with self._lock:
-            self._topics[topic] = TopicLanes(lanes, start, self.faults)
+        with self.lock:
+            self.topics[topic] = TopicLanes(lanes, start, self.faults)
 
     async def _refresh(self) -> None:
         """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_S):
-                    await self._doubted.wait()
-            self._doubted.clear()
-            for topic in list(self._topics):
+                    await self.doubted.wait()
+            self.doubted.clear()
+            for topic in list(self.topics):
                 try:
                     await self._look_up(topic, self.router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS)
                 except (TopicNotFoundError, TopicPermissionError):
-                    with self._lock:
-                        self._topics.pop(topic, None)  # whoever sends to it next is told
+                    with self.lock:
+                        self.topics.pop(topic, None)  # whoever sends to it next is told
                 except DledgerError as error:
                     _logger.info("topic %s: %s", topic, error.message)
-            self._rehome()
+            self.refused.rehome()
             await asyncio.sleep(REFRESH_PAUSE_S)
 
     def _lanes_of_topic(self, queues: TopicQueues) -> list[Lane]:
@@ -141,13 +141,13 @@ class ProducerEngine:
         if not self.options.producer_id:
             raise InvalidArgumentError("only a producer with a producer_id of its own can know what it stored before")
         await self.resolve(topic, deadline_ms)
-        lanes = self._topics[topic].lanes
+        lanes = self.topics[topic].lanes
         for group in sorted({lane.group for lane in lanes}):
             await self._links[group].ensure_session()
         return {(lane.group, lane.queue_id): self._links[lane.group].stored.get((topic, lane.queue_id), 0) for lane in lanes}
 
     def knows(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self.topics
 
     def lanes_of(self, group: str) -> list[Lane]:
         return [lane for lane in self._lanes.values() if lane.group == group]
@@ -164,12 +164,12 @@ class ProducerEngine:
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
         options = self.options
         wake = False
-        with self._lock:
+        with self.lock:
             if self.closed:
                 raise NotSentError("the producer is closed, or was made before the process forked")
             if self.buffered_bytes + size > options.max_buffered_bytes and self.buffered_bytes:
                 return None
-            topic = self._topics.get(message.topic)
+            topic = self.topics.get(message.topic)
             if topic is None:
                 raise _no_topic(message.topic)
             free = queue_key is None and queue_id is None
@@ -203,12 +203,12 @@ class ProducerEngine:
         size = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
         if size > limit:
             raise _too_large(name, f"batch of {len(messages)} messages", size, limit)
-        with self._lock:
+        with self.lock:
             if self.closed:
                 raise NotSentError("the producer is closed, or was made before the process forked")
             if self.buffered_bytes + size > self.options.max_buffered_bytes and self.buffered_bytes:
                 return None
-            topic = self._topics.get(name)
+            topic = self.topics.get(name)
             if topic is None:
                 raise _no_topic(name)
             free = queue_key is None and queue_id is None
@@ -218,11 +218,16 @@ class ProducerEngine:
             batch.messages, batch.size_bytes, batch.atomic = list(messages), size, True
             if not free:
                 batch.keys[0] = queue_key if isinstance(queue_key, str) else None
-            lane.waiting.append(batch)
             self.buffered_bytes += size
-            self._fresh[lane.group].append(lane)
-        self._wake(lane)
+            self.append(batch)
         return batch.outcome, 0
+
+    def append(self, batch: Batch) -> None:
+        """Put a whole batch behind the others of its queue.  The caller holds the lock."""
+        lane = batch.lane
+        lane.waiting.append(batch)
+        self._fresh[lane.group].append(lane)
+        self._wake(lane)
 
     def _packed(self, message: Message) -> Message:
         """What is sent of a large message.  MessageTooLargeError by the size of its body as consumers get it."""
@@ -242,9 +247,9 @@ class ProducerEngine:
 
     def _new_batch(self, lane: Lane) -> Batch:
         now_ms = self.router.clock.monotonic_ms()
-        return Batch(lane, self._new_outcome(lane), now_ms, now_ms + self.options.send_timeout_ms)
+        return Batch(lane, self.new_outcome(lane), now_ms, now_ms + self.options.send_timeout_ms)
 
-    def _new_outcome(self, lane: Lane) -> Outcome:
+    def new_outcome(self, lane: Lane) -> Outcome:
         return Outcome(self._settling, lane.topic, lane.group, lane.queue_id)
 
     def detached_outcome(self, topic: str) -> Outcome:
@@ -256,7 +261,7 @@ class ProducerEngine:
         batch, lane.open = lane.open, None
         if batch is not None:
             lane.waiting.append(batch)
-        topic = self._topics.get(lane.topic)
+        topic = self.topics.get(lane.topic)
         if topic is not None and topic.sticky is lane:
             topic.rotate()
 
@@ -272,7 +277,7 @@ class ProducerEngine:
     def _woken(self, link: GroupLink) -> None:
         # First the flag: whoever adds after the look below wakes again.
         link.wake_requested = False
-        with self._lock:
+        with self.lock:
             fresh, self._fresh[link.group] = self._fresh[link.group], []
         for lane in fresh:
             link.add(lane)
@@ -280,7 +285,7 @@ class ProducerEngine:
 
     def when_room(self, callback: Callable[[], object]) -> None:
         """Call back, on the loop, when there is room for more (or the producer is closed)."""
-        with self._lock:
+        with self.lock:
             self._room.append(callback)
 
     # What the links need
@@ -288,7 +293,7 @@ class ProducerEngine:
     def take(self, lane: Lane, *, idle: bool, flush: bool) -> Batch | None:
         """The next batch of a lane: a full one, or the open one when it has lingered, and nothing else is in flight or nobody lingers."""
         linger_ms = self.options.linger_ms
-        with self._lock:
+        with self.lock:
             if not lane.waiting and lane.open is not None:
                 lingered = self.router.clock.monotonic_ms() - lane.open.created_ms >= linger_ms
                 if flush or (lingered and (idle or linger_ms)):
@@ -310,115 +315,25 @@ class ProducerEngine:
             result.store_timestamp_ms,
             result.duplicate,
         )
-        self._release(batch)
+        self.release(batch)
         if not batch.told:
             outcome.settle()
-
-    def refuse(self, batch: Batch, error: DledgerError, first_bad: int) -> list[Batch]:
-        """Fail a batch, or only the message that was at fault; returns what is left to be sent.
-
-        A batch that is too large as a whole, for a log of small segments, is cut in halves.
-        """
-        if isinstance(error, TopicNotFoundError | TopicPermissionError | InvalidArgumentError):
-            self._doubted.set()
-            if not batch.told and _queue_is_closed(error, batch.lane) and None not in batch.keys.values():
-                self._homeless.append((batch, error))  # nothing of it is stored: another queue may take it
-                return []
-        count = len(batch.messages)
-        if batch.atomic:
-            cuts = []
-        elif isinstance(error, MessageTooLargeError) and first_bad < 0 and count > 1:
-            cuts = [0, count // 2, count]
-        elif 0 <= first_bad < count and count > 1:
-            cuts = [0, first_bad, first_bad + 1, count]
-        else:
-            cuts = []
-        if not cuts or batch.told:
-            self._release(batch)
-            if not batch.told:
-                batch.outcome.fail(error)
-            return []
-        parts, again = [], []
-        for first, upto in pairwise(cuts):
-            if first == upto:
-                continue
-            part = batch.part(batch.lane, self._new_outcome(batch.lane), first, upto)
-            parts.append((first, part.outcome))
-            if first != first_bad:
-                again.append(part)
-            else:
-                self._release(part)
-                part.outcome.fail(error)
-        batch.outcome.cut_into(parts)
-        return again
-
-    # Other queues for what is known not to be stored
-
-    def group_failed(self, group: str) -> None:
-        """The group's leader cannot be reached: messages that may go anywhere go elsewhere, if the producer was told so also those
-        that wait here and were never sent."""
-        self.faults.failed(group)
-        with self._lock:
-            for topic in self._topics.values():
-                if topic.sticky.group == group:
-                    topic.rotate()
-            for lane in self.lanes_of(group) if self.options.retry_another_group else ():
-                topic_now = self._topics.get(lane.topic)
-                if topic_now is None or topic_now.sticky.group == group:
-                    continue
-                unsent = [*lane.waiting, *([lane.open] if lane.open is not None else [])]
-                lane.waiting.clear()
-                lane.open = None
-                for batch in unsent:
-                    if batch.attempts or len(batch.keys) == len(batch.messages):
-                        lane.waiting.append(batch)
-                    else:
-                        self._spread(batch, topic_now.elsewhere(batch, with_keys=False))
-
-    def _spread(self, batch: Batch, runs: list[tuple[int, int, Lane]]) -> None:
-        """Put a batch of which nothing is stored into the queues of ``runs``.  The caller holds the lock."""
-        parts = []
-        for first, upto, lane in runs:
-            part = batch.part(lane, self._new_outcome(lane), first, upto)
-            part.order = 0
-            parts.append((first, part.outcome))
-            lane.waiting.append(part)
-            self._fresh[lane.group].append(lane)
-            self._wake(lane)
-        batch.parts = None
-        batch.outcome.cut_into(parts)
-
-    def _rehome(self) -> None:
-        """What a queue refused that is there no more, once the topic was looked at again."""
-        homeless, self._homeless = self._homeless, []
-        now_ms = self.router.clock.monotonic_ms()
-        for batch, error in homeless:
-            topic = self._topics.get(batch.lane.topic)
-            if topic is not None and batch.lane in topic.lanes and now_ms < batch.deadline_ms:
-                self._homeless.append((batch, error))  # whoever was asked does not know it yet
-                self._doubted.set()
-            elif topic is None or batch.lane in topic.lanes:
-                self._release(batch)
-                batch.outcome.fail(error)
-            else:
-                with self._lock:
-                    self._spread(batch, topic.elsewhere(batch, with_keys=True))
 
     def expire(self, lane: Lane, now_ms: int) -> list[Batch]:
         """Take out what was never stored and whose time is up."""
         expired = []
-        with self._lock:
+        with self.lock:
             if lane.open is not None and now_ms >= lane.open.deadline_ms:
                 self._seal(lane)
             while lane.waiting and now_ms >= lane.waiting[0].deadline_ms:
                 expired.append(lane.waiting.popleft())
         for batch in expired:
-            self._release(batch)
+            self.release(batch)
         return [batch for batch in expired if not batch.told]
 
-    def _release(self, batch: Batch) -> None:
+    def release(self, batch: Batch) -> None:
         batch.parts = None
-        with self._lock:
+        with self.lock:
             self.buffered_bytes -= batch.size_bytes
             waiting: list[Callable[[], object]] = []
             if self.buffered_bytes <= self.options.max_buffered_bytes * 3 // 4 or not self.buffered_bytes:
@@ -435,14 +350,14 @@ class ProducerEngine:
             self._woken(link)
             link.flush()
             outcomes += [batch.outcome for batch in link.batches() if not batch.told]
-        outcomes += [batch.outcome for batch, _ in self._homeless]
+        outcomes += self.refused.outcomes()
         for outcome in outcomes:
             await settled(outcome)
 
     async def close(self) -> None:
         """Send what is there, then end.  What is not stored by its deadline fails."""
         await self.flush()
-        with self._lock:
+        with self.lock:
             self.closed = True
         for task in self._tasks:
             task.cancel()
@@ -451,7 +366,7 @@ class ProducerEngine:
 
     def forked(self) -> None:
         """In a forked child: the loop is not here, and locks may be held by threads that are not here either."""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.closed = True
 
     def _link_ended(self, task: asyncio.Task[None]) -> None:
@@ -462,12 +377,10 @@ class ProducerEngine:
 
     def _end(self, why: str) -> None:
         """Take nothing more, and fail what is left."""
-        with self._lock:
+        with self.lock:
             self.closed = True
             waiting, self._room = self._room, []
-        for batch, error in self._homeless:
-            batch.outcome.fail(error)
-        self._homeless.clear()
+        self.refused.fail_all()
         for lane in self._lanes.values():
             for batch in lane.unresolved():
                 if not batch.told and not batch.outcome.settled:
@@ -497,11 +410,6 @@ def _common_topic(messages: Sequence[Message]) -> str:
     if any(message.delay_level or message.deliver_at_ms for message in messages):
         raise InvalidArgumentError("a batch holds delayed messages; expected none")
     return name
-
-
-def _queue_is_closed(error: DledgerError, lane: Lane) -> bool:
-    """Whether the refusal is the queue's and not the messages'."""
-    return isinstance(error, TopicPermissionError) or 0 <= error.detail_int("queues") <= lane.queue_id
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -127,7 +127,7 @@ class GroupLink:
                 if not may_try_again(error):
                     _logger.warning("group %s: %s", self.group, error.message)
                 self._problem = error
-                self._engine.group_failed(self.group)
+                self._engine.refused.group_failed(self.group)
                 self._attempt += 1
                 await asyncio.sleep(pauses.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000)
                 self.sweep()
@@ -310,7 +310,7 @@ class GroupLink:
             self._fenced = error
             if batch.attempts > 1:
                 error = ProducerFencedError(f"{error.message}; an attempt before may have stored it", may_be_stored=True)
-            batch.lane.refused(batch, again=self._engine.refuse(batch, error, -1))
+            batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, -1))
             return None
         if isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
             if not batch.lane.out_of_order(batch):
@@ -320,7 +320,7 @@ class GroupLink:
             if isinstance(error, NotLeaderError):
                 self._engine.router.leader_is(self.group, error.leader_address)
             return error
-        batch.lane.refused(batch, again=self._engine.refuse(batch, error, _first_bad(error)))
+        batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, _first_bad(error)))
         return None
 
     # Deadlines

@@ -283,7 +283,7 @@ def test_queues_that_come_and_go_are_noticed() -> None:
 def test_a_forked_child_has_a_loop_of_its_own_and_cannot_use_its_parents_clients() -> None:
     producer = dledger_client.Producer("127.0.0.1:1", send_timeout_ms=100)
     thread = LoopThread.shared()
-    engine_lock = producer._engine._lock
+    engine_lock = producer._engine.lock
     engine_lock.acquire()  # as a thread of the parent may hold it
     try:
         child = os.fork()

@@ -204,7 +204,7 @@ def add_group(engine: ProducerEngine, name: str) -> None:
     """A second group of the topic, in which nobody leads; its queue is the sticky one."""
     found = engine.router._topics["t"][0]
     lanes = [*engine._lanes_of_topic(found), engine._lanes_of_topic(type(found)("t", name, 8, 8, 6, ""))[7]]
-    engine._topics["t"] = TopicLanes(lanes, 1, engine.faults)
+    engine.topics["t"] = TopicLanes(lanes, 1, engine.faults)
 
 
 @pytest.mark.parametrize("slow", ["followers", "all", "nobody there"])
