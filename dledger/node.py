@@ -435,9 +435,12 @@ class RaftNode:
         """Delete whole sealed segments of entries up to ``upto_index``, as far as ``latest_start`` lets; returns the first entry left."""
         if not self._running:
             raise NotReadyError(f"{self.identity.node_id} is not running")
+        log = self.log
         known_upto = await self._configurations.write()
-        first_index = await self.log.trim(min(upto_index + 1, known_upto + 1, self.latest_start()))
-        self._driver.step(LogTrimmed(first_index, self.log.before))
+        if self.log is not log:
+            raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a copy")
+        first_index = await log.trim(min(upto_index + 1, known_upto + 1, self.latest_start()))
+        self._driver.step(LogTrimmed(first_index, log.before))
         return first_index
 
     async def _capture(self) -> Captured:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from dledger.env import Disk, SyncFailedError
 from dledger_wire.clock import Clock
+from dledger_wire.errors import NotReadyError
 from store.checkpoint import Checkpoint, write_checkpoint
 from store.log_view import LogView
 from store.queue_table import QueueTable
@@ -50,6 +51,7 @@ class Persistence:
         self._backup_index = 0  # of the snapshot before; not known at a start
         self.disk_full = False
         self._writing = asyncio.Lock()
+        self._ended = False
 
     async def run(self) -> None:
         """Flush and save until cancelled."""
@@ -80,9 +82,10 @@ class Persistence:
             self.disk_full = True
             _logger.warning("the disk is full; queue files and snapshots wait: %s", error)
 
-    async def hold(self) -> None:
+    async def end(self) -> None:
         """Return when nothing is being written, and let nothing more be."""
-        await self._writing.acquire()
+        async with self._writing:
+            self._ended = True
 
     async def save(self, *, anew: bool = False) -> bool:
         """Make the state as it is now the newest snapshot; False when there is nothing new, or the log is not that far on disk.
@@ -104,6 +107,8 @@ class Persistence:
         return self.saved_index
 
     async def _save(self, *, anew: bool) -> bool:
+        if self._ended:
+            raise NotReadyError("the store's files are being replaced")
         snapshot = self._capture()
         if snapshot.index == self.saved_index and not (anew or self._queues.marks_changed):
             return False

@@ -168,7 +168,7 @@ class MessageStore:
         self._waiters.wake_all()
         persistence, self._persistence = self._persistence, None
         if persistence is not None:
-            await persistence.hold()
+            await persistence.end()
         await self._tasks.stop()
         await self.queues.clear()
         self._state.clear()

@@ -63,6 +63,7 @@ def node_folders(data: Path) -> list[Path]:
 
 def _verify_offline(data: str, *, as_json: bool) -> bool:
     from broker.data_folder import holder_pid
+    from dledger.copy.install import INSTALL_PATH
     from dledger_wire.errors import DataDirectoryError
 
     folders = node_folders(Path(data))
@@ -73,6 +74,8 @@ def _verify_offline(data: str, *, as_json: bool) -> bool:
         pid = holder_pid(str(folder))
         if pid is not None:
             raise DataDirectoryError(f"data folder {folder} is in use by pid {pid}; stop the node, or use verify --online")
+        if (folder / INSTALL_PATH).is_file():
+            raise DataDirectoryError(f"{folder}: a catch-up copy is half in place ({INSTALL_PATH}); start the node once, it finishes that")
         damaged += asyncio.run(_verify_node(folder, as_json=as_json))
     return damaged == 0
 
