@@ -239,11 +239,14 @@ class MemberSession:
         reader.result()
 
     async def _look_for_another_master(self, address: str) -> None:
-        """A paused or cut-off master keeps its connections."""
+        """A paused or cut-off master keeps its connections; one that nobody knows a successor of may only be slow."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._heard_ms < SILENCE_MS:
             return
-        view = await self._router.find_leader(self.group)
+        try:
+            view = await self._router.find_leader(self.group)
+        except DledgerError:
+            return
         if view.leader_address != address:
             raise UnreachableError(f"{address} is silent and {view.leader_address} leads now", address=address)
 

@@ -209,3 +209,34 @@ def test_an_orderly_group_follows_a_reset() -> None:
         await group.stop()
 
     Rig().run(scenario)
+
+
+def test_a_deposed_master_that_wakes_up_renews_no_lease() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, orderly=True)
+        group.pause_s = 0.01
+        await send(rig, 900)
+        await group.start("a")
+        await until(lambda: len(group.seen) > 20)
+        old = rig.master
+        for node_id in rig.followers:  # neither of them hears of another master
+            for source in (group.members["a"].process.host, rig.cluster.hosts[old].ip):
+                rig.cluster.net.cut(source, rig.cluster.hosts[node_id].ip)
+                rig.cluster.net.cut(rig.cluster.hosts[node_id].ip, source)
+        process = rig.cluster.hosts[old].process
+        assert process is not None
+        rig.cluster.loop.pause(process)
+        await until(lambda: rig.cluster.master() not in (old, None))
+        await group.start("b")
+        await until(lambda: bool(group.members["b"].seen))
+        done = len(group.members["a"].seen)
+        rig.cluster.loop.resume(process)  # with heartbeats of a waiting to be read
+        await asyncio.sleep(3)
+        assert len(group.members["a"].seen) == done < 900
+        rig.cluster.net.heal_all()
+        await until(lambda: set(group.bodies()) == set(numbers(900)))
+        assert_in_order(group, 900)
+        await group.stop()
+
+    Rig().run(scenario)

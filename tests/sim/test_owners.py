@@ -1,0 +1,50 @@
+"""Orderly consumers killed, paused, cut off, reset and stopped, while nodes die: never two owners of a queue, nothing skipped.
+
+``python -m tests.sim.owners 0:500`` runs more seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import dledger_client.membership
+from dledger_client.push_queue import PushQueue
+from tests.sim.owners import run
+from tests.sim.test_runs import quiet
+
+__all__ = ["quiet"]
+
+MUTATION_SEEDS = 12
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_queue_never_has_two_owners_and_every_message_is_consumed(seed: int) -> None:
+    world = run(seed)
+    assert world.anomalies() == []
+    assert sum(len(calls) for calls in world.calls.values()) >= world.messages
+
+
+def is_found() -> bool:
+    for seed in range(MUTATION_SEEDS):
+        try:
+            if run(seed).anomalies():
+                return True
+        except (AssertionError, TimeoutError):
+            return True
+    return False
+
+
+def test_a_consumer_that_does_not_look_at_its_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dledger_client.membership.MemberSession, "has_lease", property(lambda _session: True))
+    assert is_found()
+
+
+def test_a_consumer_that_gives_a_lock_back_while_its_listener_is_at_work_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = PushQueue.stop
+
+    async def impatient(queue: PushQueue, _timeout_s: float | None) -> bool:
+        await stop(queue, 0.0)
+        return True
+
+    monkeypatch.setattr(PushQueue, "stop", impatient)
+    assert is_found()
