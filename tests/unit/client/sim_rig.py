@@ -13,7 +13,7 @@ from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 
 CLIENT_IP = "10.0.1.1"
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
