@@ -37,10 +37,11 @@ class Member:
 
 
 class Group:
-    """Members of one consumer group.  ``pause_s``: how long a listener takes."""
+    """Members of one consumer group.  ``pause_s``: how long a listener takes; ``subnet``: where its machines are."""
 
-    def __init__(self, rig: Rig, topic: str = "t", **options: Any) -> None:
-        self.rig, self.topic, self.options = rig, topic, options
+    def __init__(self, rig: Rig, topic: str = "t", name: str = "g", subnet: str = "10.0.2", **options: Any) -> None:
+        self.rig, self.topic, self.name, self.subnet, self.options = rig, topic, name, subnet, options
+        self._machines = 0
         self.members: dict[str, Member] = {}
         self.seen: list[Seen] = []
         self.pause_s = 0.0
@@ -49,7 +50,8 @@ class Group:
     def add(self, name: str, **more: Any) -> Member:
         """A member that is not started yet."""
         rig = self.rig
-        process, network = rig.cluster.new_client(f"10.0.2.{len(self.members) + 1}")
+        self._machines += 1
+        process, network = rig.cluster.new_client(f"{self.subnet}.{self._machines}")
 
         async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> object:
             now_s = rig.cluster.loop.now_s
@@ -62,7 +64,7 @@ class Group:
 
         consumer = PushConsumer(
             rig.cluster.bootstrap,
-            "g",
+            self.name,
             listener,
             client_id=name,
             network=network,

@@ -68,8 +68,8 @@ class Rig:
                 self.cluster.net.cut(ip, other)
                 self.cluster.net.cut(other, ip)
 
-    def run(self, scenario: Callable[[Rig], Awaitable[None]]) -> None:
-        """Start the nodes, then run the scenario on the client machine."""
+    def run(self, scenario: Callable[[Rig], Awaitable[None]], *, limit_s: float = LIMIT_S) -> None:
+        """Start the nodes, then run the scenario on the client machine for at most ``limit_s`` of virtual time."""
 
         async def main() -> None:
             for node_id in self.cluster.hosts:
@@ -78,7 +78,7 @@ class Rig:
             await self.cluster.loop.spawn(self.process, _wrapped(scenario, self), "scenario")
 
         try:
-            self.cluster.loop.run_until_complete(asyncio.wait_for(main(), LIMIT_S))
+            self.cluster.loop.run_until_complete(asyncio.wait_for(main(), limit_s))
         finally:
             self.cluster.loop.close()
 
