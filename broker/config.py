@@ -170,6 +170,9 @@ class ServiceConfig(_Model):
     autoCreateTopicEnable: bool = False
     defaultTopicQueueNums: Annotated[int, Field(ge=1, le=1024)] = 4
     messageDelayLevel: Annotated[str, BeforeValidator(_delay_levels)] = DEFAULT_MESSAGE_DELAY_LEVEL
+    transactionTimeOut: Annotated[int, BeforeValidator(_duration(10, _DAY_MS))] = 6_000
+    transactionCheckInterval: Annotated[int, BeforeValidator(_duration(10, _DAY_MS))] = 30_000
+    transactionCheckMax: Annotated[int, Field(ge=1, le=1000)] = 15
     slaveReadEnable: bool = True
     accessMessageInMemoryMaxRatio: Annotated[float, Field(gt=0, le=95)] = 40
     longPollingEnable: bool = True

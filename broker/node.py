@@ -32,6 +32,7 @@ from broker.services.read_advice import ReadAdvice
 from broker.services.retention import RetentionService
 from broker.services.retry import RetryService
 from broker.services.sessions import SessionService
+from broker.services.transactions import TransactionService
 from broker.timers import TimerService
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
@@ -99,6 +100,8 @@ class BrokerNode:
         self.roles.register(PreferredLeader(self._face, self._fail))
         self._sessions = SessionService(self._face, self._fail)
         self.roles.register(self._sessions)
+        self._transactions = TransactionService(self._face, self._fail)
+        self.roles.register(self._transactions)
         try:
             self.roles.start()
             await self.raft.start()
@@ -120,6 +123,7 @@ class BrokerNode:
             GroupService(face, self._sessions.was_reset),
             self._sessions,
             AutoCreateService(face),
+            self._transactions,
             RetryService(face),
             DeadLetterService(face),
             GroupSettingsService(face),

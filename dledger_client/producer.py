@@ -36,8 +36,12 @@ class Producer:
         random: Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
+        self._serve(AsyncProducer(bootstrap, group, network=network, clock=clock, random=random, **settings))
+
+    def _serve(self, inner: AsyncProducer) -> None:
+        """Become the synchronous face of ``inner``."""
         self._thread = LoopThread.shared()
-        self._inner = AsyncProducer(bootstrap, group, network=network, clock=clock, random=random, **settings)
+        self._inner = inner
         self._engine = self._thread.call(lambda: self._inner.engine)
         self._timeout_ms = self._engine.options.send_timeout_ms
         _engines.add(self._engine)

@@ -37,7 +37,7 @@ from dledger_wire.errors import (
     NotReadyError,
     TopicNotFoundError,
 )
-from dledger_wire.names import TIMER_TOPIC
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from dledger_wire.timer import MAX_TIMER_DELAY_MS
 from store.group_state import CommandOutcome, CommandResult
 from store.producers import INIT_PRODUCER, who_registers
@@ -46,6 +46,7 @@ from store.settings import StoreSettings
 from store.topics import DELETE, Topic, Topics
 from store.unit_tags import batch_due_times
 
+MADE_BY_SERVICES = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})  # by a new group's first master, when its services are on
 VOID = "void"
 _VOID_BODY = b'{"kind":"void"}'
 VOID_RECORD = encode_command(VOID, {})
@@ -130,15 +131,23 @@ class PreparedCommand:
 
 
 class MessageLog:
-    """The writing side of a store; ``next_offset`` tells a queue's applied maximum."""
+    """The writing side of a store; ``next_offset`` tells a queue's applied maximum; ``require_room_for_halves`` refuses half messages
+    while too many are open of the number there are."""
 
     def __init__(
-        self, settings: StoreSettings, clock: Clock, topics: Topics, sequences: SequenceTable, next_offset: Callable[[QueueKey], int]
+        self,
+        settings: StoreSettings,
+        clock: Clock,
+        topics: Topics,
+        sequences: SequenceTable,
+        next_offset: Callable[[QueueKey], int],
+        require_room_for_halves: Callable[[int], None],
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._topics = topics
         self._applied_offset = next_offset
+        self._require_room_for_halves = require_room_for_halves
         self._sequences = TailSequences(sequences)
         self._term = 0
         self._next_offsets: dict[QueueKey, int] = {}
@@ -194,12 +203,16 @@ class MessageLog:
 
     def _check(self, batch: BatchView, outcome: BatchOutcome, *, for_service: bool) -> _Part | None:
         """Check one batch; None when it needs no place in the log."""
+        if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
+            raise NotReadyError(f"topic {batch.topic} is not made yet; nothing was stored")
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
         check_batch(batch, self._settings.maxMessageSize)
         if batch.topic == TIMER_TOPIC:
             self._check_timers(batch)
+        if batch.topic == HALF_TOPIC:
+            self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))
         part = _Part(batch, topic, outcome, void=False)
         if batch.sequence is None:
             return part

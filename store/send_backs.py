@@ -53,6 +53,11 @@ class Runs:
             high += 1
         self._firsts[low:high], self._uptos[low:high] = [first], [upto]
 
+    def first_gap(self, offset: int) -> int:
+        """The first offset from ``offset`` on that is not in."""
+        at = bisect_right(self._firsts, offset) - 1
+        return self._uptos[at] if at >= 0 and offset < self._uptos[at] else offset
+
     def forget_below(self, offset: int) -> None:
         at = bisect_right(self._firsts, offset)
         if at and self._uptos[at - 1] > offset:

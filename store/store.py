@@ -41,6 +41,7 @@ from store.snapshots import Snapshot, Snapshots
 from store.subscription_groups import PUT, SubscriptionGroups, check_settings
 from store.timers import Timers
 from store.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
+from store.transactions import Transactions
 from store.waiters import QueueWaiters
 from store.wanted import EVERYTHING, Wanted
 
@@ -74,6 +75,7 @@ class MessageStore:
         self.send_backs = SendBacks(self.consumer_offsets.position)
         self.consumer_offsets.on_reset = self.send_backs.went_back
         self.timers = Timers()
+        self.transactions = Transactions()
         sections: list[Section] = [
             self.topics,
             self.consumer_offsets,
@@ -82,9 +84,12 @@ class MessageStore:
             self.timers,
             self.subscription_groups,
             self.send_backs,
+            self.transactions,
         ]
         self._state = GroupState(sections, producer_handlers(self.sequences))
-        self._message_log = MessageLog(settings, env.clock, self.topics, self.sequences, self.queues.max_offset)
+        self._message_log = MessageLog(
+            settings, env.clock, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
+        )
         forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
         self._snapshots = Snapshots(env.disk)

@@ -25,6 +25,11 @@ class Link:
         self._news = asyncio.Event()
         self.ended: asyncio.Future[DledgerError | None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def waiting(self) -> int:
+        """Messages that are not sent yet."""
+        return len(self._waiting)
+
     def send(self, message: bytes) -> None:
         self._waiting.append(message)
         self._news.set()

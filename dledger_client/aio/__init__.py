@@ -5,10 +5,12 @@ from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.logical_queue import LogicalQueueReader, LogicalQueueWriter
 from dledger_client.aio.producer import Producer
 from dledger_client.aio.push import PushConsumer
+from dledger_client.aio.transaction import Transaction, TransactionProducer, TransactionResult
 from dledger_client.listener import Action, ConsumeContext
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.received import ReceivedMessage
 from dledger_client.topic_lanes import by_hash, by_random
+from dledger_client.transaction_ends import TransactionOutcome, TransactionState
 
 __all__ = [
     "Action",
@@ -23,6 +25,11 @@ __all__ = [
     "ReceivedMessage",
     "SendResult",
     "SendStatus",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "by_hash",
     "by_random",
 ]

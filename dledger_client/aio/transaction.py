@@ -1,0 +1,232 @@
+"""The producer of transactions for asyncio: messages that consumers see only once the local transaction they tell of is committed.
+
+Owns the protocol's steps: half message, local transaction, end; and the answers to what masters ask about transactions whose end they never
+heard.  The message is stored first, so whatever dies in between, somebody of the producer group is asked, and the answer decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, Unpack
+
+from dledger_client.aio.producer import Producer
+from dledger_client.check_link import CheckLink
+from dledger_client.half import HalfMessage
+from dledger_client.message import Message, SendResult, SendStatus
+from dledger_client.options import ProducerSettings
+from dledger_client.received import ReceivedMessage
+from dledger_client.topic_lanes import QueueKey
+from dledger_client.transaction_ends import GroupEnds, TransactionOutcome, TransactionState
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.names import check_group
+from dledger_wire.rpc import Network
+
+Answer: TypeAlias = TransactionState | Awaitable[TransactionState]
+CheckListener: TypeAlias = Callable[[ReceivedMessage], Answer]
+LocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
+Runner: TypeAlias = Callable[[CheckListener, ReceivedMessage], Awaitable[TransactionState]]
+T = TypeVar("T")
+
+JOIN_TIMEOUT_MS = 5000
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """What became of a transaction.  ``outcome`` OPEN: its end is not known yet, a master will ask; ``half``: where the half message is."""
+
+    state: TransactionState
+    outcome: TransactionOutcome
+    half: SendResult
+
+    @property
+    def status(self) -> SendStatus:
+        return self.half.status
+
+    @property
+    def msg_id(self) -> str:
+        return self.half.msg_id
+
+    @property
+    def transaction_id(self) -> str:
+        return self.half.msg_id
+
+
+class Transaction:
+    """A half message that is stored, and waits for its end."""
+
+    def __init__(self, half: SendResult, ends: GroupEnds, timeout_ms: int) -> None:
+        self.half = half
+        self._ends, self._timeout_ms = ends, timeout_ms
+
+    async def commit(self) -> TransactionOutcome:
+        """Let consumers see the message."""
+        return await self.end(TransactionState.COMMIT)
+
+    async def rollback(self) -> TransactionOutcome:
+        """Let nobody ever see it."""
+        return await self.end(TransactionState.ROLLBACK)
+
+    async def end(self, state: TransactionState) -> TransactionOutcome:
+        """Safe to repeat: the first end counts, and what it was is the answer.  An error with an unknown outcome is settled by a check."""
+        return await self._ends.end(self.half.queue_offset, self.half.msg_id, state, self._timeout_ms)
+
+
+class TransactionProducer(Producer):
+    """Sends messages in transactions, and plain ones like ``Producer``, whose settings it has too.
+
+    ``check_listener(message)`` says what became of the local transaction that a message tells of: COMMIT, ROLLBACK, or UNKNOWN to be asked
+    again later.  Any live member of ``group`` may be asked about any message of the group, so the answer belongs in shared, durable
+    storage.  ``check_threads``: questions answered at once; ``check_requests_held``: how many may wait, more are asked again later.
+    Their names in RocketMQ are understood too: transactionCheckListener, checkThreadPoolMaxSize, checkRequestHoldMax.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        check_listener: CheckListener | None = None,
+        *,
+        check_threads: int = 1,
+        check_requests_held: int = 2000,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        transactionCheckListener: CheckListener | None = None,
+        checkThreadPoolMinSize: int = 1,
+        checkThreadPoolMaxSize: int = 0,
+        checkRequestHoldMax: int = 0,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        listener = check_listener or transactionCheckListener
+        if listener is None:
+            raise InvalidArgumentError("a producer of transactions needs a check_listener: a master may ask what became of each")
+        super().__init__(bootstrap, check_group(group), network=network, clock=clock, random=random, **settings)
+        self.group = group
+        self.run_listener: Runner = on_the_loop
+        self.check_threads = max(check_threads, checkThreadPoolMinSize, checkThreadPoolMaxSize)
+        self._listener = listener
+        self._held = checkRequestHoldMax or check_requests_held
+        self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(self._held)
+        self._ends: dict[str, GroupEnds] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._attending: dict[str, None] = {}
+
+    async def __aenter__(self) -> TransactionProducer:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Begin to attend, so that masters can ask; done by the first use too.  Returns at once."""
+        if not self._tasks:
+            self._spawn(self._attend_everywhere(), "attend")
+            for number in range(self.check_threads):
+                self._spawn(self._answer(), f"answer {number}")
+
+    def _spawn(self, work: Any, name: str) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work, name=f"transactions: {name}"))
+
+    # Sending
+
+    async def send_in_transaction(
+        self, message: Message, local: LocalTransaction, argument: Any = None, queue_key: QueueKey = None, queue_id: int | None = None
+    ) -> TransactionResult:
+        """Store ``message`` where nobody sees it, run ``local(message, argument)``, and end the transaction as it says.
+
+        Raises what the half message failed with (nothing was run), or what ``local`` raised: then the transaction stays open, and the check
+        listener decides.  When the end cannot be told in time, it is OPEN in the result, and decided in the same way.
+        """
+        transaction = await self.prepare(message, queue_key, queue_id)
+        state = await _awaited(local(message, argument))
+        return await self.finish(transaction, state)
+
+    async def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
+        """The first step alone: the half message is stored; the caller ends the transaction."""
+        self.start()
+        half = await self.send(HalfMessage.of(message, self.group), queue_key, queue_id)
+        self._attend(half.group)
+        return Transaction(half, self._ends_of(half.group), self.engine.options.send_timeout_ms)
+
+    async def finish(self, transaction: Transaction, state: TransactionState) -> TransactionResult:
+        """The last step: UNKNOWN leaves the transaction open."""
+        if not isinstance(state, TransactionState):
+            raise TypeError(f"a local transaction ends with a TransactionState, not {state!r}; the transaction is open")
+        outcome = TransactionOutcome.OPEN
+        if state is not TransactionState.UNKNOWN:
+            try:
+                outcome = await transaction.end(state)
+            except DledgerError as error:
+                _logger.warning("transaction %s: its end (%s) is not known: %s", transaction.half.msg_id, state.name, error.message)
+        return TransactionResult(state, outcome, transaction.half)
+
+    def _ends_of(self, group: str) -> GroupEnds:
+        ends = self._ends.get(group)
+        if ends is None:
+            ends = self._ends[group] = GroupEnds(self.engine.router, group, self.group)
+        return ends
+
+    # Being asked
+
+    async def _attend_everywhere(self) -> None:
+        router = self.engine.router
+        while True:
+            try:
+                groups = await router.ensure_groups(router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
+            except DledgerError as error:
+                _logger.info("transactions: %s", error.message)
+            else:
+                for group in groups:
+                    self._attend(group)
+                return
+
+    def _attend(self, group: str) -> None:
+        if group not in self._attending:
+            self._attending[group] = None
+            client_id = f"{self._around.address}@{self._around.process_id}"
+            self._spawn(CheckLink(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}")
+
+    def _asked(self, message: ReceivedMessage) -> None:
+        if not self._questions.full():  # whoever asked asks again
+            self._questions.put_nowait(message)
+
+    async def _answer(self) -> None:
+        while True:
+            message = await self._questions.get()
+            try:
+                state = await self.run_listener(self._listener, message)
+            except Exception:
+                _logger.exception("the check listener failed for %r", message)
+                continue
+            if state is not TransactionState.UNKNOWN:
+                try:
+                    timeout_ms = self.engine.options.send_timeout_ms
+                    await self._ends_of(message.group).end(message.queue_offset, message.msg_id, state, timeout_ms)
+                except DledgerError as error:
+                    _logger.info("transaction %s: %s", message.msg_id, error.message)
+
+    async def close(self) -> None:
+        """Flush, stop being asked, close the connections.  Idempotent.  Transactions that are open stay so: others are asked."""
+        tasks, self._tasks = self._tasks, []
+        if self._engine is not None and not self._closed:
+            await self.flush()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for ends in self._ends.values():
+            await ends.stop()
+        await super().close()
+
+
+async def _awaited(answer: T | Awaitable[T]) -> T:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def on_the_loop(listener: CheckListener, message: ReceivedMessage) -> TransactionState:
+    """A listener of the asyncio face: a function, or a coroutine function."""
+    return await _awaited(listener(message))
