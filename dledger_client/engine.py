@@ -17,7 +17,7 @@ from dledger_client.compression import BodyCompression
 from dledger_client.delay import parked
 from dledger_client.encode import encode_messages
 from dledger_client.faults import LatencyFaults
-from dledger_client.half import HalfMessage
+from dledger_client.half import parked_half
 from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES, UNSENT, Batch, Lane
 from dledger_client.link import GroupLink
 from dledger_client.message import Message
@@ -175,7 +175,7 @@ class ProducerEngine:
                 raise _no_topic(message.topic)
             free = queue_key is None and queue_id is None
             lane = topic.sticky if free else topic.choose(message.topic, queue_key, queue_id)
-            if message.delay_level or message.deliver_at_ms or type(message) is HalfMessage:
+            if message.delay_level or message.deliver_at_ms or message.transaction_group:
                 message, lane = self._parking_place(message, lane)
                 free, queue_key = False, None
             batch = lane.open
@@ -239,7 +239,10 @@ class ProducerEngine:
 
     def _parking_place(self, message: Message, lane: Lane) -> tuple[Message, Lane]:
         """Where a message waits that may come to ``lane`` later, or never.  The caller holds the lock."""
-        message, queue_id = (message.parked(lane.queue_id), 0) if isinstance(message, HalfMessage) else parked(message, lane.queue_id)
+        if message.transaction_group:
+            message, queue_id = parked_half(message, lane.queue_id), 0
+        else:
+            message, queue_id = parked(message, lane.queue_id)
         key = (message.topic, lane.group, queue_id)
         found = self._lanes.get(key)
         if found is None:

@@ -70,7 +70,19 @@ class Message:
     most 40 days ahead) or ``delay_level`` (1 to 18) is when consumers get it.  Do not change it once made.
     """
 
-    __slots__ = ("body", "delay_level", "deliver_at_ms", "extras", "flag", "keys", "properties", "sys_flag", "tags", "topic")
+    __slots__ = (
+        "body",
+        "delay_level",
+        "deliver_at_ms",
+        "extras",
+        "flag",
+        "keys",
+        "properties",
+        "sys_flag",
+        "tags",
+        "topic",
+        "transaction_group",
+    )
 
     def __init__(
         self,
@@ -91,6 +103,7 @@ class Message:
         self.delay_level = delay_level
         self.deliver_at_ms = deliver_at_ms
         self.properties = properties
+        self.transaction_group = ""  # the producer group of a half message, see half.py
         self.sys_flag = 0  # bits of dledger_wire.status.SysFlag, set on the way to the wire
         if keys or properties or delay_level or deliver_at_ms:
             self.keys = keys if isinstance(keys, str) else " ".join(keys)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client.aio.producer import Producer
 from dledger_client.check_link import CheckLink
-from dledger_client.half import HalfMessage
+from dledger_client.half import half_of
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.options import ProducerSettings
 from dledger_client.received import ReceivedMessage
@@ -149,7 +149,7 @@ class TransactionProducer(Producer):
     async def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
         """The first step alone: the half message is stored; the caller ends the transaction."""
         self.start()
-        half = await self.send(HalfMessage.of(message, self.group), queue_key, queue_id)
+        half = await self.send(half_of(message, self.group), queue_key, queue_id)
         self._attend(half.group)
         return Transaction(half, self._ends_of(half.group), self.engine.options.send_timeout_ms)
 

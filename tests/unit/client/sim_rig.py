@@ -7,7 +7,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dledger_client.aio import Admin, Producer, PullConsumer
+from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
+from dledger_client.aio.transaction import CheckListener
 from dledger_client.router import Router
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
@@ -37,6 +38,9 @@ class Rig:
     def producer(self, **settings: Any) -> Producer:
         return Producer(self.cluster.bootstrap, "tests", **settings, **self.around())
 
+    def transactions(self, check_listener: CheckListener, **settings: Any) -> TransactionProducer:
+        return TransactionProducer(self.cluster.bootstrap, "tests", check_listener, **settings, **self.around())
+
     def consumer(self, group: str = "tests", **settings: Any) -> PullConsumer:
         return PullConsumer(self.cluster.bootstrap, group, **settings, **self.around())
 
@@ -50,6 +54,12 @@ class Rig:
     async def topic(self, name: str = "t", queues: int = 1, **spec: Any) -> None:
         async with self.admin() as admin:
             await admin.create_topic(name, queues=queues, **spec)
+
+    async def restart(self, node_id: str) -> None:
+        """Kill a node; it is back when there is a master again."""
+        self.cluster.kill(node_id)
+        await until(lambda: self.cluster.master() is not None)
+        self.cluster.start(node_id)
 
     @property
     def master(self) -> str:
