@@ -68,10 +68,12 @@ class TransactionCheck:
                 await asyncio.sleep(RETRY_S)
 
     async def _see_to_topics(self) -> None:
+        proposals = []
         for name, perm in TOPICS.items():
             if self._store.topics.get(name) is None:
                 arguments = {"name": name, "read_queues": 1, "write_queues": 1, "perm": int(perm), "if_not_exists": True}
-                await self._face.raft.propose(self._store.command(CREATE, arguments))
+                proposals.append(self._face.raft.propose(self._store.command(CREATE, arguments)))
+        await asyncio.gather(*proposals)
 
     async def _round(self) -> None:
         """Everything that is due now, then wait."""
