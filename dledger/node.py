@@ -44,6 +44,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.peer_stores import PeerStores
 from dledger.proposals import Payload, Proposals
+from dledger.read_barriers import ReadBarriers
 from dledger.refusals import REFUSALS
 from dledger.repair import FETCH_METHOD, LogRepair, serve_entry
 from dledger.service import TaskOwner
@@ -120,8 +121,7 @@ class RaftNode:
         self._offered_configuration: Configuration | None = None
         self._transferring = False
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
-        self._reads: dict[int, asyncio.Future[int]] = {}
-        self._read_token = 0
+        self._reads = ReadBarriers()
         self._repairing: set[int] = set()
         self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture)
         copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_addresses, self._misfit, self._decide_copy, self._replace_log)
@@ -243,7 +243,7 @@ class RaftNode:
         self._proposals.fail_pending(lambda: NotLeaderError(f"not stored: {reason}"))
         self._room.set()
         self._proposals.fail_rounds(reason)
-        self._fail_reads(reason)
+        self._reads.fail_all(reason)
         self._applier.fail_waiters(lambda: NotReadyError(reason))
         self._finish_transfer(self.identity.node_id, done=False)
         was_leader, self.role, self.leader, self.is_confirmed_leader = self.role is Role.LEADER, Role.FOLLOWER, None, False
@@ -335,17 +335,12 @@ class RaftNode:
         """
         if not self._running:
             raise NotReadyError(f"{self.identity.node_id} is not running")
-        self._read_token += 1
-        token = self._read_token
-        confirmed = self._reads[token] = self._loop.create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                self._driver.step(ReadRequested(token))
-                return await self._applier.wait_for(await confirmed)
+                index = await self._reads.ask(lambda token: self._driver.step(ReadRequested(token)))
+                return await self._applier.wait_for(index)
         except TimeoutError:
             raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
-        finally:
-            self._reads.pop(token, None)
 
     async def wait_applied(self, index: int, timeout_s: float) -> int:
         """Wait until this replica has applied ``index``; DeadlineExceededError when it has not in time."""
@@ -456,15 +451,10 @@ class RaftNode:
         return self._reachable(members)
 
     def _misfit(self, plan: CopyPlan) -> str | None:
-        """Why a copy may not take the place of this log: it must bring something, and nothing acknowledged here may be lost by it."""
-        last, log = plan.last, self.log
+        """Why a copy may not take the place of this log now."""
         if not self._running or self._core.copy_wanted is None:
             return "the copy is not wanted any more"
-        if last.index <= self.commit_index or log.term_at(last.index) == last.term:
-            return f"a copy up to entry {last.index} brings nothing, committed here is {self.commit_index}"
-        if last.term > log.saved.term:
-            return f"a copy up to term {last.term}, this node is in term {log.saved.term}"
-        return None
+        return plan.misfit(self.log, self.commit_index)
 
     async def _decide_copy(self, plan: CopyPlan) -> None:
         """Pause, look once more, and decide for the copy."""
@@ -589,13 +579,9 @@ class RaftNode:
             case RoleChanged():
                 self._role_changed(effect)
             case ReadReady(token=token, index=index):
-                read = self._reads.pop(token, None)
-                if read is not None and not read.done():
-                    read.set_result(index)
+                self._reads.ready(token, index)
             case ReadFailed(token=token):
-                read = self._reads.pop(token, None)
-                if read is not None and not read.done():
-                    read.set_exception(NotReadyError("no leader confirmed the read"))
+                self._reads.failed(token, "no leader confirmed the read")
             case TransferEnded(target=target, done=done):
                 self._finish_transfer(target, done=done)
             case MembershipChanged(membership=membership):
@@ -621,7 +607,7 @@ class RaftNode:
         self._transferring = False
         self._proposals.fail_pending(self._not_leader)
         self._room.set()
-        self._fail_reads("leadership was lost")
+        self._reads.fail_all("leadership was lost")
         # The new leader's commits usually tell within an election timeout what became of the entries in flight.
         wait_s = self._settings.core.election_timeout_ms / 1000
         self._loop.call_later(wait_s, self._proposals.fail_rounds, "leadership was lost with the write in flight", term)
@@ -640,12 +626,6 @@ class RaftNode:
                 if effect.reason is RefusedReason.NOT_LEADER:
                     raise self._not_leader()
                 raise REFUSALS[effect.reason](f"refused: {effect.reason.value.replace('_', ' ')}")
-
-    def _fail_reads(self, reason: str) -> None:
-        reads, self._reads = self._reads, {}
-        for future in reads.values():
-            if not future.done():
-                future.set_exception(NotReadyError(reason))
 
     def _finish_transfer(self, target: NodeId, *, done: bool) -> None:
         self._transferring = False

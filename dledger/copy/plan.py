@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from dledger.configuration import Configuration
 from dledger.core.types import EntryId
+from dledger.log.log import Log
 from dledger.log.start import LogStart
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
@@ -62,6 +63,14 @@ class CopyPlan:
     @property
     def size_bytes(self) -> int:
         return self.segments[-1].end_pos - self.start.first_pos
+
+    def misfit(self, log: Log, commit_index: int) -> str | None:
+        """Why the copy may not take the place of ``log``: it must bring something, and take nothing away that was acknowledged."""
+        if self.last.index <= commit_index or log.term_at(self.last.index) == self.last.term:
+            return f"a copy up to entry {self.last.index} brings nothing, committed here is {commit_index}"
+        if self.last.term > log.saved.term:
+            return f"a copy up to term {self.last.term}, this node is in term {log.saved.term}"
+        return None
 
     def encode(self) -> bytes:
         message = copy_pb2.CopyPlan(

@@ -1,0 +1,45 @@
+"""Linearizable reads that wait for the core's word: one future a read, answered by its token.
+
+Owns those futures.  What a confirmed index is worth (wait until it is applied) is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dledger_wire.errors import NotReadyError
+
+
+class ReadBarriers:
+    """Reads asked for and not confirmed yet."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._token = 0
+
+    async def ask(self, request: Callable[[int], object]) -> int:
+        """The read index of a new read; ``request`` puts its token to the core.  NotReadyError when nobody confirms it."""
+        self._token += 1
+        token = self._token
+        confirmed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = confirmed
+        try:
+            request(token)
+            return await confirmed
+        finally:
+            self._waiting.pop(token, None)
+
+    def ready(self, token: int, index: int) -> None:
+        read = self._waiting.pop(token, None)
+        if read is not None and not read.done():
+            read.set_result(index)
+
+    def failed(self, token: int, reason: str) -> None:
+        read = self._waiting.pop(token, None)
+        if read is not None and not read.done():
+            read.set_exception(NotReadyError(reason))
+
+    def fail_all(self, reason: str) -> None:
+        for token in list(self._waiting):
+            self.failed(token, reason)
