@@ -11,6 +11,7 @@ from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_con
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
+    from broker.cli.group_members import MemberRow
     from broker.config import ClusterConfig
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
@@ -37,14 +38,25 @@ def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_js
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """Show where a group has come to in each queue, and how far it lags."""
-    rows = run(_lags(load_config(config), name, timeout))
+    """Show a group's members, where it has come to in each queue, and how far it lags."""
+    members, rows = run(_described(load_config(config), name, timeout))
+    lags = {(topic, group, queue_id): lag for topic, group, queue_id, _, _, lag in rows}
+    owners = {queue: (member, epoch) for member in members if member.kind != "broadcast" for queue, epoch in member.queues.items()}
     if as_json:
         keys = ("topic", "group", "queue_id", "offset", "max_offset", "lag")
-        print_json({"name": name, "queues": [dict(zip(keys, row, strict=True)) for row in rows]})
+        queues: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows]
+        for queue in queues:
+            owner = owners.get((queue["topic"], queue["group"], queue["queue_id"]))
+            queue |= {"member": owner[0].client_id if owner else None, "epoch": owner[1] if owner else 0}
+        print_json({"name": name, "members": [member.as_json(lags) for member in members], "queues": queues})
         return
-    header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG")
-    print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG"))
+    header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "MEMBER", "EPOCH")
+    shown = [(*row, owners[row[:3]][0].client_id, owners[row[:3]][1] or "") if row[:3] in owners else (*row, "", "") for row in rows]
+    print_table(header, shown, right=("QUEUE", "OFFSET", "MAX", "LAG", "EPOCH"))
+    print()
+    print_table(
+        ("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "SUBSCRIPTIONS"), [each.as_row(lags) for each in members], right=("QUEUES", "LAG")
+    )
 
 
 def reset_offset(
@@ -78,13 +90,16 @@ async def _positions(cluster: ClusterConfig, names: list[str], timeout_s: float)
     return found
 
 
-async def _lags(cluster: ClusterConfig, name: str, timeout_s: float) -> list[tuple[Any, ...]]:
+async def _described(cluster: ClusterConfig, name: str, timeout_s: float) -> tuple[list[MemberRow], list[tuple[Any, ...]]]:
+    """The members, and (topic, replica group, queue, offset, end, lag) of every queue the group knows."""
+    from broker.cli.group_members import members_of
     from dledger_client.aio import PullConsumer
     from dledger_wire.errors import InvalidArgumentError
 
     positions = await _positions(cluster, [name], timeout_s)
-    if not positions:
-        raise InvalidArgumentError(f"no consumer group {name!r} has committed anything (dledger group list shows all)")
+    members = await members_of(cluster, name, timeout_s)
+    if not positions and not members:
+        raise InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything (dledger group list shows all)")
     rows = []
     async with PullConsumer(cluster.bootstrap(), timeout_ms=int(timeout_s * 1000)) as consumer:
         held = {topic: await consumer.offsets(topic) for topic in sorted({topic for _, topic, _, _, _ in positions})}
@@ -92,7 +107,7 @@ async def _lags(cluster: ClusterConfig, name: str, timeout_s: float) -> list[tup
         queue = held[topic].get((group, queue_id))
         most = queue.max_offset if queue is not None else offset
         rows.append((topic, group, queue_id, offset, most, max(0, most - offset)))
-    return rows
+    return members, rows
 
 
 async def _reset(bootstrap: str, name: str, topic: str, to: str) -> list[tuple[int, int]]:

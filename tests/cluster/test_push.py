@@ -1,0 +1,179 @@
+"""Push consumers as real processes: shares follow joins, leaves and kill -9 within a second; locks are taken over in less than two."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger_client import Message, Producer
+from tests.cluster.harness import ROOT, Cluster
+
+QUEUES = 4
+WAIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message in a listener."""
+
+    at_ms: int
+    name: str
+    queue_id: int
+    epoch: int
+    number: int
+
+
+class Members:
+    """Processes of one consumer group, and the file they write to."""
+
+    def __init__(self, cluster: Cluster, group: str, file: Path, kind: str) -> None:
+        self.cluster, self.group, self.file, self.kind = cluster, group, file, kind
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        arguments = (self.cluster.bootstrap, self.group, "t", name, str(self.file), self.kind)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        self.processes[name] = subprocess.Popen([sys.executable, "-m", "tests.cluster.push_member", *arguments], cwd=ROOT, env=environment)
+
+    def end(self, name: str, *, kill: bool = False) -> None:
+        process = self.processes.pop(name)
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
+        process.wait(WAIT_S)
+
+    def lines(self) -> list[Line]:
+        text = self.file.read_text().splitlines() if self.file.exists() else []
+        rows = [line.split() for line in text]
+        return [Line(int(at), name, int(queue), int(epoch), int(number)) for at, name, queue, epoch, number in rows]
+
+    def described(self) -> dict[str, Any]:
+        return dict(json.loads(self.cluster.cli_ok("group", "describe", self.group, "--json")))
+
+    def shares(self) -> dict[str, list[int]]:
+        members = self.described()["members"]
+        return {each["client_id"]: [queue["queue_id"] for queue in each["queues"] if queue["topic"] == "t"] for each in members}
+
+    def gap_ms(self, event_ms: int) -> int:
+        """From the event until every queue gave messages to a listener again."""
+        firsts: dict[int, int] = {}
+        deadline = time.monotonic() + WAIT_S
+        while len(firsts) < QUEUES and time.monotonic() < deadline:
+            time.sleep(0.3)
+            firsts = {}
+            alive = set(self.processes)
+            for line in self.lines():
+                if line.at_ms > event_ms and line.name in alive:
+                    firsts.setdefault(line.queue_id, line.at_ms)
+        assert len(firsts) == QUEUES
+        return max(firsts.values()) - event_ms
+
+
+class Sending:
+    """Numbered messages to every queue in turn, all the time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.sent = 0
+        self._producer = Producer(cluster.bootstrap, "numbers", send_timeout_ms=20_000)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.01):
+            for queue_id in range(QUEUES):
+                self._producer.send(Message("t", b"%d" % self.sent), queue_id=queue_id)
+                self.sent += 1
+
+    def __enter__(self) -> Sending:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._producer.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture
+def members(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Members]:
+    cluster.cli_ok("topic", "create", "t", "--queues", str(QUEUES))
+    found = Members(cluster, "g", tmp_path / "lines", request.param)
+    try:
+        yield found
+    finally:
+        for process in found.processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("members", ["concurrent"], indirect=True)
+def test_queues_are_shared_anew_within_a_second(cluster: Cluster, members: Members) -> None:
+    with Sending(cluster) as sending:
+        members.start("a")
+        members.start("b")
+        wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]})
+        members.start("c")
+        wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2], "c": [3]})
+        left_ms = now_ms()
+        members.end("a")
+        left = members.gap_ms(left_ms)
+        wait_for(lambda: members.shares() == {"b": [0, 1], "c": [2, 3]})
+        members.end("b", kill=True)
+        killed = members.gap_ms(now_ms())
+        wait_for(lambda: members.shares() == {"c": [0, 1, 2, 3]})
+    wait_for(lambda: {line.number for line in members.lines()} == set(range(sending.sent)))
+    assert left < 1500  # a second, and what two busy cores add
+    assert killed < 1500
+    members.end("c")
+    assert all(queue["lag"] == 0 for queue in members.described()["queues"] if queue["topic"] == "t")
+
+
+@pytest.mark.parametrize("members", ["orderly"], indirect=True)
+def test_locks_are_taken_over_in_less_than_two_seconds_and_survive_a_failover(cluster: Cluster, members: Members) -> None:
+    with Sending(cluster) as sending:
+        members.start("a")
+        members.start("b")
+        wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]})
+        members.end("a", kill=True)
+        killed = members.gap_ms(now_ms())
+        wait_for(lambda: members.shares() == {"b": [0, 1, 2, 3]})
+        epochs = {queue["queue_id"]: queue["epoch"] for queue in members.described()["queues"] if queue["topic"] == "t"}
+        cluster.kill(cluster.leader())
+        failed_over_ms = now_ms()
+        members.gap_ms(failed_over_ms)
+        assert {line.queue_id: line.epoch for line in members.lines() if line.at_ms > failed_over_ms} == epochs
+    wait_for(lambda: {line.number for line in members.lines()} == set(range(sending.sent)))
+    assert killed < 2000
+    by_queue: dict[int, list[Line]] = {}
+    for line in members.lines():
+        by_queue.setdefault(line.queue_id, []).append(line)
+    for lines in by_queue.values():
+        assert [line.epoch for line in lines] == sorted(line.epoch for line in lines)
+        for epoch in {line.epoch for line in lines}:
+            numbers = [line.number for line in lines if line.epoch == epoch]
+            assert numbers == sorted(set(numbers))
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        members.end("b")
