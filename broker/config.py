@@ -282,7 +282,12 @@ def _rules(config: ClusterConfig) -> list[Problem]:
         text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
         problems.append(Problem(("raft", "maxAppendBytes"), text))
     if config.store.mappedFileSizeConsumeQueue % 20:
-        problems.append(Problem(("store", "mappedFileSizeConsumeQueue"), "expected a multiple of 20, the size of a queue unit"))
+        problems.append(
+            Problem(
+                ("store", "mappedFileSizeConsumeQueue"),
+                f"expected a multiple of 20, the size of a queue unit, got {config.store.mappedFileSizeConsumeQueue}",
+            )
+        )
     if config.store.maxMessageSize * 2 > config.store.mappedFileSizeCommitLog:
         text = (
             f"expected at most half of mappedFileSizeCommitLog ({config.store.mappedFileSizeCommitLog}), got {config.store.maxMessageSize}"

@@ -42,8 +42,6 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
     wanted = FolderIdentity(FORMAT_VERSION, cluster, group, node_id, found.store_id)
     if found != wanted:
         where = env.disk.local_path("")
-        if found.format_version != FORMAT_VERSION:
-            raise DataDirectoryError(f"data folder {where} has format version {found.format_version}, this program reads {FORMAT_VERSION}")
         owner = f"node {found.node_id} of group {found.group}, cluster {found.cluster}"
         raise DataDirectoryError(f"data folder {where} belongs to {owner}, not to node {node_id} of group {group}, cluster {cluster}")
     return found
@@ -56,6 +54,14 @@ async def _read(env: Environment) -> FolderIdentity:
     finally:
         await file.close()
     try:
-        return FolderIdentity(**json.loads(text))
+        fields = json.loads(text)
+        # Another version may have other fields: it is told first.
+        version = fields["format_version"]
+        if version != FORMAT_VERSION:
+            where = env.disk.local_path("")
+            raise DataDirectoryError(f"data folder {where} has format version {version}, this program reads {FORMAT_VERSION}")
+        return FolderIdentity(**fields)
+    except KeyError as error:
+        raise DataDirectoryError(f"{env.disk.local_path(IDENTITY_FILE)} is damaged: no {error.args[0]} in it") from error
     except (ValueError, TypeError) as error:
         raise DataDirectoryError(f"{env.disk.local_path(IDENTITY_FILE)} is damaged: {error}") from error

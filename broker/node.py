@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from broker.config import NodeSettings
+from broker.foreign_files import foreign_files, told
 from broker.identity import FolderIdentity, open_identity
 from broker.preferred_leader import PreferredLeader
 from broker.process_facts import ProcessFacts
@@ -89,6 +90,9 @@ class BrokerNode:
         settings, env = self.settings, self._env
         cluster, group = settings.cluster.cluster, settings.group.name
         self.identity = await open_identity(env, cluster, group, settings.node.id)
+        foreign = await foreign_files(env.disk, thorough=False)
+        if foreign:
+            _logger.warning("%s", told(env.disk, foreign))
         node = settings.node
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)

@@ -6,7 +6,7 @@ their own delivery time has come.
 
 from __future__ import annotations
 
-from dledger_client.message import Message
+from dledger_client.message import Message, check_size
 from dledger_wire.frame_layout import encode_properties
 from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from dledger_wire.timer import timer_property
@@ -18,6 +18,9 @@ def parked(message: Message, queue_id: int) -> tuple[Message, int]:
     place = encode_properties({"REAL_TOPIC": message.topic, "REAL_QID": str(queue_id)})
     if message.deliver_at_ms:
         copy.topic, copy.extras = TIMER_TOPIC, timer_property(message.deliver_at_ms) + message.extras + place
-        return copy, 0
-    copy.topic, copy.extras = SCHEDULE_TOPIC, message.extras + place
-    return copy, message.delay_level - 1
+        queue_id = 0
+    else:
+        copy.topic, copy.extras = SCHEDULE_TOPIC, message.extras + place
+        queue_id = message.delay_level - 1
+    check_size(copy.extras, "keys, tags, properties and the place to be delivered to")
+    return copy, queue_id

@@ -246,7 +246,7 @@ class GroupLink:
             if batch is None:
                 continue
             if batch.parts is None:
-                self._engine.encode(batch)
+                self._encode(lane, batch)
             lane.sending(batch, self._producer_id, self._epoch)
             batches.append(batch)
             size += batch.size_bytes
@@ -265,6 +265,13 @@ class GroupLink:
         self._in_flight_bytes += size
         payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
         return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
+
+    def _encode(self, lane: Lane, batch: Batch) -> None:
+        try:
+            self._engine.encode(batch)
+        except Exception:
+            lane.waiting.appendleft(batch)  # a bug ends this link: whoever waits for the batch is to be told
+            raise
 
     def _next_of(self, lane: Lane) -> Batch | None:
         if len(lane.sent) >= LANE_WINDOW and lane.to_resend() is None:

@@ -96,6 +96,8 @@ class Message:
         delay_level: int = 0,
         deliver_at_ms: int = 0,
     ) -> None:
+        if flag and not -(1 << 31) <= flag < 1 << 31:
+            raise InvalidArgumentError(f"flag {flag}: expected {-(1 << 31)} to {(1 << 31) - 1}")
         self.topic = topic
         self.body = body if type(body) is bytes else _as_bytes(body)
         self.tags = tags
@@ -106,7 +108,7 @@ class Message:
         self.transaction_group = ""  # the producer group of a half message, see half.py
         self.sys_flag = 0  # bits of dledger_wire.status.SysFlag, set on the way to the wire
         if keys or properties or delay_level or deliver_at_ms:
-            self.keys = keys if isinstance(keys, str) else " ".join(keys)
+            self.keys = keys if isinstance(keys, str) else _joined_keys(keys)
             self.extras = _extras(self)
         else:
             self.keys = ""
@@ -137,7 +139,20 @@ def _tag_property(tags: str) -> bytes:
     return encode_properties({"TAGS": _checked_tags(tags)})
 
 
+def _joined_keys(keys: Iterable[str]) -> str:
+    """Keys as they stand in a property; a space would make two of one."""
+    found = list(keys)
+    for key in found:
+        if not isinstance(key, str):
+            raise TypeError(f"a message's keys are text, not {type(key).__name__}")
+        if len(key.split()) != 1 or key.strip() != key:
+            raise InvalidArgumentError(f"key {key!r}: expected a word without spaces, since spaces separate keys")
+    return " ".join(found)
+
+
 def _checked_tags(tags: str) -> str:
+    if not isinstance(tags, str):
+        raise TypeError(f"a message's tag is text, not {type(tags).__name__}")
     if "|" in tags:
         raise InvalidArgumentError(f"tags {tags!r}: a message has one tag, and '|' is how subscriptions separate several")
     return tags
@@ -164,10 +179,15 @@ def _extras(message: Message) -> bytes:
             raise InvalidArgumentError(f"property {name!r} is reserved; expected a name of the application's own")
         packed[name] = value
     extras = encode_properties(packed)
-    if len(extras) + UNIQUE_ID_PROPERTY_BYTES > MAX_PROPERTIES_BYTES:
-        most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES
-        raise InvalidArgumentError(f"keys, tags and properties take {len(extras)} bytes; expected at most {most}")
+    check_size(extras, "keys, tags and properties")
     return extras
+
+
+def check_size(extras: bytes, what: str) -> None:
+    """Whether there is room for ``extras`` beside the unique id.  InvalidArgumentError."""
+    most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES
+    if len(extras) > most:
+        raise InvalidArgumentError(f"{what} take {len(extras)} bytes; expected at most {most}")
 
 
 @dataclass(slots=True)
@@ -182,6 +202,12 @@ class SendResult:
     queue_offset: int
     store_timestamp: int
     duplicate: bool = False
+
+
+def check_topic_type(message: Message) -> None:
+    """Asked when a topic is new to a producer; a caller's mistake is told to the caller, not to whoever looks the topic up."""
+    if not isinstance(message.topic, str):
+        raise TypeError(f"a message's topic is text, not {type(message.topic).__name__}")
 
 
 # Kept here so that readers of properties use the same two marks.

@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.engine import ProducerEngine
 from dledger_client.loop_thread import LoopThread
-from dledger_client.message import Message, SendResult
+from dledger_client.message import Message, SendResult, check_topic_type
 from dledger_client.options import ProducerSettings
 from dledger_client.outcome import Outcome, SendFuture
 from dledger_client.topic_lanes import QueueKey
@@ -61,6 +61,7 @@ class Producer:
         engine = self._engine
         try:
             if not engine.knows(message.topic):
+                check_topic_type(message)
                 deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
                 self._thread.run(engine.resolve(message.topic, deadline_ms))
             place = engine.add(message, queue_key, queue_id)

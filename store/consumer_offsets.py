@@ -18,6 +18,7 @@ from dledger_wire.names import check_group
 from store.group_state import CommandContext, CommandResult, Handler
 
 COMMIT, RESET = "commit_offsets", "reset_offsets"
+MAX_OFFSET = (1 << 63) - 1  # RocketMQ's tools read it as a signed number
 MAX_OFFSETS = 10_000  # in one command
 
 GroupTopic = tuple[str, str]
@@ -160,8 +161,8 @@ def check_offsets(arguments: dict[str, Any]) -> tuple[str, list[Position]]:
         raise InvalidArgumentError(f"expected 1 to {MAX_OFFSETS} offsets to commit")
     positions = []
     for topic, queue_id, offset, *more in rows:
-        if queue_id < 0 or offset < 0:
-            raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, offset {offset}; expected none below 0")
+        if queue_id < 0 or not 0 <= offset <= MAX_OFFSET:
+            raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, offset {offset}; expected none below 0 or over {MAX_OFFSET}")
         generation, epoch = more or (None, 0)
         positions.append(Position(str(topic), int(queue_id), int(offset), None if generation is None else int(generation), int(epoch)))
     return group, positions

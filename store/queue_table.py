@@ -37,6 +37,11 @@ class QueueTable:
         self.marks_changed = False  # in another way than by new units: what a snapshot says of them is no longer so
         self.touched: dict[QueueKey, None] = {}  # changed since the owner last looked, in order
 
+    @property
+    def file_units(self) -> int:
+        """How many units a file has."""
+        return self._settings.queue_file_units
+
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
 

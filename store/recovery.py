@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dledger.env import Disk
-from dledger_wire.errors import StorageDamagedError
+from dledger_wire.errors import DataDirectoryError, StorageDamagedError
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.consume_queue import ConsumeQueue
 from store.dispatcher import Dispatcher
 from store.group_state import GroupState
@@ -65,6 +66,7 @@ async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
             text = f"{where}: no usable snapshot, and the log begins at entry {parts.log.first_index}: the state cannot be rebuilt from it"
             raise StorageDamagedError(text, file=where, pos=0)
         snapshot = Snapshot(0, 0, 0, 0)
+    _check_file_size(parts, snapshot)
     found.index = snapshot.index
     _restore(parts, snapshot)
     await _cut_foreign_queues(parts, snapshot)
@@ -78,6 +80,14 @@ def _fitting(snapshots: list[Snapshot], log: LogView) -> Snapshot | None:
         if snapshot.index == 0 or log.term_at(snapshot.index) == snapshot.term:
             return snapshot
     return None
+
+
+def _check_file_size(parts: Recovering, snapshot: Snapshot) -> None:
+    """Queue files of another size than the setting's cannot be read, nor left and rebuilt beside: their names would get mixed up."""
+    wanted, found = parts.queues.file_units * QUEUE_UNIT_SIZE, snapshot.queue_file_units * QUEUE_UNIT_SIZE
+    if snapshot.queues and found != wanted:
+        folder = parts.disk.local_path(QUEUE_FOLDER)
+        raise DataDirectoryError(f"{folder} has files of {found} bytes, mappedFileSizeConsumeQueue is {wanted}: set it to {found}")
 
 
 def _restore(parts: Recovering, snapshot: Snapshot) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from dledger.log.report import Finding
+from broker.foreign_files import foreign_files
+from dledger.log.report import DamageKind, Finding
 from dledger.log.verify import verify_log
 from dledger.real_disk import RealDisk
 from store.verify import verify_store
@@ -14,6 +15,9 @@ async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIt
     """Everything that is not as it should be."""
     disk = RealDisk(folder)
     async for finding in verify_log(disk, on_progress=on_progress):
-        yield finding
+        if finding.kind is not DamageKind.FOREIGN_FILE:  # they come all together
+            yield finding
     async for finding in verify_store(disk):
         yield finding
+    for path in await foreign_files(disk, thorough=True):
+        yield Finding(disk.local_path(path), 0, 0, DamageKind.FOREIGN_FILE, "not a file of ours; left alone")

@@ -11,6 +11,7 @@ from typing import Self
 from dledger_client.answers import parse
 from dledger_client.dead_letters import DeadLetters, list_dead_letters, redrive
 from dledger_client.local import surroundings
+from dledger_client.ranges import MAX_U32, within
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.clock import Clock, Random
@@ -77,6 +78,7 @@ class Admin:
         if_not_exists: bool = False,
     ) -> TopicQueues:
         """Create a topic; zeros mean the cluster's defaults.  TopicExistsError unless ``if_not_exists``."""
+        within(0, MAX_U32, queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm)
         spec = admin_pb2.TopicSpec(
             name=name,
             read_queues=read_queues or queues,
@@ -95,6 +97,7 @@ class Admin:
     ) -> TopicQueues:
         """Change what is given of a topic; zeros keep what is.  Queues go in two steps, ``write_queues`` first: UnsafeShrinkError."""
         group = group or await self._group_with(name)
+        within(0, MAX_U32, read_queues=read_queues, write_queues=write_queues, perm=perm)
         spec = admin_pb2.TopicSpec(name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, group=group, force=force)
         return await self._change("UpdateTopic", spec, spec)
 

@@ -8,6 +8,7 @@ from typing import Self
 
 from dledger_client.answers import parse
 from dledger_client.local import surroundings
+from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas, Source, lag_or_error
 from dledger_client.retry import PauseDrawn
@@ -94,6 +95,7 @@ class PullConsumer:
         """By (replica group, queue id): what each readable queue holds, as its leader knows it."""
         found: dict[tuple[str, int], QueueOffsets] = {}
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
+        within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
         for queues in await self.topic(topic):
             refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
             request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
@@ -112,6 +114,8 @@ class PullConsumer:
             raise InvalidArgumentError("committing needs a consumer group; expected group=NAME")
         by_group: dict[str, broker_pb2.CommitOffsetsRequest] = {}
         for (topic, queue_id), offset in positions.items():
+            within(0, MAX_OFFSET, offset=offset)
+            within(0, MAX_U32, queue_id=queue_id)
             group = await self._group_of(topic, queue_id, group_name)
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
@@ -181,8 +185,9 @@ class PullConsumer:
         linearizable: bool = False,
     ) -> list[Chunk]:
         """``fetch`` without its decoding; the last chunk's ``next_offset`` tells where to read on, behind filtered messages too."""
-        if offset < 0 or max_messages < 1 or queue_id < 0:
-            raise InvalidArgumentError(f"queue {queue_id}, offset {offset}, max_messages {max_messages}: expected none below 0, 0, 1")
+        within(0, MAX_OFFSET, offset=offset)
+        within(0, MAX_U32, queue_id=queue_id, max_bytes=max_bytes, wait_ms=wait_ms)
+        within(1, MAX_U32, max_messages=max_messages)
         request = broker_pb2.FetchRequest(
             topic=topic,
             queue_id=queue_id,
@@ -221,6 +226,8 @@ class PullConsumer:
         When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``upto``; with tags they may
         hold messages of another tag with the same hash.
         """
+        within(0, MAX_OFFSET, offset=offset)
+        within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
         group = await self._group_of(topic, queue_id, group_name)
         hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
         pauses, failures, deadline_ms = PauseDrawn(self._router.random), 0, self._deadline_ms()

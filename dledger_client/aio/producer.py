@@ -11,7 +11,7 @@ from typing import Self, Unpack
 
 from dledger_client.engine import ProducerEngine
 from dledger_client.local import surroundings
-from dledger_client.message import Message, SendResult
+from dledger_client.message import Message, SendResult, check_topic_type
 from dledger_client.options import ProducerOptions, ProducerSettings
 from dledger_client.outcome import AsyncSendFuture, Outcome
 from dledger_client.router import Router, parse_bootstrap
@@ -112,6 +112,8 @@ class Producer:
     def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> Outcome:
         """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
         engine = self.engine
+        for message in messages:
+            check_topic_type(message)
         outcome = engine.detached_outcome(messages[0].topic)
         deadline_ms = engine.router.clock.monotonic_ms() + self._options.send_timeout_ms
         self._delayed.append(_Delayed(messages, one, queue_key, queue_id, deadline_ms, outcome))

@@ -67,6 +67,28 @@ MISTAKES = [
         "bad.yaml:11: store.maxMessageSize: expected a size such as 1GiB, 256KiB or a number of bytes, got 'huge'",
     ),
     (GOOD + "  maxMessageSize: 600MiB\n", "bad.yaml:11: store.maxMessageSize: expected 1 to 67108864 bytes, got '600MiB'"),
+    (
+        GOOD + "  mappedFileSizeConsumeQueue: 1001\n",
+        "bad.yaml:11: store.mappedFileSizeConsumeQueue: expected a multiple of 20, the size of a queue unit, got 1001",
+    ),
+    (GOOD + "  mappedFileSizeConsumeQueue: 0\n", "bad.yaml:11: store.mappedFileSizeConsumeQueue: expected 20 to 1073741824 bytes, got 0"),
+    (
+        GOOD + "  mappedFileSizeCommitLog: 10GiB\n",
+        "bad.yaml:11: store.mappedFileSizeCommitLog: expected 65536 to 2147483648 bytes, got '10GiB'",
+    ),
+    (
+        GOOD + "  mappedFileSizeCommitLog: -1\n",
+        "bad.yaml:11: store.mappedFileSizeCommitLog: expected a size such as 1GiB, 256KiB or a number of bytes, got -1",
+    ),
+    (
+        GOOD + "  mappedFileSizeCommitLog: 1MiB\n",
+        "bad.yaml:9: store.maxMessageSize: expected at most half of mappedFileSizeCommitLog (1048576), got 4194304",
+    ),
+    (GOOD + "  flushCommitLogLeastPages: -1\n", "bad.yaml:11: store.flushCommitLogLeastPages: expected 0 or more, got -1"),
+    (
+        GOOD + "  flushCommitLogThoroughInterval: 0\n",
+        "bad.yaml:11: store.flushCommitLogThoroughInterval: expected 1 ms to 600000 ms, got 0",
+    ),
     (GOOD + "  diskMaxUsedSpaceRatio: 750\n", "bad.yaml:11: store.diskMaxUsedSpaceRatio: expected 95 or less, got 750"),
     (GOOD + "  diskMaxUsedSpaceRatio: lots\n", "bad.yaml:11: store.diskMaxUsedSpaceRatio: expected a whole number, got 'lots'"),
     (GOOD + "  deleteWhen: '25'\n", 'bad.yaml:11: store.deleteWhen: expected hours of the day such as "04" or "04;16", got \'25\''),

@@ -37,6 +37,12 @@ def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
         (tmp_path / "identity.json").write_text(json.dumps(fields | {"format_version": 9}))
         with pytest.raises(DataDirectoryError, match="has format version 9, this program reads 1"):
             await open_identity(environment(tmp_path), "c", "g0", "n0")
+        (tmp_path / "identity.json").write_text(json.dumps({"format_version": 2, "something": "new"}))
+        with pytest.raises(DataDirectoryError, match="has format version 2, this program reads 1"):
+            await open_identity(environment(tmp_path), "c", "g0", "n0")
+        (tmp_path / "identity.json").write_text("{}")
+        with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged: no format_version in it"):
+            await open_identity(environment(tmp_path), "c", "g0", "n0")
         (tmp_path / "identity.json").write_text("{")
         with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged"):
             await open_identity(environment(tmp_path), "c", "g0", "n0")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
+import pytest
+
+from dledger.log.verify import verify_log
+from dledger_wire.errors import DataDirectoryError
 from store.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
 from store.persistence import ABORT_PATH
 from tests.unit.log.crash_disk import CrashDisk
-from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, run
+from tests.unit.store.store_rig import LOG, TINY, StepClock, StoreRig, batch_of, run
 
 LARGE_FILES = replace(TINY, mappedFileSizeConsumeQueue=1000 * 20)
 
@@ -88,5 +92,47 @@ def test_the_abort_file_stands_while_the_store_runs() -> None:
         assert "after a crash" in str(crashed.store.recovery)
         await crashed.close()
         assert ABORT_PATH not in killed.files
+
+    run(scenario)
+
+
+def test_queue_files_of_another_size_are_refused_by_name_and_left_alone() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk)
+        await rig.topic("t", 1)
+        for _ in range(4):
+            await rig.send(batch_of("t", 0, [b"x"] * 6))
+        await rig.close()
+        before = {path: bytes(content.current) for path, content in disk.files.items() if path.startswith("consumequeue/")}
+        with pytest.raises(DataDirectoryError) as caught:
+            await StoreRig.open(disk, replace(TINY, mappedFileSizeConsumeQueue=20 * 20))
+        assert caught.value.message == "/crash/consumequeue has files of 140 bytes, mappedFileSizeConsumeQueue is 400: set it to 140"
+        assert before == {path: bytes(content.current) for path, content in disk.files.items() if path.startswith("consumequeue/")}
+        again = await StoreRig.open(disk)
+        assert len(await again.read_all(("t", 0))) == 24
+        await again.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("segment_bytes", [2048, 16384])
+def test_another_size_of_log_files_counts_from_the_next_file_on(segment_bytes: int) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk)
+        await rig.topic("t", 1)
+        for number in range(60):
+            await rig.send(batch_of("t", 0, [b"%d" % number] * 3))
+        await rig.close()
+        for log in (replace(LOG, segment_bytes=segment_bytes), LOG):
+            rig = await StoreRig.open(disk, log=log)
+            for number in range(60):
+                await rig.send(batch_of("t", 0, [b"%d" % number] * 3))
+            await rig.close()
+        rig = await StoreRig.open(disk)
+        assert [frame.body for frame in await rig.read_all(("t", 0))] == [b"%d" % (number // 3) for number in range(180)] * 3
+        await rig.close()
+        assert [finding async for finding in verify_log(disk, on_progress=lambda _bytes: None)] == []
 
     run(scenario)

@@ -1,0 +1,15 @@
+"""Numbers that go into requests: what fits their fields, told by name before anything is sent."""
+
+from __future__ import annotations
+
+from dledger_wire.errors import InvalidArgumentError
+
+MAX_U32 = (1 << 32) - 1
+MAX_OFFSET = (1 << 63) - 1  # of queues and of times, as RocketMQ's tools count
+
+
+def within(low: int, high: int, **values: int) -> None:
+    """InvalidArgumentError that names the first value outside ``low`` to ``high``."""
+    for name, value in values.items():
+        if not low <= value <= high:
+            raise InvalidArgumentError(f"{name} {value}: expected {low} to {high}")
