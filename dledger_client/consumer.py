@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -53,7 +53,7 @@ class PullConsumer:
         """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue."""
         return self._thread.run(self._inner.fetch(topic, queue_id, offset, max_messages, **how))
 
-    def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Iterator[Chunk]:
+    def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Generator[Chunk]:
         """Everything of a queue from ``offset`` to ``upto`` as chunks of raw frames."""
         chunks = self._inner.read_chunks(topic, queue_id, offset, upto, **how)
         try:

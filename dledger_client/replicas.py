@@ -50,12 +50,21 @@ class Source:
 class Replicas:
     """Fetches for one consumer, on its loop."""
 
-    def __init__(self, router: Router, read_from: str, replica: str | None, *, idle_streams: int = IDLE_STREAMS) -> None:
+    def __init__(
+        self,
+        router: Router,
+        read_from: str,
+        replica: str | None,
+        near: frozenset[str] = frozenset(),
+        *,
+        idle_streams: int = IDLE_STREAMS,
+    ) -> None:
         if read_from not in READ_FROM:
             raise InvalidArgumentError(f"read_from {read_from!r}: expected one of {', '.join(READ_FROM)}")
         self._router = router
         self._read_from = read_from
         self._replica = replica
+        self._near = near
         self._idle: dict[str, list[ByteStream]] = {}
         self._idle_streams = idle_streams
         self._next_id = 1
@@ -70,8 +79,8 @@ class Replicas:
                 await stream.close()
 
     async def sources(self, group: str, deadline_ms: int, queue: tuple[str, int] | None = None) -> list[Source]:
-        """The replicas to try, in order.  The leader comes last when followers are wanted, or when it advised to read a ``queue``
-        elsewhere."""
+        """The replicas to try, in order: those on a near host first.  The leader comes last when followers are wanted, or when it advised
+        to read a ``queue`` elsewhere."""
         groups = await self._router.ensure_groups(deadline_ms)
         view = groups.get(group)
         if view is None:
@@ -89,19 +98,21 @@ class Replicas:
         self._turn += 1
         leaders = [source for source in known if source.is_leader]
         followers = [source for source in known if not source.is_leader]
-        followers = [followers[(place + self._turn) % len(followers)] for place in range(len(followers))]
         if self._read_from == "leader":
             advised = self._advised.get(queue) if queue is not None else None
             return [source for source in followers if source.node_id == advised] + leaders
         if self._read_from == "follower":
-            return followers + leaders
-        everybody = leaders + followers
-        return [everybody[(place + self._turn) % len(everybody)] for place in range(len(everybody))]
+            return self._in_turn(followers) + leaders
+        return self._in_turn(leaders + followers)
+
+    def _in_turn(self, sources: list[Source]) -> list[Source]:
+        turned = [sources[(place + self._turn) % len(sources)] for place in range(len(sources))]
+        return sorted(turned, key=lambda source: source.address.rpartition(":")[0] not in self._near) if self._near else turned
 
     async def chunks(
         self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
     ) -> AsyncIterator[Chunk]:
-        """The answer of one replica to one request, every body checked.  ``deadline``: seconds left for the next chunk.
+        """The answer of one replica to one request, every body it holds checked.  ``deadline``: seconds left for the next chunk.
 
         A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
         """
@@ -109,7 +120,7 @@ class Replicas:
         again.CopyFrom(request)
         async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
             async for chunk in answer:
-                bad = chunk.damaged_offset()
+                bad = None if request.without_body else chunk.damaged_offset()
                 if bad is not None:
                     break
                 again.offset = chunk.next_offset

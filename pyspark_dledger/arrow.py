@@ -6,8 +6,9 @@ offsets that alternate between "body" and "what lies between two bodies": Arrow 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +21,20 @@ from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frame import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, Records, frame_heads, frame_positions, gather, uniform_stride
 from dledger_wire.message_id import offset_message_id
 from dledger_wire.status import SysFlag
+from pyspark_dledger.options import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema
 
 _STRING_OFFSET_LIMIT = (1 << 31) - 1
 
 
 class ChunkDecoder:
-    """Builds the columns of one chunk on demand."""
+    """Builds the columns of one chunk on demand; ``bodiless``: the bodies are cut out of its frames."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, *, bodiless: bool = False) -> None:
         if len(chunk.frames) > _STRING_OFFSET_LIMIT:
             raise CorruptFrameError(f"a chunk of {len(chunk.frames)} bytes; expected at most {_STRING_OFFSET_LIMIT}")
         self._chunk = chunk
+        self._bodiless = bodiless
         self._count = len(chunk.sizes)
         self._data = np.frombuffer(chunk.frames, np.uint8)
         self._positions = frame_positions(chunk.sizes)
@@ -48,7 +51,7 @@ class ChunkDecoder:
 
     @cached_property
     def _body_ends(self) -> npt.NDArray[np.int64]:
-        ends = self._body_starts + self.heads["body_length"]
+        ends = self._body_starts + (0 if self._bodiless else self.heads["body_length"].astype(np.int64))
         if (ends + 3 > self._positions + self._chunk.sizes).any():
             raise CorruptFrameError(f"topic {self._chunk.topic} queue {self._chunk.queue_id}: a body length does not fit its frame")
         return ends
@@ -153,14 +156,21 @@ _BUILDERS: dict[str, Callable[[ChunkDecoder], pa.Array]] = {
     "properties": ChunkDecoder.properties,
     "group": lambda decoder: pa.repeat(pa.scalar(decoder.chunk.group, pa.string()), decoder.count),
     "replica": lambda decoder: pa.repeat(pa.scalar(decoder.chunk.replica, pa.string()), decoder.count),
+    "body_size": lambda decoder: pa.array(decoder.heads["body_length"].astype(np.int32)),
+    "physical_offset": lambda decoder: pa.array(decoder.heads["physical_offset"].astype(np.int64)),
 }
 
 
-def record_batch(chunk: Chunk, columns: Sequence[str], wanted_tags: frozenset[str] | None = None) -> pa.RecordBatch:
-    """The chunk as a record batch of ``columns``; only messages whose tag is among ``wanted_tags`` (None: all)."""
-    decoder = ChunkDecoder(chunk)
+def record_batch(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_FILTERS, *, bodiless: bool = False) -> pa.RecordBatch:
+    """The chunk as a record batch of ``columns``; only messages that have one of the tags and one of the keys, where some are wanted."""
+    decoder = ChunkDecoder(chunk, bodiless=bodiless)
     batch = pa.RecordBatch.from_arrays([decoder.column(name) for name in columns], schema=arrow_schema(columns))
-    if wanted_tags is None:
-        return batch
-    keep = pc.is_in(decoder.property_column("TAGS"), value_set=pa.array(sorted(wanted_tags), pa.string()))
-    return batch.filter(keep)
+    keep = [pc.is_in(decoder.property_column("TAGS"), value_set=pa.array(filters.tags, pa.string()))] if filters.tags else []
+    keep += [_has_key(decoder, filters.keys)] if filters.keys else []
+    return batch.filter(reduce(pc.and_, keep)) if keep else batch
+
+
+def _has_key(decoder: ChunkDecoder, wanted: Sequence[str]) -> pa.Array:
+    """Whether one of the words of a message's keys is one of ``wanted``."""
+    words = "|".join(re.escape(word) for word in wanted)
+    return pc.fill_null(pc.match_substring_regex(decoder.property_column("KEYS"), f"(?:^| )(?:{words})(?: |$)"), False)

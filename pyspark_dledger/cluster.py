@@ -1,43 +1,99 @@
-"""What a query must know of the cluster before it plans: queue bounds, topic incarnations, who holds what.
+"""What a query must know of the cluster before it plans: topics, queue bounds, topic incarnations, who holds what.
 
-Owns the one look at the cluster; it runs on the driver.  Bounds are the leaders' word, so a plan never misses what was committed before it.
+Owns the looks at the cluster; they run on the driver.  Bounds are the leaders' word, so a plan never misses what was committed before it;
+``linearizable`` makes each leader prove first that it still is one.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from dledger_client import PullConsumer
-from pyspark_dledger.options import ReadOptions
+from dledger_client import Admin, PullConsumer
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from dledger_wire.status import Perm
+from pyspark_dledger.options import STAGING_TOPIC, ReadOptions
 from pyspark_dledger.plan import QueueBounds, QueueId
 
 LOOK_TIMEOUT_MS = 15_000
+SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 
 
 @dataclass(slots=True)
 class View:
-    """``incarnations`` by topic (of all its groups, joined); ``replicas`` by replica group, the leader first."""
+    """``incarnations`` by topic (of all its groups, joined)."""
 
     bounds: dict[QueueId, QueueBounds] = field(default_factory=dict)
     incarnations: dict[str, str] = field(default_factory=dict)
-    replicas: dict[str, list[str]] = field(default_factory=dict)
 
 
 def describe(options: ReadOptions) -> View:
     """Ask the cluster.  UnreachableError, TopicNotFoundError, TopicPermissionError."""
     view = View()
+    times = [options.start.timestamp_ms, options.end.timestamp_ms, options.filters.since_ms, options.filters.until_ms]
     with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms)) as consumer:
-        for topic in options.topics:
+        for topic in wanted_topics(options):
             groups = consumer.topic(topic)
             view.incarnations[topic] = ",".join(f"{queues.group}:{queues.incarnation}" for queues in groups)
-            held = consumer.offsets(topic, options.start.timestamp_ms)
-            ends = consumer.offsets(topic, options.end.timestamp_ms) if options.end.timestamp_ms is not None else {}
+            if options.linearizable:
+                _confirm_leaders(consumer, topic)
+            held = consumer.offsets(topic)
+            by_time = {moment: consumer.offsets(topic, moment) for moment in dict.fromkeys(times) if moment is not None}
             for (group, queue_id), offsets in held.items():
-                view.bounds[QueueId(topic, group, queue_id)] = QueueBounds(
-                    offsets.min_offset,
-                    offsets.max_offset,
-                    offsets.at_time if options.start.timestamp_ms is not None else None,
-                    ends[group, queue_id].at_time if (group, queue_id) in ends else None,
-                )
-        view.replicas = consumer.replicas()
+                if options.filters.has_queue(group, queue_id):
+                    moments = {moment: found[group, queue_id].at_time for moment, found in by_time.items()}
+                    view.bounds[QueueId(topic, group, queue_id)] = QueueBounds(offsets.min_offset, offsets.max_offset, moments)
+    if options.filters.queues and not view.bounds:
+        raise InvalidArgumentError("option queues: none of them is a queue of the topics")
     return view
+
+
+def wanted_topics(options: ReadOptions) -> tuple[str, ...]:
+    """The named topics, or those that match the pattern now: readable ones, none of the system's own."""
+    if options.topics:
+        return options.topics
+    pattern = re.compile(options.topic_pattern)
+    with Admin(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms)) as admin:
+        found = sorted({topic.topic for topic in admin.list_topics() if topic.perm & Perm.READ and pattern.fullmatch(topic.topic)})
+    own = (RETRY_PREFIX, DLQ_PREFIX)
+    topics = tuple(name for name in found if not (is_system_topic(name) or name.startswith(own) or name == STAGING_TOPIC))
+    if not topics:
+        raise TopicNotFoundError(f"option topicPattern: no topic matches {options.topic_pattern!r}")
+    return topics
+
+
+def _confirm_leaders(consumer: PullConsumer, topic: str) -> None:
+    """A read that goes through each leader's read barrier: what was acknowledged before it, the leader knows now."""
+    asked = set()
+    for (group, queue_id), offsets in consumer.offsets(topic).items():
+        if group not in asked:
+            asked.add(group)
+            consumer.fetch(topic, queue_id, offsets.max_offset, 1, group_name=group, linearizable=True)
+
+
+def mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:
+    """Bytes of a message as it is stored, from the first ones of each [start, end) that waits."""
+    found = {}
+    with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+        for queue, (start, end) in waiting.items():
+            upto = min(end, start + SAMPLE_MESSAGES)
+            with closing(
+                consumer.read_chunks(queue.topic, queue.queue_id, start, upto, group_name=queue.group, chunk_bytes=SAMPLE_BYTES)
+            ) as chunks:
+                first = next(chunks, None)
+            if first is not None and first.count:
+                found[queue] = len(first.frames) / first.count
+    return found
+
+
+def mirror(options: ReadOptions, offsets: Mapping[QueueId, int]) -> None:
+    """Commit the query's offsets as those of its consumer group, for ``dledger group describe`` to show."""
+    by_group: dict[str, dict[tuple[str, int], int]] = {}
+    for queue, offset in offsets.items():
+        by_group.setdefault(queue.group, {})[queue.topic, queue.queue_id] = offset
+    with PullConsumer(options.bootstrap, group=options.group_id, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+        for group, positions in by_group.items():
+            consumer.commit(positions, group_name=group)

@@ -6,11 +6,11 @@ Owns the split.  It knows nothing of nodes that are up or cores that are free: t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
-from pyspark_dledger.options import EARLIEST, LATEST, Position
+from pyspark_dledger.options import EARLIEST, LATEST, NO_FILTERS, Filters, Position
 
 # A Python task costs some 50 ms of its own, so a split below this many messages loses more than it wins.
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
@@ -25,12 +25,11 @@ class QueueId:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """What a queue holds now, and where the asked-for times fall (None when no time was asked)."""
+    """What a queue holds now, and where the asked-for times fall: its first offset of each."""
 
     min_offset: int
     max_offset: int
-    start_by_time: int | None = None
-    end_by_time: int | None = None
+    by_time: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +41,39 @@ class OffsetRange:
     end: int
 
 
-def resolve(bounds: Mapping[QueueId, QueueBounds], start: Position, end: Position, *, fail_on_data_loss: bool) -> list[OffsetRange]:
+def resolve(
+    bounds: Mapping[QueueId, QueueBounds], start: Position, end: Position, filters: Filters = NO_FILTERS, *, fail_on_data_loss: bool
+) -> list[OffsetRange]:
     """The range of every queue.  Raises OffsetOutOfRangeError when asked-for offsets are gone or not there yet, InvalidArgumentError
     when the options name a queue that does not exist."""
-    _check_named_queues(bounds, start, "startingOffsets")
-    _check_named_queues(bounds, end, "endingOffsets")
+    check_named_queues(bounds, start, "startingOffsets", filters)
+    check_named_queues(bounds, end, "endingOffsets", filters)
     ranges = []
     for queue, held in sorted(bounds.items()):
-        first = _offset(queue, held, start, held.start_by_time, fail_on_data_loss)
-        last = _offset(queue, held, end, held.end_by_time, fail_on_data_loss)
+        first = offset_of(queue, held, start, fail_on_data_loss=fail_on_data_loss)
+        last = offset_of(queue, held, end, fail_on_data_loss=fail_on_data_loss)
+        first, last = max(first, filters.least_offset), min(last, filters.end_offset)
+        if filters.since_ms is not None:
+            first = max(first, held.by_time[filters.since_ms])
+        if filters.until_ms is not None:
+            last = min(last, held.by_time[filters.until_ms])
         if first < last:
             ranges.append(OffsetRange(queue, first, last))
     return ranges
 
 
-def _check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: Position, option: str) -> None:
+def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: Position, option: str, filters: Filters = NO_FILTERS) -> None:
+    """InvalidArgumentError when a position names a queue that does not exist; one that is left out may be named."""
     for topic, queues in position.queues.items():
         for group, queue_id in queues:
-            if QueueId(topic, group, queue_id) not in bounds:
+            if filters.has_queue(group, queue_id) and QueueId(topic, group, queue_id) not in bounds:
                 raise InvalidArgumentError(f"option {option}: queue {group}:{queue_id} of topic {topic} does not exist")
 
 
-def _offset(queue: QueueId, held: QueueBounds, position: Position, by_time: int | None, fail_on_data_loss: bool) -> int:
-    if position.timestamp_ms is not None and by_time is not None:
-        return by_time
+def offset_of(queue: QueueId, held: QueueBounds, position: Position, *, fail_on_data_loss: bool) -> int:
+    """Where a position falls in a queue.  OffsetOutOfRangeError when it is outside of what the queue holds."""
+    if position.timestamp_ms is not None:
+        return held.by_time[position.timestamp_ms]
     asked = position.queues.get(queue.topic, {}).get((queue.group, queue.queue_id), position.fallback)
     if asked == EARLIEST:
         return held.min_offset

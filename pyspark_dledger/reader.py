@@ -1,25 +1,31 @@
 """The batch read, and what one task does: a range of one queue from a replica, as Arrow record batches.
 
-Owns the task.  It chooses its replica when it runs, goes on at another one when that goes away, and hands out every offset of its range
-once; what the range no longer holds is an error, or left out, as ``failOnDataLoss`` says.
+Owns the task.  It chooses its replica when it runs, one on its own host first, goes on at another one when that goes away, and hands out
+every offset of its range once; what the range no longer holds is an error, or left out, as ``failOnDataLoss`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import logging
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dledger_client import PullConsumer
-from dledger_client.subscription import parse_tags
+from dledger_client.local import own_address
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger import cluster
-from pyspark_dledger.options import ReadOptions
+from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
 from pyspark_dledger.plan import OffsetRange, resolve, split
+from pyspark_dledger.schema import NEEDS_BODY
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+_logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
@@ -44,11 +50,27 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         view = cluster.describe(options)
-        ranges = resolve(view.bounds, options.start, options.end, fail_on_data_loss=options.fail_on_data_loss)
+        ranges = resolve(view.bounds, options.start, options.end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
         return partitions_of(split(ranges, options.min_partitions, options.max_records_per_partition))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
+
+
+class PushdownReader(BatchReader):
+    """A batch query whose conditions narrow what is read.  A class of its own: where the session does not allow it, Spark refuses every
+    reader that could."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from pyspark_dledger.pushdown import narrowed
+
+        self._options, left = narrowed(self._options, filters)
+        return left
+
+
+def near_hosts(bootstrap: str) -> frozenset[str]:
+    """What addresses of replicas on this host may begin with."""
+    return frozenset({own_address(bootstrap), socket.gethostname(), "localhost", "127.0.0.1"})
 
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -58,19 +80,21 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     piece = partition.piece if isinstance(partition, RangePartition) else None
     if piece is None:
         return
-    tags = frozenset(parse_tags(options.tags)) or None
     queue, at = piece.queue, piece.start
-    with PullConsumer(options.bootstrap, read_from=options.read_from, timeout_ms=options.read_timeout_ms) as consumer:
+    bodiless = NEEDS_BODY.isdisjoint(options.columns)
+    where: dict[str, Any] = {"read_from": options.read_from, "replica": options.replica or None, "near": near_hosts(options.bootstrap)}
+    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "without_body": bodiless}
+    how["max_lag"] = None if options.max_lag == NO_LAG_LIMIT else options.max_lag
+    with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
         while at < piece.end:
-            chunks = consumer.read_chunks(
-                queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, tags=options.tags, chunk_bytes=options.fetch_bytes
-            )
             try:
-                for chunk in chunks:
+                for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
                     at = chunk.next_offset
-                    yield record_batch(chunk, options.columns, tags)
+                    yield record_batch(chunk, options.columns, options.filters, bodiless=bodiless)
                 return
             except OffsetOutOfRangeError as error:
                 if options.fail_on_data_loss or error.min_offset <= at:
                     raise
+                lost = f"{at} to {min(error.min_offset, piece.end)}"
+                _logger.warning("topic %s queue %s:%d: messages %s are gone", queue.topic, queue.group, queue.queue_id, lost)
                 at = error.min_offset  # deleted meanwhile

@@ -1,8 +1,8 @@
 """The columns a read gives, and which of them a query wants.
 
 Owns names, order and types (docs: surface of the Spark source).  The data source API prunes no columns by itself, so a query narrows them
-by the schema it gives or by the options ``columns``, ``includeBody`` and ``includeProperties``; what is left out is neither built nor,
-for the body, kept after the frame is read.
+by the schema it gives or by the options ``columns``, ``includeBody`` and ``includeProperties``; what is left out is not built, and
+bodies that nobody wants are not fetched.
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ COLUMNS: dict[str, str] = {
     "group": "string",
     "replica": "string",
 }
+# Given when they are named, in a schema or in option ``columns``.
+EXTRA_COLUMNS: dict[str, str] = {
+    "body_size": "int",  # as it is stored: of a compressed body, its compressed size
+    "physical_offset": "bigint",
+}
+ALL_COLUMNS = COLUMNS | EXTRA_COLUMNS
+NEEDS_BODY = frozenset({"body"})  # without these, bodies are not fetched
 
 
 def ddl(columns: Sequence[str]) -> str:
     """The schema of ``columns`` as Spark's data definition text."""
-    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
+    return ", ".join(f"`{name}` {ALL_COLUMNS[name]}" for name in columns)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -45,9 +52,9 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     """
     names = []
     for field in schema.fields:
-        expected = COLUMNS.get(field.name)
+        expected = ALL_COLUMNS.get(field.name)
         if expected is None:
-            raise InvalidArgumentError(f"schema: column {field.name!r} is unknown; expected some of {', '.join(COLUMNS)}")
+            raise InvalidArgumentError(f"schema: column {field.name!r} is unknown; expected some of {', '.join(ALL_COLUMNS)}")
         given = field.dataType.simpleString()
         if given != expected:
             raise InvalidArgumentError(f"schema: column {field.name!r} is {given}; expected {expected}")
@@ -60,9 +67,9 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 def checked_columns(text: str) -> tuple[str, ...]:
     """The columns of option ``columns``: names separated by commas."""
     names = tuple(part.strip() for part in text.split(",") if part.strip())
-    unknown = [name for name in names if name not in COLUMNS]
+    unknown = [name for name in names if name not in ALL_COLUMNS]
     if unknown or not names:
-        raise InvalidArgumentError(f"option columns: {text!r}; expected a comma-separated list of {', '.join(COLUMNS)}")
+        raise InvalidArgumentError(f"option columns: {text!r}; expected a comma-separated list of {', '.join(ALL_COLUMNS)}")
     if len(set(names)) != len(names):
         raise InvalidArgumentError(f"option columns: {text!r} names a column twice")
     return names
@@ -81,4 +88,4 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
         "timestamp": moment,
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
-    return pa.schema([pa.field(name, types[COLUMNS[name]], nullable=True) for name in columns])
+    return pa.schema([pa.field(name, types[ALL_COLUMNS[name]], nullable=True) for name in columns])

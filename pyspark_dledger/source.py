@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from pyspark_dledger.options import parse_read_options, parse_trigger_limit, parse_write_options, wanted_columns
+from pyspark_dledger.options import parse_read_options, parse_write_options, wanted_columns
 from pyspark_dledger.schema import columns_of, ddl
 
 
@@ -23,14 +23,15 @@ class DefaultSource(DataSource):
         return ddl(wanted_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_dledger.reader import BatchReader
+        from pyspark_dledger.reader import BatchReader, PushdownReader
 
-        return BatchReader(parse_read_options(self.options, columns_of(schema)))
+        options = parse_read_options(self.options, columns_of(schema))
+        return PushdownReader(options) if options.filter_pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_dledger.stream import StreamReader
 
-        return StreamReader(parse_read_options(self.options, columns_of(schema)), parse_trigger_limit(self.options))
+        return StreamReader(parse_read_options(self.options, columns_of(schema), stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_dledger.writer import BatchWriter

@@ -1,8 +1,8 @@
 """The streaming read: offsets in Spark's checkpoint, admission control, exact restarts.
 
-Owns what Spark keeps (a JSON object of offsets per topic and queue) and how far one trigger goes.  Spark writes the end of a batch down
-before it runs the batch, so after a crash the same range is planned again; the split is a pure function of the range and the options
-(plan.py), and a range of a committed log never changes, so the rows are the same.
+Owns what Spark keeps (a JSON object of offsets per topic and queue); how far one trigger goes is admission.py's.  Spark writes the end of
+a batch down before it runs the batch, so after a crash the same range is planned again; the split is a pure function of the range and the
+options (plan.py), and a range of a committed log never changes, so the rows are the same.
 
 PySpark 4.1 knows no admission control: there ``latestOffset`` is called without arguments and takes everything.
 """
@@ -10,31 +10,35 @@ PySpark 4.1 knows no admission control: there ``latestOffset`` is called without
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger import cluster
+from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.options import EARLIEST, ReadOptions
-from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, resolve, split
+from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, offset_of, split
 from pyspark_dledger.reader import partitions_of, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:  # PySpark 4.1
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stands in where Spark has none."""
 
-    ReadAllAvailable = ReadLimit = ReadMaxRows = None
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
 
 FORMAT_VERSION = 1
-Offsets = dict[QueueId, int]
+
+_logger = logging.getLogger(__name__)
 
 
 def to_json(offsets: Mapping[QueueId, int], incarnations: Mapping[str, str]) -> dict[str, Any]:
@@ -61,65 +65,81 @@ def from_json(stored: Mapping[str, Any]) -> tuple[Offsets, dict[str, str]]:
     return offsets, incarnations
 
 
-def capped(start: Mapping[QueueId, int], end: Mapping[QueueId, int], most: int) -> Offsets:
-    """``end``, taken back so that at most ``most`` messages lie behind ``start``: each queue gives in proportion to what it has."""
-    waiting = {queue: max(0, offset - start.get(queue, 0)) for queue, offset in sorted(end.items())}
-    total = sum(waiting.values())
-    if total <= most:
-        return dict(end)
-    taken = {queue: count * most // total for queue, count in waiting.items()}
-    spare = most - sum(taken.values())
-    for queue, count in waiting.items():
-        extra = min(spare, count - taken[queue])
-        taken[queue] += extra
-        spare -= extra
-    return {queue: start.get(queue, 0) + taken[queue] for queue in waiting}
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query's source."""
+    """One streaming query's source.  One object lives on the driver as long as the query; tasks have copies that only read."""
 
-    def __init__(self, options: ReadOptions, max_messages_per_trigger: int) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._most = max_messages_per_trigger
         self._target: dict[str, Any] | None = None  # frozen by an available-now trigger
+        self._last_progress_ms = _now_ms()
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts; a restarted one starts where its checkpoint says."""
-        view = cluster.describe(self._options)
-        ranges = resolve(view.bounds, self._options.start, self._options.end, fail_on_data_loss=self._options.fail_on_data_loss)
-        starts = {queue: bounds.max_offset for queue, bounds in view.bounds.items()}
-        starts.update({piece.queue: piece.start for piece in ranges})
+        options = self._options
+        view = cluster.describe(options)
+        check_named_queues(view.bounds, options.start, "startingOffsets", options.filters)
+        starts = {
+            queue: offset_of(queue, held, options.start, fail_on_data_loss=options.fail_on_data_loss) for queue, held in view.bounds.items()
+        }
         return to_json(starts, view.incarnations)
 
     def getDefaultReadLimit(self) -> Any:
-        return ReadMaxRows(self._most) if self._most and ReadMaxRows is not None else ReadAllAvailable()
+        most = self._options.limits.max_messages
+        return ReadMaxRows(most) if most and ReadMaxRows is not None else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next batch.  It never goes back, whatever a lagging replica tells."""
-        end, incarnations = from_json(self._target or self._committed_end())
+        view = cluster.describe(self._options)
+        end, incarnations = from_json(self._target or self._end_of(view))
         if start is None:
             return to_json(end, incarnations)
         begun, known = from_json(start)
         self._check_incarnations(known, incarnations)
-        forward = {queue: max(offset, begun.get(queue, 0)) for queue, offset in end.items()}
-        if limit is not None and ReadMaxRows is not None and isinstance(limit, ReadMaxRows):
-            forward = capped(begun, forward, limit.max_rows)
-        return to_json(forward, incarnations)
+        # A queue new since the last batch is read from its first message.
+        held = {queue: bounds.min_offset for queue, bounds in view.bounds.items()}
+        begin = {queue: begun.get(queue, held.get(queue, 0)) for queue in end}
+        forward = {queue: max(offset, begin[queue]) for queue, offset in end.items()}
+        taken = self._admitted(begin, forward, limit)
+        if taken != begin:
+            self._last_progress_ms = _now_ms()
+        return to_json(taken, incarnations) if taken != begin or begin.keys() != begun.keys() else start
+
+    def _admitted(self, begin: Offsets, end: Offsets, limit: Any) -> Offsets:
+        """How far this trigger goes."""
+        limits = self._options.limits
+        may_wait = self._target is None and _now_ms() - self._last_progress_ms < limits.max_delay_ms
+        if may_wait and sum(waiting(begin, end).values()) < limits.min_messages:
+            return begin
+        most = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else 0
+        if limit is not None and limits.max_bytes:
+            spans = {queue: (begin[queue], end[queue]) for queue, count in waiting(begin, end).items() if count}
+            end = cut_to_bytes(begin, end, cluster.mean_sizes(self._options, spans), limits.max_bytes)
+        return cut_to_messages(begin, end, most) if most else end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._committed_end()
+        self._target = self._end_of(cluster.describe(self._options))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return self._committed_end()
+        return self._end_of(cluster.describe(self._options))
 
-    def _committed_end(self) -> dict[str, Any]:
-        view = cluster.describe(self._options)
-        return to_json({queue: bounds.max_offset for queue, bounds in view.bounds.items()}, view.incarnations)
+    def _end_of(self, view: cluster.View) -> dict[str, Any]:
+        """What is committed now, or where the stream is to stop when options say so."""
+        ends = {}
+        for queue, held in view.bounds.items():
+            asked = offset_of(queue, held, self._options.end, fail_on_data_loss=False)
+            ends[queue] = min(asked, held.max_offset)
+        return to_json(ends, view.incarnations)
 
     def _check_incarnations(self, known: Mapping[str, str], now: Mapping[str, str]) -> None:
+        if not self._options.fail_on_data_loss:
+            return
         for topic, incarnation in known.items():
-            if self._options.fail_on_data_loss and now.get(topic, incarnation) != incarnation:
+            if topic not in now:
+                raise OffsetOutOfRangeError(f"topic {topic} is gone; set failOnDataLoss to false to go on without it")
+            before = dict(part.rsplit(":", 1) for part in incarnation.split(",") if part)
+            after = dict(part.rsplit(":", 1) for part in now[topic].split(",") if part)
+            # A group that joined is no loss.
+            if any(after.get(group, made) != made for group, made in before.items()):
                 raise OffsetOutOfRangeError(
                     f"topic {topic} was deleted and made again since the checkpoint; set failOnDataLoss to false to read the new one"
                 )
@@ -137,17 +157,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least = bounds[queue].min_offset if queue in bounds else 0
         if start == EARLIEST:
             return OffsetRange(queue, min(least, end), end)
-        if start < least and self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(
-                f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {start} to {min(least, end)} are gone; "
-                "set failOnDataLoss to false to go on behind them",
-                min_offset=least,
-                max_offset=end,
-            )
+        if start < least:
+            gone = f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {start} to {min(least, end)} are gone"
+            if self._options.fail_on_data_loss:
+                raise OffsetOutOfRangeError(f"{gone}; set failOnDataLoss to false to go on behind them", min_offset=least, max_offset=end)
+            _logger.warning("%s", gone)
         return OffsetRange(queue, min(max(start, least), end), end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint is Spark's."""
+        """The checkpoint is Spark's; the consumer group only shows how far it is, so that it cannot be told stops nothing."""
+        if not self._options.group_id:
+            return
+        try:
+            cluster.mirror(self._options, from_json(end)[0])
+        except DledgerError as error:
+            _logger.warning("group %s: offsets were not committed: %s", self._options.group_id, error.message)
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)

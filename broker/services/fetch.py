@@ -15,6 +15,7 @@ from broker.services.face import ServiceFace
 from broker.services.read_advice import ReadAdvice
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
+from dledger_wire.bodiless import without_bodies
 from dledger_wire.error_detail import to_detail
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, StaleLockError, StorageDamagedError, TopicPermissionError
 from dledger_wire.rpc import ByteStream, CallContext, Server
@@ -162,6 +163,9 @@ class FetchService:
         header.first_offset = chunk.first_offset
         if end and not request.lock_epoch:
             header.advised_replica = self._advice.for_chunk(request.queue_id, chunk)
+        if request.without_body and chunk.count:
+            sizes, frames = without_bodies(b"".join(chunk.frames), chunk.sizes)
+            return envelope.encode(header, (chunk.offsets, sizes, frames))
         return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
 
     def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:

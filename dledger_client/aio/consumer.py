@@ -17,7 +17,7 @@ from dledger_client.subscription import parse_tags
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.error_detail import from_detail
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.rpc import Network
 
@@ -31,8 +31,9 @@ ANSWER_BYTES = 64 << 20  # of one request of a long read
 class PullConsumer:
     """Reads queues by offset.
 
-    ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node.  ``timeout_ms`` is how
-    long an operation is tried over all replicas.  With several replica groups, ``group_name`` arguments say which one a queue is of.
+    ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node; replicas on the hosts
+    ``near`` are tried first.  ``timeout_ms`` is how long an operation is tried over all replicas.  With several replica groups,
+    ``group_name`` arguments say which one a queue is of.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PullConsumer:
         *,
         read_from: str = "leader",
         replica: str | None = None,
+        near: frozenset[str] = frozenset(),
         timeout_ms: int = 10_000,
         network: Network | None = None,
         clock: Clock | None = None,
@@ -52,7 +54,7 @@ class PullConsumer:
         self.group = group
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
-        self._replicas = Replicas(self._router, read_from, replica)
+        self._replicas = Replicas(self._router, read_from, replica, near)
 
     async def __aenter__(self) -> Self:
         return self
@@ -220,11 +222,13 @@ class PullConsumer:
         tags: str = "*",
         sql: str = "",
         chunk_bytes: int = ANSWER_BYTES,
+        without_body: bool = False,
+        max_lag: int | None = None,
     ) -> AsyncIterator[Chunk]:
         """Everything of a queue from ``offset`` to ``upto`` (exclusive), as chunks of raw frames, each offset once.
 
         When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``upto``; with tags they may
-        hold messages of another tag with the same hash.
+        hold messages of another tag with the same hash.  A follower that holds less than ``upto - max_lag`` is left for another replica.
         """
         within(0, MAX_OFFSET, offset=offset)
         within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
@@ -237,13 +241,22 @@ class PullConsumer:
                 untried = await self._replicas.sources(group, deadline_ms, (topic, queue_id))
             source = untried[0]
             request = broker_pb2.FetchRequest(
-                topic=topic, queue_id=queue_id, offset=offset, max_bytes=chunk_bytes, group=self.group, tag_hashes=hashes, sql=sql
+                topic=topic,
+                queue_id=queue_id,
+                offset=offset,
+                max_bytes=chunk_bytes,
+                group=self.group,
+                tag_hashes=hashes,
+                sql=sql,
+                without_body=without_body,
             )
             if not hashes and not sql:
                 request.max_messages = min(upto - offset, 0xFFFFFFFF)
             try:
                 before = offset
                 async for chunk in self._replicas.chunks(source, group, request, lambda: self._timeout_ms / 1000):
+                    if max_lag is not None and not source.is_leader and chunk.max_offset < upto - max_lag:
+                        raise NotYetError(f"{source.node_id} holds {topic}/{queue_id} up to {chunk.max_offset}, wanted {upto} - {max_lag}")
                     chunk.cut(upto)
                     offset = chunk.next_offset
                     if chunk.count:

@@ -113,6 +113,7 @@ class FetchRequest(google.protobuf.message.Message):
     LOCK_EPOCH_FIELD_NUMBER: builtins.int
     SQL_FIELD_NUMBER: builtins.int
     VERIFY_FIELD_NUMBER: builtins.int
+    WITHOUT_BODY_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -136,6 +137,8 @@ class FetchRequest(google.protobuf.message.Message):
     """only messages whose properties this SQL92 expression is true of; empty: all"""
     verify: builtins.bool
     """a message read from here was damaged: check what is read against the log, and put it right from a peer"""
+    without_body: builtins.bool
+    """frames come with their bodies cut out, everything else as it is: sizes tell how long they are now"""
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """only messages whose tag hash is one of these; empty: all"""
@@ -158,8 +161,9 @@ class FetchRequest(google.protobuf.message.Message):
         lock_epoch: builtins.int = ...,
         sql: builtins.str = ...,
         verify: builtins.bool = ...,
+        without_body: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

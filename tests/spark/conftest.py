@@ -56,11 +56,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def send(producer: Producer, first: int, upto: int) -> None:
-    """Numbered messages: tag even or odd, key k-N, a property, and every fifth body with bytes that are no text."""
+    """Numbered messages, to the queues in turn: tag even or odd, key k-N, a property, every fifth body with bytes that are no text."""
     futures = []
     for number in range(first, upto):
         body = b"%d|\xff\x00\r\n" % number if number % 5 == 0 else b"%d|text" % number
         message = Message(TOPIC, body, tags="odd" if number % 2 else "even", keys=f"k-{number}", properties={"n": str(number)})
-        futures.append(producer.send_async(message))
+        futures.append(producer.send_async(message, queue_id=number % 3))
     producer.flush()
     assert all(future.exception() is None for future in futures)

@@ -67,6 +67,50 @@ def test_tags_ranges_and_splits(spark: Any, cluster: Cluster) -> None:
     assert split.count() == COUNT
 
 
+def test_filters_by_option_and_by_condition(spark: Any, cluster: Cluster, request: pytest.FixtureRequest) -> None:
+    rows = reader(spark, cluster, keys="k-7,k-8,k-2999", columns="keys,queue_id").load().collect()
+    assert sorted(row.keys for row in rows) == ["k-2999", "k-7", "k-8"]
+    whole = reader(spark, cluster).load().select("queue_id", "queue_offset", "tags", "store_timestamp").collect()
+    only = reader(spark, cluster, queues="g0:1", tags="odd").load().select("queue_id", "queue_offset", "tags").collect()
+    assert sorted(row.queue_offset for row in only) == sorted(r.queue_offset for r in whole if (r.queue_id, r.tags) == (1, "odd"))
+    middle = sorted(row.store_timestamp for row in whole)[COUNT // 2].isoformat()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.python.filterPushdown.enabled"))
+    condition = f"queue_id IN (0, 2) AND tags = 'even' AND queue_offset >= 10 AND store_timestamp <= TIMESTAMP'{middle}Z' AND keys <> 'k-0'"
+    pushed = reader(spark, cluster, filterPushdown="true").load().where(condition)
+    expected = reader(spark, cluster).load().where(condition)
+    places = [sorted((row.queue_id, row.queue_offset) for row in frame.collect()) for frame in (pushed, expected)]
+    assert places[0] == places[1] != []
+    assert pushed.rdd.getNumPartitions() == 2  # queue 1 is not read at all
+
+
+def test_several_topics_and_a_pattern(spark: Any, cluster: Cluster) -> None:
+    for name in ("orders-eu", "orders-us"):
+        cluster.cli_ok("topic", "create", name, "--queues", "1")
+        cluster.produce(name, [b"x"] * 3)
+    both = spark.read.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", "orders-eu,orders-us").load()
+    assert both.groupBy("topic").count().orderBy("topic").collect() == [("orders-eu", 3), ("orders-us", 3)]
+    matched = spark.read.format("dledger").option("bootstrap", cluster.bootstrap).option("topicPattern", "orders-.*").load()
+    assert matched.count() == 6
+    nothing = spark.read.format("dledger").option("bootstrap", cluster.bootstrap).option("topicPattern", "nope.*")
+    with pytest.raises(Exception, match="no topic matches 'nope"):
+        nothing.load().count()
+
+
+def test_one_replica_only_and_none_that_lags(spark: Any, cluster: Cluster) -> None:
+    for node in ("n0", "n1", "n2"):
+        assert {row.replica for row in reader(spark, cluster, replica=node).load().select("replica").distinct().collect()} == {node}
+    assert reader(spark, cluster, maxLagMessages=0, linearizable="true").load().count() == COUNT
+
+
+def test_bodies_that_nobody_wants_are_not_fetched(spark: Any, cluster: Cluster) -> None:
+    columns = "queue_id, queue_offset, keys, tags, msg_id, properties, body_size, physical_offset"
+    bare = reader(spark, cluster, columns=columns.replace(" ", "")).load().collect()
+    whole = reader(spark, cluster, columns=f"{columns},body".replace(" ", "")).load().collect()
+    assert sorted(bare) == sorted(row[:-1] for row in whole)
+    assert all(row.body_size == len(row.body) for row in whole)
+
+
 def test_time_ranges(spark: Any, cluster: Cluster) -> None:
     times = [row.store_timestamp for row in reader(spark, cluster).load().select("store_timestamp").collect()]
     middle = sorted(times)[COUNT // 2]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dledger_client import Producer
+import pytest
+
+from dledger_client import Admin, Message, Producer, PullConsumer
+from pyspark_dledger.lag import LagListener, lag_of
 from tests.cluster.harness import Cluster
 from tests.spark.conftest import COUNT, TOPIC, send
 
 
-def run_once(spark: Any, cluster: Cluster, folder: Path, **options: Any) -> Any:
+def run_once(spark: Any, cluster: Cluster, folder: Path, topic: str = TOPIC, **options: Any) -> Any:
     """Everything there is now, written to Parquet; the finished query."""
-    stream = spark.readStream.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", TOPIC)
+    stream = spark.readStream.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", topic)
     for name, value in options.items():
         stream = stream.option(name, value)
     writer = stream.load().writeStream.format("parquet").option("path", str(folder / "out"))
@@ -45,3 +48,57 @@ def test_triggers_are_bounded(spark: Any, cluster: Cluster, tmp_path: Path) -> N
     assert len(sizes) >= COUNT // 1000
     assert max(sizes) <= 1000
     assert sum(sizes) == len(set(read_back(spark, tmp_path)))
+
+
+def test_limits_new_queues_lag_and_the_group(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    """One topic through its life: bounded by bytes, a queue added, the position mirrored, the lag told."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("life", queues=1)
+        with Producer(cluster.bootstrap) as producer:
+            for number in range(300):
+                producer.send_async(Message("life", b"%d|" % number + b"x" * 1000))
+            producer.flush()
+            listener = LagListener()
+            spark.streams.addListener(listener)
+            query = run_once(spark, cluster, tmp_path, "life", maxBytesPerTrigger=120_000, groupId="job")
+            sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+            assert 3 <= len(sizes) <= 4
+            lags = [lag.messages for lag in map(lag_of, query.recentProgress) if lag is not None]
+            assert lags == sorted(lags, reverse=True)
+            assert lags[-1] == 0
+            with PullConsumer(cluster.bootstrap, group="job") as consumer:
+                assert 0 < consumer.committed("life")["g0", 0] <= 300
+            admin.update_topic("life", read_queues=3, write_queues=3)
+            with Producer(cluster.bootstrap) as producer:
+                for number in range(300, 330):
+                    producer.send(Message("life", b"%d|" % number), queue_id=number % 3)
+            run_once(spark, cluster, tmp_path, "life", groupId="job")
+    spark.streams.removeListener(listener)
+    places = read_back(spark, tmp_path)
+    assert len(places) == len(set(places)) == 330
+    assert {queue for queue, _ in places} == {0, 1, 2}
+    assert all(lag.messages == 0 for lag in listener.last.values())
+
+
+def test_a_stream_starts_at_the_end_or_stops_where_it_is_told(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    run_once(spark, cluster, tmp_path / "a", startingOffsets="latest")
+    assert read_back(spark, tmp_path / "a") == []
+    run_once(spark, cluster, tmp_path / "b", endingOffsets='{"orders":{"g0:0":5,"g0:1":7,"g0:2":0}}')
+    places = read_back(spark, tmp_path / "b")
+    assert sorted(places) == [(0, offset) for offset in range(5)] + [(1, offset) for offset in range(7)]
+
+
+def test_what_expired_is_an_error_unless_it_may_be_lost(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    """A checkpoint that lies before what the topic holds: the topic was deleted and made again."""
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topic("lost", queues=1)
+        producer.send(Message("lost", b"1|"))
+        run_once(spark, cluster, tmp_path, "lost")
+        admin.delete_topic("lost")
+        admin.create_topic("lost", queues=1)
+        for _ in range(2):
+            producer.send(Message("lost", b"2|"), queue_id=0)
+        with pytest.raises(Exception, match="topic lost was deleted and made again since the checkpoint"):
+            run_once(spark, cluster, tmp_path, "lost")
+        run_once(spark, cluster, tmp_path, "lost", failOnDataLoss="false")
+    assert sorted(read_back(spark, tmp_path)) == [(0, 0), (0, 1)]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from dledger_wire.bodiless import without_bodies
 from dledger_wire.clock import SystemClock
 from dledger_wire.compress import compress, flags_of
 from dledger_wire.errors import CorruptFrameError
@@ -15,7 +16,8 @@ from dledger_wire.frame import Frame, decode_frame, encode_frame, encode_frames,
 from dledger_wire.message_id import UniqueIds
 from dledger_wire.status import Compression
 from pyspark_dledger.arrow import Chunk, record_batch
-from pyspark_dledger.schema import COLUMNS
+from pyspark_dledger.options import Filters
+from pyspark_dledger.schema import ALL_COLUMNS, COLUMNS
 
 
 def chunk_of(frames: list[bytes]) -> Chunk:
@@ -75,7 +77,7 @@ def test_compressed_bodies_are_opened(kind: Compression) -> None:
 
 def test_only_wanted_tags_pass_exactly() -> None:
     frames = [frame(b"1", {"TAGS": "a"}), frame(b"2", {"TAGS": "b"}), frame(b"3", {})]
-    assert record_batch(chunk_of(frames), ("body",), frozenset({"a"})).to_pylist() == [{"body": b"1"}]
+    assert record_batch(chunk_of(frames), ("body",), Filters(tags=("a",))).to_pylist() == [{"body": b"1"}]
 
 
 def test_a_body_length_that_leaves_its_frame_is_refused() -> None:
@@ -83,3 +85,26 @@ def test_a_body_length_that_leaves_its_frame_is_refused() -> None:
     raw[84:88] = (5000).to_bytes(4, "big")
     with pytest.raises(CorruptFrameError, match="body length"):
         record_batch(chunk_of([bytes(raw)]), ("body",))
+
+
+def test_only_wanted_keys_pass_a_word_at_a_time() -> None:
+    given = ["a", "a b", "ab", "x a", "", "b.c"]
+    frames = [frame(b"%d" % n, {"KEYS": keys} if keys else {}) for n, keys in enumerate(given)]
+    found = record_batch(chunk_of(frames), ("body",), Filters(keys=("a", "b.c"))).to_pylist()
+    assert [row["body"] for row in found] == [b"0", b"1", b"3", b"5"]
+    assert record_batch(chunk_of([frame(b"", {"KEYS": "bXc"})]), ("body",), Filters(keys=("b.c",))).num_rows == 0
+    both = [frame(b"%d" % n, {"KEYS": "k", "TAGS": tag}) for n, tag in enumerate("abca")]
+    found = record_batch(chunk_of(both), ("body",), Filters(keys=("k",), tags=("a", "c"))).to_pylist()
+    assert [row["body"] for row in found] == [b"0", b"2", b"3"]
+
+
+@pytest.mark.parametrize("sizes", [[5] * 9, [0, 300, 1, 0, 77]])
+def test_frames_without_bodies_have_everything_else(sizes: list[int]) -> None:
+    frames = [frame(random.randbytes(size), {"UNIQ_KEY": f"{n:032X}", "KEYS": f"k{n}", "TAGS": "t"}) for n, size in enumerate(sizes)]
+    whole = chunk_of(frames)
+    columns = tuple(name for name in ALL_COLUMNS if name != "body")
+    left, cut = without_bodies(whole.frames, whole.sizes.tobytes())
+    assert len(cut) == len(whole.frames) - sum(sizes)
+    bare = Chunk("orders", "g0", 3, "n1", whole.offsets, np.frombuffer(left, ">u4"), cut)
+    assert record_batch(bare, columns, bodiless=True).to_pylist() == record_batch(whole, columns).to_pylist()
+    assert record_batch(bare, ("body_size",), bodiless=True).to_pylist() == [{"body_size": size} for size in sizes]

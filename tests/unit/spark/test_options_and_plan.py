@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
-from pyspark_dledger.options import EARLIEST, LATEST, format_offsets, parse_offsets, parse_read_options, wanted_columns
+from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
+from pyspark_dledger.admission import cut_to_bytes, cut_to_messages, waiting
+from pyspark_dledger.options import (
+    EARLIEST,
+    LATEST,
+    Filters,
+    format_offsets,
+    parse_offsets,
+    parse_read_options,
+    parse_write_options,
+    wanted_columns,
+)
 from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, resolve, split
 from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
 
@@ -16,7 +26,7 @@ BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}
 
 def test_defaults() -> None:
     options = parse_read_options(BASE)
-    assert (options.read_from, options.fail_on_data_loss, options.tags) == ("follower", True, "*")
+    assert (options.read_from, options.fail_on_data_loss, options.tag_expression) == ("follower", True, "*")
     assert (options.start.fallback, options.end.fallback) == (EARLIEST, LATEST)
     assert options.columns == tuple(COLUMNS)
 
@@ -44,14 +54,43 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"columns": "body,body"}, "names a column twice"),
         ({"columns": "body", "includeBody": "false"}, "no column is left"),
         ({"topic": " , "}, "option topic"),
+        ({"topicPattern": "o.*"}, "options topic and topicPattern: expected one of them"),
+        ({"topic": "", "topicPattern": "o["}, "option topicPattern: 'o['; expected a regular expression"),
+        ({"tags": "a || "}, "option tags: 'a ||'; expected tag || tag"),
+        ({"queues": "0,g0"}, "option queues: 'g0'; expected numbers such as 0,3"),
+        ({"replica": "n1", "readFrom": "any"}, "options replica and readFrom: expected one of them"),
+        ({"maxLagMessages": "-1"}, "option maxLagMessages: '-1'; expected a whole number of at least 0"),
+        ({"groupId": "a b"}, "group name 'a b'"),
+        ({"topic": "a", "subscribe": "b"}, "option topic: given twice, under two names"),
         ({"bootstrap": " "}, "option bootstrap: missing"),
     ],
 )
 def test_every_mistake_gets_one_line_with_option_and_expectation(extra: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises((InvalidArgumentError, InvalidNameError)) as caught:
         parse_read_options({**BASE, **extra})
     assert words in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_a_stream_may_start_at_the_end_and_its_limits_must_fit() -> None:
+    assert parse_read_options({**BASE, "startingOffsets": "latest"}, stream=True).start.fallback == LATEST
+    limits = parse_read_options({**BASE, "maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "9"}, stream=True).limits
+    assert (limits.max_messages, limits.min_messages) == (9, 9)
+    with pytest.raises(InvalidArgumentError, match="option minMessagesPerTrigger: 10; expected at most maxMessagesPerTrigger, 9"):
+        parse_read_options({**BASE, "maxMessagesPerTrigger": "9", "minMessagesPerTrigger": "10"}, stream=True)
+
+
+def test_writes_have_options_of_their_own() -> None:
+    options = parse_write_options({"bootstrap": "h:1", "txnAppId": "a", "txnVersion": "7", "checkpointLocation": "/c"})
+    assert (options.application, options.version, options.topic, options.checkpoint) == ("a", 7, "", "/c")
+    for extra, words in (
+        ({"txnVersion": "1"}, "options txnAppId and txnVersion"),
+        ({"txnAppId": "a", "txnVersion": "4294967296"}, "option txnVersion"),
+        ({"stagingTopic": "a b"}, "topic name 'a b'"),
+        ({"columns": "body"}, "option columns: unknown"),
+    ):
+        with pytest.raises(DledgerError, match=words):
+            parse_write_options({"bootstrap": "h:1", **extra})
 
 
 def test_a_timestamp_takes_precedence_over_offsets() -> None:
@@ -76,13 +115,23 @@ Q0, Q1 = QueueId("orders", "g0", 0), QueueId("orders", "g0", 1)
 
 
 def test_ranges_by_word_offset_and_time() -> None:
-    bounds = {Q0: QueueBounds(10, 100, 40, 60), Q1: QueueBounds(0, 0)}
+    bounds = {Q0: QueueBounds(10, 100, {5: 40, 6: 60}), Q1: QueueBounds(0, 0)}
     everything = parse_read_options(BASE)
     assert resolve(bounds, everything.start, everything.end, fail_on_data_loss=True) == [OffsetRange(Q0, 10, 100)]
     by_offset = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":20}}', "endingOffsets": '{"orders":{"g0:0":30}}'})
     assert resolve(bounds, by_offset.start, by_offset.end, fail_on_data_loss=True) == [OffsetRange(Q0, 20, 30)]
     by_time = parse_read_options({**BASE, "startingTimestamp": "5", "endingTimestamp": "6"})
     assert resolve({Q0: bounds[Q0]}, by_time.start, by_time.end, fail_on_data_loss=True) == [OffsetRange(Q0, 40, 60)]
+
+
+def test_filters_narrow_ranges() -> None:
+    bounds = {Q0: QueueBounds(10, 100, {5: 40, 6: 60}), Q1: QueueBounds(0, 50, {5: 0, 6: 50})}
+    options = parse_read_options({**BASE, "queues": "g0:0"})
+    assert [options.filters.has_queue("g0", 0), options.filters.has_queue("g0", 1)] == [True, False]
+    narrow = Filters(least_offset=30, end_offset=45, since_ms=5, until_ms=6)
+    found = resolve(bounds, options.start, options.end, narrow, fail_on_data_loss=True)
+    assert found == [OffsetRange(Q0, 40, 45), OffsetRange(Q1, 30, 45)]
+    assert resolve(bounds, options.start, options.end, Filters(least_offset=200), fail_on_data_loss=True) == []
 
 
 def test_lost_offsets_fail_or_are_clipped() -> None:
@@ -110,3 +159,18 @@ def test_split_covers_every_offset_once_and_obeys_the_limits(spans: list[tuple[i
         assert all(piece.end - piece.start <= most for piece in pieces)
     if minimum:
         assert len(pieces) >= min(minimum, len(covered))
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=5), st.integers(1, 300), st.integers(1, 50))
+def test_a_trigger_takes_no_more_than_its_limit_and_leaves_no_queue_behind(spans: list[tuple[int, int]], most: int, size: int) -> None:
+    start = {QueueId("t", "g", n): first for n, (first, _) in enumerate(spans)}
+    end = {QueueId("t", "g", n): first + count for n, (first, count) in enumerate(spans)}
+    cut = cut_to_messages(start, end, most)
+    taken = waiting(start, cut)
+    assert cut.keys() == end.keys()
+    assert sum(taken.values()) == min(most, sum(waiting(start, end).values()))
+    assert all(start[queue] <= cut[queue] <= end[queue] for queue in end)
+    by_bytes = cut_to_bytes(start, end, dict.fromkeys(end, float(size)), most)
+    spent = size * sum(waiting(start, by_bytes).values())
+    assert spent <= most + size * len(spans)
+    assert by_bytes == end or all(by_bytes[queue] > start[queue] for queue in end if end[queue] > start[queue])

@@ -1,0 +1,102 @@
+"""Archive: topics to Parquet, partitioned by topic, date and hour (UTC, of the store time); each run adds what is new, once.
+
+Owns the archive's layout and the reader that joins it with the live log.  A run is a streaming query to its end (available-now): offsets
+and files are noted in Spark's own checkpoint and file log, so a run that died is gone on with, and read by Spark the archive holds each
+message once.
+
+    PATH/topic=orders/date=2026-11-21/hour=7/part-....parquet     PATH/_spark_metadata     PATH/_checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger.jobs.common import RowCounter, bounds, finish, parser, print_report, session, table, topic_list
+from pyspark_dledger.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DATE = "date_add(DATE'1970-01-01', CAST(floor(unix_seconds(store_timestamp) / 86400) AS INT))"
+HOUR = "CAST(pmod(floor(unix_seconds(store_timestamp) / 3600), 24) AS INT)"
+PARTITIONS = ("topic", "date", "hour")
+
+
+def archive(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: str, *, per_trigger: int = 1_000_000, **options: Any) -> int:
+    """Add what is new to the archive; the number of messages added."""
+    stream = spark.readStream.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    stream = stream.option("maxMessagesPerTrigger", per_trigger)
+    for name, value in options.items():
+        stream = stream.option(name, value)
+    frame = stream.load().selectExpr("*", f"{DATE} AS date", f"{HOUR} AS hour")
+    writer = frame.writeStream.format("parquet").partitionBy(*PARTITIONS).option("path", path)
+    counter = RowCounter("archive")
+    spark.streams.addListener(counter)
+    try:
+        query = writer.option("checkpointLocation", f"{path}/_checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+        return counter.rows_of(query)
+    finally:
+        spark.streams.removeListener(counter)
+
+
+def read_archive(spark: SparkSession, path: str) -> DataFrame:
+    """What is archived, with the columns of the live source and ``date`` and ``hour``."""
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+    return spark.read.schema(f"{schema}, date date, hour int").parquet(path)
+
+
+def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: str, **options: Any) -> DataFrame:
+    """Archive and live log as one frame, each message once: the log is read from behind the newest archived offset of every queue.
+
+    What the frame shows of the archive is fixed by the call, so a run of the job beside it changes nothing.
+    """
+    archived = read_archive(spark, path).where(f"topic IN ({', '.join(repr(topic) for topic in topics)})")
+    newest = archived.groupBy("topic", "group", "queue_id").agg({"queue_offset": "max"}).collect()
+    behind = {(row[0], row[1], row[2]): row[3] + 1 for row in newest}
+    starts: dict[str, dict[str, int]] = {}
+    for (topic, group, queue_id), held in bounds(bootstrap, topics).items():
+        offset = behind.get((topic, group, queue_id), 0)
+        if offset < held.min_offset and offset > 0:
+            raise InvalidArgumentError(
+                f"topic {topic} queue {group}:{queue_id}: the archive ends at {offset}, the log begins at {held.min_offset}; "
+                "the messages between are gone, run the archive job more often"
+            )
+        starts.setdefault(topic, {})[f"{group}:{queue_id}"] = max(offset, held.min_offset)
+    live = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    live = live.option("startingOffsets", json.dumps(starts))
+    for name, value in options.items():
+        live = live.option(name, value)
+    return archived.unionByName(live.load().selectExpr("*", f"{DATE} AS date", f"{HOUR} AS hour"))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    made = parser(
+        "archive",
+        "Add what is new in topics to a Parquet archive, partitioned by topic, date and hour; each message once.",
+        "Example: dledger spark archive orders --path /data/archive",
+    )
+    made.add_argument("topics", metavar="TOPIC[,TOPIC]")
+    made.add_argument("--path", required=True, metavar="PATH", help="where the archive is, or is to be")
+    made.add_argument("--per-trigger", type=int, default=1_000_000, metavar="N", help="messages a batch")
+    arguments = made.parse_args(argv)
+    spark = session(arguments, "archive")
+    topics = topic_list(arguments.topics)
+    added = archive(spark, arguments.bootstrap, topics, arguments.path, per_trigger=arguments.per_trigger)
+    rows = [list(row) for row in read_archive(spark, arguments.path).groupBy("topic").count().orderBy("topic").collect()]
+    report = {"added": added, "path": arguments.path, "archived": {topic: count for topic, count in rows}}
+
+    def show() -> None:
+        print(f"added {added} messages to {arguments.path}")
+        table(("TOPIC", "ARCHIVED"), rows)
+
+    print_report(arguments, report, show)
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(finish(main))

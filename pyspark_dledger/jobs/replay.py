@@ -1,0 +1,149 @@
+"""Replay: messages of a range of times or offsets, or a group's dead letters, once more, to another topic.
+
+Owns the replay.  It is a streaming query that stops at an end fixed when it first ran: its checkpoint knows how far it is, and the sink
+stores each batch once, so a replay that died, or is run again with the same checkpoint, sends nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dledger_client.message import RESERVED_PROPERTIES
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import dlq_topic
+from pyspark_dledger.jobs.common import RowCounter, bounds, finish, parser, print_report, progress, session, topic_list
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORIGIN = "REPLAYED_FROM"  # property: topic/group:queue/offset of the message this one repeats
+PER_BATCH = 200_000
+FETCH_COLUMNS = "topic,queue_id,queue_offset,keys,tags,body,properties,group"
+
+
+def replay(
+    spark: SparkSession,
+    bootstrap: str,
+    topics: Sequence[str],
+    checkpoint: str,
+    *,
+    to: str = "",
+    rate: int = 0,
+    ends: dict[str, dict[str, int]] | None = None,
+    **options: Any,
+) -> int:
+    """Send the messages; the number sent by this run.  ``to`` empty: each to the topic its dead letter came from."""
+    stream = spark.readStream.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    stream = stream.option("columns", FETCH_COLUMNS).option("maxMessagesPerTrigger", rate or PER_BATCH)
+    if ends is not None:
+        stream = stream.option("endingOffsets", json.dumps(ends))
+    for name, value in options.items():
+        stream = stream.option(name, value)
+    writer = rows_to_send(stream.load(), to).writeStream.format("dledger").option("bootstrap", bootstrap)
+    writer = writer.option("checkpointLocation", checkpoint)
+    # A rate is so many messages each second; without one, whatever there is, batch after batch.
+    trigger = {"processingTime": "1 second"} if rate else {"availableNow": True}
+    counter = RowCounter("replay")
+    spark.streams.addListener(counter)
+    query = writer.trigger(**trigger).start()
+    try:
+        if rate:
+            query.processAllAvailable()
+        else:
+            query.awaitTermination()
+        return counter.rows_of(query)
+    finally:
+        query.stop()
+        spark.streams.removeListener(counter)
+
+
+def rows_to_send(frame: Any, to: str) -> Any:
+    """What is sent: body, keys, tags and the application's own properties as they were; order is kept within each old queue."""
+    reserved = ", ".join(f"'{name}'" for name in sorted(RESERVED_PROPERTIES))
+    origin = "concat(topic, '/', `group`, ':', queue_id, '/', queue_offset)"
+    own = f"map_filter(properties, (name, value) -> name NOT IN ({reserved}) AND name <> '{ORIGIN}')"
+    target = f"'{to}'" if to else "coalesce(properties['DLQ_ORIGIN_TOPIC'], properties['RETRY_TOPIC'])"
+    return frame.selectExpr(
+        "body",
+        f"{target} AS topic",
+        "keys",
+        "tags",
+        "concat(topic, '/', `group`, ':', queue_id) AS queue_key",
+        f"map_concat({own}, map('{ORIGIN}', {origin})) AS properties",
+    )
+
+
+def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None) -> dict[str, dict[str, int]]:
+    """Where a replay stops: what is there now, or what was stored before a time."""
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, group, queue_id), held in bounds(bootstrap, topics, until_ms).items():
+        ends.setdefault(topic, {})[f"{group}:{queue_id}"] = held.max_offset if until_ms is None else held.at_time
+    return ends
+
+
+def remembered_ends(spark: SparkSession, checkpoint: str, ends: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """The ends of the first run of this checkpoint, written beside it: where every later run stops too."""
+    jvm: Any = spark._jvm
+    conf = spark._jsc.hadoopConfiguration()
+    path = jvm.org.apache.hadoop.fs.Path
+    place, draft = path(checkpoint, "replay-ends.json"), path(checkpoint, "replay-ends.json.new")
+    system = place.getFileSystem(conf)
+    if system.exists(place):
+        stream = system.open(place)
+        try:
+            found: dict[str, dict[str, int]] = json.loads(bytes(stream.readAllBytes()).decode())
+            return found
+        finally:
+            stream.close()
+    stream = system.create(draft, True)
+    try:
+        stream.write(bytearray(json.dumps(ends).encode()))
+    finally:
+        stream.close()
+    if not system.rename(draft, place):
+        raise InvalidArgumentError(f"--checkpoint {checkpoint}: {place} cannot be written; expected a folder of this replay's own")
+    return ends
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    made = parser(
+        "replay",
+        "Send messages of a range, or the dead letters of a group, to another topic; with one checkpoint none is sent twice.",
+        "Example: dledger spark replay orders --to orders-again --checkpoint /data/replay-1 --rate 1000",
+    )
+    made.add_argument("topics", metavar="TOPIC[,TOPIC]", nargs="?", default="")
+    made.add_argument("--dead-letters", default="", metavar="GROUP", help="the dead letters of a consumer group, in place of topics")
+    made.add_argument("--to", default="", metavar="TOPIC", help="where to; dead letters: default the topic they came from")
+    made.add_argument("--checkpoint", required=True, metavar="PATH", help="what was sent is remembered there: one for each replay")
+    made.add_argument("--rate", type=int, default=0, metavar="N", help="messages a second; 0: as fast as it goes")
+    made.add_argument("--since", type=int, metavar="MS", help="what was stored at or after this time (ms since 1970)")
+    made.add_argument("--until", type=int, metavar="MS", help="what was stored before this time")
+    made.add_argument("--starting-offsets", metavar="JSON", help='{"topic":{"group:queue":offset}}')
+    made.add_argument("--ending-offsets", metavar="JSON", help="exclusive, in the same form")
+    made.add_argument("--tags", default="", metavar="EXPR", help="only these: a || b")
+    arguments = made.parse_args(argv)
+    topics = topic_list(arguments.topics) or ([dlq_topic(arguments.dead_letters)] if arguments.dead_letters else [])
+    if bool(arguments.topics) == bool(arguments.dead_letters):
+        raise InvalidArgumentError("expected topics or --dead-letters, one of them")
+    if not arguments.to and not arguments.dead_letters:
+        raise InvalidArgumentError("--to is missing; expected the topic to send to")
+    if arguments.to in topics:
+        raise InvalidArgumentError(f"--to {arguments.to}: a topic cannot be replayed into itself without end; expected another one")
+    spark = session(arguments, "replay")
+    checkpoint = arguments.checkpoint
+    ends = json.loads(arguments.ending_offsets) if arguments.ending_offsets else fixed_ends(arguments.bootstrap, topics, arguments.until)
+    ends = remembered_ends(spark, checkpoint, ends)
+    given = {"startingTimestamp": arguments.since, "startingOffsets": arguments.starting_offsets, "tags": arguments.tags or None}
+    options = {name: value for name, value in given.items() if value is not None}
+    progress(f"replay: {', '.join(topics)} to {arguments.to or 'their topics'}, up to {json.dumps(ends)}")
+    sent = replay(spark, arguments.bootstrap, topics, checkpoint, to=arguments.to, rate=arguments.rate, ends=ends, **options)
+    report = {"sent": sent, "topics": topics, "to": arguments.to, "checkpoint": checkpoint}
+    print_report(arguments, report, lambda: print(f"sent {sent} messages to {arguments.to or 'the topics they came from'}"))
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(finish(main))

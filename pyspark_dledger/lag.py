@@ -1,0 +1,95 @@
+"""How far behind a streaming query is: from the progress it reports, since the API has no metrics of a source's own.
+
+    spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.messages, lag.by_topic)))
+
+Owns the arithmetic and the listener.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_dledger.stream import from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Messages committed in the cluster that a query's last batch did not reach; ``by_queue`` by (topic, "group:queue")."""
+
+    query: str
+    batch_id: int
+    messages: int
+    most: int
+    by_topic: Mapping[str, int]
+    by_queue: Mapping[tuple[str, str], int]
+
+
+def lag_of(progress: StreamingQueryProgress) -> Lag | None:
+    """The lag in one progress report; None when it has no source of ours, or one that does not tell (PySpark 4.1)."""
+    by_queue: dict[tuple[str, str], int] = {}
+    found = False
+    for source in progress.sources:
+        latest, end = _offsets(source.latestOffset), _offsets(source.endOffset)
+        if latest is None or end is None:
+            continue
+        found = True
+        for queue, offset in latest.items():
+            place = (queue.topic, f"{queue.group}:{queue.queue_id}")
+            by_queue[place] = by_queue.get(place, 0) + max(0, offset - end.get(queue, 0))
+    if not found:
+        return None
+    by_topic: dict[str, int] = {}
+    for (topic, _), messages in by_queue.items():
+        by_topic[topic] = by_topic.get(topic, 0) + messages
+    name = progress.name or str(progress.id)
+    return Lag(name, progress.batchId, sum(by_queue.values()), max(by_queue.values(), default=0), by_topic, by_queue)
+
+
+def _offsets(text: str | None) -> Mapping[Any, int] | None:
+    """The offsets in a progress report's text; None when they are not of this source."""
+    try:
+        loaded = json.loads(text or "null")
+    except ValueError:
+        return None
+    if not isinstance(loaded, dict) or "topics" not in loaded:
+        return None
+    return from_json(loaded)[0]
+
+
+class LagListener(StreamingQueryListener):
+    """Hands the lag of every query that reads from here to ``told``, after each batch; ``last`` keeps the newest by query."""
+
+    def __init__(self, told: Callable[[Lag], object] | None = None) -> None:
+        super().__init__()
+        self.last: dict[str, Lag] = {}
+        self._told = told
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        lag = lag_of(event.progress)
+        if lag is not None:
+            self.last[lag.query] = lag
+            if self._told is not None:
+                self._told(lag)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass

@@ -1,0 +1,93 @@
+"""Conditions of a query: what is taken over narrows exactly, the rest goes back to Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+)
+
+from pyspark_dledger.options import ReadOptions, parse_read_options
+from pyspark_dledger.pushdown import narrowed
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+MS = int(MOMENT.timestamp() * 1000)
+
+
+def options(**extra: str) -> ReadOptions:
+    return parse_read_options({"bootstrap": "h:1", "topic": "orders,payments", **extra})
+
+
+@pytest.mark.parametrize(
+    ("condition", "bounds"),
+    [
+        (EqualTo(("queue_offset",), 5), (5, 6)),
+        (GreaterThan(("queue_offset",), 5), (6, 1 << 63)),
+        (GreaterThanOrEqual(("queue_offset",), 5), (5, 1 << 63)),
+        (LessThan(("queue_offset",), 5), (0, 5)),
+        (LessThanOrEqual(("queue_offset",), 5), (0, 6)),
+    ],
+)
+def test_offsets_are_bounds(condition: Any, bounds: tuple[int, int]) -> None:
+    found, left = narrowed(options(), [condition])
+    assert left == []
+    assert (found.filters.least_offset, found.filters.end_offset) == bounds
+
+
+@pytest.mark.parametrize("micros", [0, 1, 999])
+@pytest.mark.parametrize("kind", [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual])
+def test_times_between_two_milliseconds_are_rounded_to_the_right_side(kind: Any, micros: int) -> None:
+    value = MOMENT + timedelta(microseconds=micros)
+    found, left = narrowed(options(), [kind(("store_timestamp",), value)])
+    assert left == []
+    compare = {
+        EqualTo: lambda a, b: a == b,
+        GreaterThan: lambda a, b: a > b,
+        GreaterThanOrEqual: lambda a, b: a >= b,
+        LessThan: lambda a, b: a < b,
+        LessThanOrEqual: lambda a, b: a <= b,
+    }[kind]
+    for stamp in range(MS - 3, MS + 4):
+        taken = (found.filters.since_ms is None or stamp >= found.filters.since_ms) and (
+            found.filters.until_ms is None or stamp < found.filters.until_ms
+        )
+        assert taken == compare(stamp * 1000, MS * 1000 + micros)
+
+
+def test_tags_queues_and_topics_are_taken_once() -> None:
+    conditions = [In(("tags",), ["a", "b"]), EqualTo(("queue_id",), 3), EqualTo(("topic",), "orders"), IsNotNull(("queue_id",))]
+    found, left = narrowed(options(), conditions)
+    assert left == []
+    assert (found.filters.tags, found.topics, found.filters.has_queue("g", 3), found.filters.has_queue("g", 2)) == (
+        ("a", "b"),
+        ("orders",),
+        True,
+        False,
+    )
+
+
+def test_what_cannot_be_taken_exactly_goes_back() -> None:
+    conditions = [
+        EqualTo(("topic",), "other"),
+        EqualTo(("tags",), "x"),
+        EqualTo(("queue_id",), 1),
+        StringContains(("tags",), "a"),
+        Not(EqualTo(("queue_offset",), 1)),
+        EqualTo(("keys",), "k"),
+        IsNotNull(("tags",)),
+        EqualTo(("properties", "n"), "1"),
+        GreaterThan(("tags",), "a"),
+    ]
+    asked = options(tags="a", queues="0")
+    assert narrowed(asked, conditions) == (asked, conditions)
