@@ -1,0 +1,107 @@
+"""A backlog that nobody reads: does memory stay flat, does sending stay fast, and how soon is a restarted node back?
+
+    python benchmarks/backlog.py [--messages 10000000] [--size 1024] [--paused-follower]
+
+Starts a private cluster and sends from one process, every acknowledgement checked; prints the rate and the nodes' anonymous memory for each
+tenth of the run, then restarts a follower and the leader and times them.  10 million messages of 1 KiB take 36 GB on disk, deleted at the
+end.  ``--paused-follower``: a follower is stopped (SIGSTOP) from the fifth tenth on and goes on at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+TOPIC = "backlog"
+IN_FLIGHT = 200_000
+PARTS = 10
+
+
+def anonymous_mb(pid: int) -> int:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) // 1024
+
+
+def send_part(producer: Any, body: bytes, count: int) -> int:
+    """Send and wait for every acknowledgement; how many there were."""
+    from dledger_client import Message
+
+    waiting: deque[Any] = deque()
+    acknowledged = 0
+    for _ in range(count):
+        waiting.append(producer.send_async(Message(TOPIC, body)))
+        while len(waiting) > IN_FLIGHT or (waiting and waiting[0].done()):
+            acknowledged += waiting.popleft().exception() is None
+    producer.flush()
+    return acknowledged + sum(future.exception() is None for future in waiting)
+
+
+def restart(cluster: Any, node_id: str) -> dict[str, float]:
+    """Seconds of a node from its start to taking part, after an orderly stop and after kill -9."""
+    took = {}
+    for how in ("stopped", "killed"):
+        if how == "stopped":
+            cluster.terminate(node_id)
+        else:
+            cluster.kill(node_id)
+        start = time.perf_counter()
+        cluster.start(node_id)
+        took[how] = round(time.perf_counter() - start, 2)
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--paused-follower", action="store_true")
+    arguments = parser.parse_args()
+    from broker.cli.private_cluster import PrivateCluster
+    from dledger_client import Admin, Producer
+
+    sys.setswitchinterval(0.0005)
+    work = Path(tempfile.mkdtemp(prefix="dledger-backlog-bench-"))
+    body = (bytes(range(33, 127)) * (arguments.size // 94 + 1))[: arguments.size]
+    try:
+        with PrivateCluster(work / "data") as cluster:
+            cluster.start()
+            with Admin(cluster.bootstrap) as admin:
+                admin.create_topic(TOPIC, queues=4)
+            leader = cluster.leader()
+            follower = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
+            acknowledged = 0
+            with Producer(cluster.bootstrap, compress_type="none") as producer:
+                for part in range(PARTS):
+                    if arguments.paused_follower and part == PARTS // 2:
+                        cluster.pause(follower)
+                    start = time.perf_counter()
+                    done = send_part(producer, body, arguments.messages // PARTS)
+                    acknowledged += done
+                    memory = {node_id: anonymous_mb(process.pid) for node_id, process in cluster.processes.items()}
+                    rate = round(done / (time.perf_counter() - start))
+                    print(json.dumps({"part": part, "messages_per_s": rate, "anonymous_mb": memory}), flush=True)
+            print(json.dumps({"acknowledged": acknowledged, "wanted": arguments.messages}), flush=True)
+            if arguments.paused_follower:
+                start = time.perf_counter()
+                cluster.resume(follower)
+                cluster.wait_equal(600)
+                print(json.dumps({"follower_caught_up_s": round(time.perf_counter() - start, 1)}), flush=True)
+            else:
+                cluster.wait_equal(600)
+                print(json.dumps({"restart_s": {"follower": restart(cluster, follower), "leader": restart(cluster, leader)}}), flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
