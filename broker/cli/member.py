@@ -11,7 +11,9 @@ from broker.cli.output import note, print_json
 
 GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group.")]
 IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="The node.")]
-AddressOption = Annotated[str, typer.Option("--address", metavar="HOST:PORT", help="Where the new node serves.")]
+AddressOption = Annotated[
+    str, typer.Option("--address", metavar="HOST:PORT", help="Where the new node serves (default: its address in the cluster file).")
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -26,7 +28,7 @@ def register(root: typer.Typer) -> None:
 
 def add(
     node_id: IdOption,
-    address: AddressOption,
+    address: AddressOption = "",
     group: GroupOption = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
@@ -58,8 +60,8 @@ def remove(
 
 def replace(
     node_id: IdOption,
-    address: AddressOption,
     replaces: Annotated[str, typer.Option("--replaces", metavar="ID", help="The node that is gone.")],
+    address: AddressOption = "",
     yes: YesOption = False,
     group: GroupOption = "",
     config: ConfigOption = None,
@@ -76,8 +78,14 @@ def _change(
 ) -> None:
     from broker.cli.calls import call_leader, group_of
     from dledger_wire._pb import admin_pb2
+    from dledger_wire.errors import InvalidArgumentError
 
     chosen = group_of(load_config(config), group)
+    if action in ("add", "replace") and not address:
+        address = next((node.address for node in chosen.nodes if node.id == node_id), "")
+        if not address:
+            text = f"{node_id} is not in the cluster file; expected --address HOST:PORT"
+            raise InvalidArgumentError(text)
     request = admin_pb2.MemberRequest(action=action, id=node_id, address=address, replaces=replaces).SerializeToString()
     reply = admin_pb2.MemberReply.FromString(run(call_leader(chosen, "/dledger.v1.Admin/ChangeMember", request, timeout_s)))
     if as_json:

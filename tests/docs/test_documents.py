@@ -56,14 +56,15 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 @pytest.mark.timeout(300)
 def test_the_readmes_blocks_run_as_written(tmp_path: Path, environment: dict[str, str]) -> None:
     blocks = BLOCK.findall(README)
-    assert [kind for _, kind, _ in blocks] == ["run", "run", "spark", "run"]
+    assert [kind for _, kind, _ in blocks] == ["run", "run", "spark", "run", "run"]
     outputs = [run_block(language, text, tmp_path, environment) for language, _, text in blocks]
     assert '"body": "order ' in outputs[0]
     assert "3 of 3 nodes up" in outputs[0]
     assert "SendStatus.SEND_OK" in outputs[1]
     assert "b'42 EUR'" in outputs[1]
     assert "created" in outputs[2]
-    assert "are equal over" in outputs[3]
+    assert "3 of 3 nodes up, quorum ok" in outputs[3]
+    assert "are equal over" in outputs[4]
 
 
 @pytest.mark.docs
