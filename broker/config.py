@@ -152,6 +152,10 @@ class StoreConfig(_Model):
     flushConsumeQueueLeastPages: Annotated[int, Field(ge=0, le=1 << 18)] = 2
     flushConsumeQueueThoroughInterval: Annotated[int, BeforeValidator(_duration(1, 3_600_000))] = 60_000
     maxMessageSize: Annotated[int, BeforeValidator(_size(1, 64 << 20))] = 4 << 20
+    messageIndexEnable: bool = True
+    maxHashSlotNum: Annotated[int, Field(ge=1, le=100_000_000)] = 5_000_000
+    maxIndexNum: Annotated[int, Field(ge=2, le=100_000_000)] = 20_000_000
+    defaultQueryMaxNum: Annotated[int, Field(ge=1, le=1024)] = 32
     fileReservedTime: Annotated[int, BeforeValidator(_duration(_HOUR_MS, 3650 * _DAY_MS, "h"))] = 48 * _HOUR_MS
     deleteWhen: Annotated[str, BeforeValidator(_hours)] = "04"
     diskMaxUsedSpaceRatio: Annotated[int, Field(ge=10, le=95)] = 75

@@ -71,7 +71,7 @@ HEADER = struct.Struct(
 )
 HEADER_SIZE = 80
 COMMAND_HEADER = struct.Struct(">IIBBHI")  # as far as the size of the JSON
-_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+_U32, _I32, _U64 = struct.Struct(">I"), struct.Struct(">i"), struct.Struct(">Q")
 _SIZE_AND_TAG = struct.Struct(">Ii")
 COMMAND_HEADER_SIZE = 16
 _FIRST_OFFSET_AT, _CRC_AT, _STORE_TIME_AT = 24, 56, 64
@@ -248,6 +248,14 @@ class BatchView:
         """(frame size, tag hash) of a batch of one message."""
         size, tag_hash = _SIZE_AND_TAG.unpack_from(self.data, self.frames_at - 12 - 8 * self.key_count)
         return size, tag_hash
+
+    def only_key_hashes(self) -> tuple[int, ...]:
+        """Unique hash and key hashes of a batch of one message, in that order."""
+        keys_at = self.frames_at - 4 * self.key_count
+        return (
+            *_I32.unpack_from(self.data, keys_at - 4 * self.key_count - 4),
+            *struct.unpack_from(f">{self.key_count}i", self.data, keys_at),
+        )
 
     @property
     def unique_hashes(self) -> npt.NDArray[Any]:

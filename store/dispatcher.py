@@ -6,7 +6,7 @@ batches' arrays only, never from frames.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,6 +54,7 @@ class Dispatcher:
         forgetting: Sequence[ForgetsTopics],
     ) -> None:
         self.applied = Applied()
+        self.on_batch: Callable[[int, int, BatchView], None] | None = None  # told of every batch: entry, position of its record, batch
         self._topics = topics
         self._state = state
         self._sequences = sequences
@@ -85,6 +86,8 @@ class Dispatcher:
         self._queues.appended(queue, batch.count)
         self.applied.store_ms = max(self.applied.store_ms, batch.store_timestamp)
         self.applied.messages += batch.count
+        if self.on_batch is not None:
+            self.on_batch(entry.index, pos, batch)
         made_by = batch.sequence
         if made_by is not None:
             self._sequences.store(key, made_by, batch.count, first, batch.store_timestamp)

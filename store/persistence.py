@@ -39,6 +39,7 @@ class Persistence:
         snapshots: Snapshots,
         capture: Callable[[], Snapshot],
         saved_index: int,
+        indexed_ms: Callable[[], int] | None = None,
     ) -> None:
         self._settings = settings
         self._disk = disk
@@ -49,6 +50,7 @@ class Persistence:
         self._capture = capture
         self.saved_index = saved_index
         self._backup_index = 0  # of the snapshot before; not known at a start
+        self._indexed_ms = indexed_ms
         self.disk_full = False
         self._writing = asyncio.Lock()
         self._ended = False
@@ -123,7 +125,8 @@ class Persistence:
         finally:
             self._queues.marks_changed |= marks_changed and not saved
         self._backup_index, self.saved_index = self.saved_index, snapshot.index
-        times = (snapshot.store_ms,) * 3
+        indexed_ms = self._indexed_ms() if self._indexed_ms is not None else 0
+        times = (snapshot.store_ms, snapshot.store_ms, indexed_ms)
         await write_checkpoint(self._disk, Checkpoint(*times, flushed_pos=snapshot.end_pos, confirmed_pos=snapshot.end_pos))
         return True
 

@@ -23,8 +23,10 @@ from store.delays import DelayOffsets
 from store.dispatcher import Applied, Dispatcher
 from store.expiry import Expiry, ExpiryHooks, HeadFollower, LogHead
 from store.group_state import GroupState, Section
+from store.key_index import KeyIndex
 from store.log_view import LogView
 from store.message_log import MessageLog, PreparedBatches, PreparedCommand
+from store.message_query import MessageQuery
 from store.parked import Parked
 from store.persistence import Persistence, enter_running, leave_running
 from store.producers import producer_handlers
@@ -101,6 +103,8 @@ class MessageStore:
         self._head: LogHead | None = None
         self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._suspended = False
+        self._index: KeyIndex | None = None
+        self._query: MessageQuery | None = None
 
     # Life
 
@@ -117,8 +121,20 @@ class MessageStore:
         self.recovery = await recover_state(parts, clean=clean)
         self._message_log.last_store_ms = self.applied.store_ms
         self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)
+        if self.settings.messageIndexEnable:
+            await self._open_index(log)
+        self._query = MessageQuery(self.settings, log, self.queues, self._reader, self._index, lambda: self.applied)
+        index = self._index
         self._persistence = Persistence(
-            self.settings, disk, self._env.clock, log, self.queues, self._snapshots, self._capture, self.recovery.index
+            self.settings,
+            disk,
+            self._env.clock,
+            log,
+            self.queues,
+            self._snapshots,
+            self._capture,
+            self.recovery.index,
+            indexed_ms=None if index is None else lambda: index.files.durable_ms,
         )
         await self._follow_head(log, self._reader, self._persistence)
         self._tasks.spawn(self._persistence.run(), "persistence")
@@ -127,6 +143,8 @@ class MessageStore:
     async def _follow_head(self, log: LogView, reader: QueueReader, persistence: Persistence) -> None:
         """Let everything that points into the log begin where the log does, now and whenever its head is deleted."""
         followers: list[HeadFollower] = [QueueHeads(self.queues, reader.repair)]
+        if self._index is not None:
+            followers.append(self._index)
         for follower in followers:
             await follower.follow(log.first_pos)
         if self._head is not None:
@@ -135,10 +153,20 @@ class MessageStore:
             self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, self._utc_offset_ms)
             self._tasks.spawn(self._expiry.run(), "expiry")
 
+    async def _open_index(self, log: LogView) -> None:
+        index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied)
+        await index.open()
+        self.recovery.damaged_files += index.problems
+        self._dispatcher.on_batch = index.offer
+        self._tasks.spawn(index.run(), "key index")
+        self._tasks.spawn(index.scrub(), "key index check")
+
     async def close(self) -> None:
         """Make everything durable and mark the stop as orderly.  Call it after the log's node has stopped."""
         self._message_log.resign()
         self._waiters.wake_all()
+        if self._index is not None:
+            await self._index.close()
         await self._tasks.stop()
         persistence, self._persistence = self._persistence, None
         if persistence is None:
@@ -168,12 +196,15 @@ class MessageStore:
         return StateCopy(snapshot.index, self._snapshots.files(snapshot))
 
     async def suspend(self) -> None:
-        self._reader = self._expiry = None
+        self._reader = self._expiry = self._query = None
+        index, self._index, self._dispatcher.on_batch = self._index, None, None
         self._message_log.resign()
         self._waiters.wake_all()
         persistence, self._persistence = self._persistence, None
         if persistence is not None:
             await persistence.end()
+        if index is not None:
+            await index.close(save=False)
         await self._tasks.stop()
         await self.queues.clear()
         self._state.clear()
@@ -266,6 +297,18 @@ class MessageStore:
         if self._reader is None:
             raise NotReadyError("the store is not recovered yet")
         return self._reader
+
+    @property
+    def query(self) -> MessageQuery:
+        """Messages by key, id or position; NotReadyError before recovery."""
+        if self._query is None:
+            raise NotReadyError("the store is not recovered yet")
+        return self._query
+
+    @property
+    def index(self) -> KeyIndex | None:
+        """The key index; None where it is off (messageIndexEnable), and before recovery."""
+        return self._index
 
     async def read(
         self,

@@ -1,4 +1,4 @@
-"""Offline check of what a node's store derived from its log: the snapshot and the files of the queues.  Changes nothing.
+"""Offline check of what a node's store derived from its log: the snapshot, the files of the queues, the key index.  Changes nothing.
 
 Owns the comparison of queue files with the checksums that the newest good snapshot names for them, and, where one differs, of each unit
 with the frame it points at.  What was written after the snapshot is cut and made again by the next start, so it is not looked at.
@@ -23,12 +23,13 @@ from store.persistence import ABORT_PATH
 from store.queue_files import QueueFiles, Units, queue_folder
 from store.sequences import QueueKey
 from store.snapshots import Snapshot, Snapshots
+from store.verify_index import verify_index
 
 OPEN_FILES = 16
 
 
 async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
-    """Everything that is not as it should be, the snapshot first, then queue by queue."""
+    """Everything that is not as it should be, the snapshot first, then queue by queue, then the key index."""
     snapshots = Snapshots(disk)
     found = await snapshots.load()
     for path in snapshots.damaged:
@@ -40,7 +41,10 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
     files = FilePool(disk, OPEN_FILES)
     clean = snapshots.newest_is_good and not await disk.exists(ABORT_PATH)
     try:
-        async for finding in _Check(disk, files, clean=clean).run(found[0]):
+        check = _Check(disk, files, clean=clean)
+        async for finding in check.run(found[0]):
+            yield finding
+        async for finding in verify_index(disk, files, check.log_bytes, clean=clean):
             yield finding
     finally:
         await files.close()
@@ -98,7 +102,7 @@ class _Check:
 
     async def _wrong(self, key: QueueKey, offset: int, pos: int, size: int, tag_hash: int) -> str:
         """What is wrong with a unit; empty when its message is where it says."""
-        data = await self._log_bytes(pos, size)
+        data = await self.log_bytes(pos, size)
         if data is None:
             return f"position {pos} is not in the log"
         try:
@@ -114,7 +118,7 @@ class _Check:
             return "not the hash of the message's tag"
         return ""
 
-    async def _log_bytes(self, pos: int, size: int) -> bytes | None:
+    async def log_bytes(self, pos: int, size: int) -> bytes | None:
         start = max((start for start in self._log_starts if start <= pos), default=None)
         if start is None or size <= 0:
             return None

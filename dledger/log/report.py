@@ -21,6 +21,7 @@ class DamageKind(Enum):
     LOG_START = "bad log start"
     FOREIGN_FILE = "foreign file"
     QUEUE_FILE = "bad queue file"
+    INDEX_FILE = "bad key index file"
     SNAPSHOT = "bad snapshot"
 
 
@@ -46,7 +47,7 @@ class Finding:
     @property
     def is_repaired_by_start(self) -> bool:
         """Whether the next start of the node puts it right by itself: units are derived, the hard state has more copies."""
-        derived = (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.QUEUE_FILE)
+        derived = (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.QUEUE_FILE, DamageKind.INDEX_FILE)
         return self.kind in (*derived, DamageKind.TORN_TAIL, DamageKind.HARD_STATE_COPY)
 
 

@@ -188,4 +188,5 @@ def _cluster_file(nodes: int, priorities: Mapping[str, int]) -> str:
         f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}', priority: {priorities.get(f'n{number}', 0)}}}"
         for number in range(nodes)
     )
-    return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\n"
+    index = "store: {maxHashSlotNum: 256, maxIndexNum: 1000}"
+    return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\n{index}\n"

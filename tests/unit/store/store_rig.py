@@ -36,6 +36,8 @@ TINY = StoreSettings(
     queue_tail_units=5,
     open_files_limit=4,
     store_host="10.1.2.3:7000",
+    maxHashSlotNum=11,
+    maxIndexNum=40,
 )
 
 
@@ -177,6 +179,13 @@ class StoreRig:
         persistence = self.store._persistence
         require(persistence is not None, "the store is not open")
         return bool(persistence is not None and await persistence.save())
+
+    async def save_index(self) -> bool:
+        """Make the key index durable now, log and all."""
+        index = self.store.index
+        await self.sync()
+        # Between two additions: only then may it be persisted.
+        return index is not None and await index.caught_up(self.store.applied_index, 10) and await index.files.persist()
 
     @property
     def saved_index(self) -> int:

@@ -46,6 +46,7 @@ def test_the_checkpoint_has_the_three_times_and_both_positions() -> None:
         await rig.topic("t", 1)
         await rig.send(batch_of("t", 0, [b"one"]))
         await rig.send(batch_of("t", 0, [b"two"]))
+        assert await rig.save_index()
         assert await rig.save()
         frame = (await rig.read_all(("t", 0)))[-1]
         found = await read_checkpoint(disk)
