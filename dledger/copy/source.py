@@ -30,6 +30,9 @@ PLAN_METHOD = "/dledger.v1.Copy/Plan"
 LOG_METHOD = "/dledger.v1.Copy/Log"
 STATE_METHOD = "/dledger.v1.Copy/State"
 PIECE_BYTES = 1 << 20
+# A small budget is given out in small pieces, so that whoever waits for the next one need not wait for seconds.
+PIECES_PER_S = 4
+SMALLEST_PIECE = 4096
 MAX_COPIES = 4
 UNUSED_MS = 120_000
 # The budget never holds more than this much of a second, however long nothing was sent.
@@ -87,6 +90,7 @@ class CopySource:
         self._random = random
         self._capture = capture
         self._budget = Budget(clock, bytes_per_s)
+        self._piece_bytes = min(PIECE_BYTES, max(SMALLEST_PIECE, bytes_per_s // PIECES_PER_S)) if bytes_per_s else PIECE_BYTES
         self._copies: dict[str, _Copy] = {}
         self._logs: dict[str, Log] = {}
 
@@ -157,9 +161,9 @@ class CopySource:
         loop = asyncio.get_running_loop()
         ahead: asyncio.Task[bytes] | None = None
         try:
-            for pos, size in _pieces(copy.plan, request.from_pos):
+            for pos, size in _pieces(copy.plan, request.from_pos, self._piece_bytes):
                 data = await (ahead if ahead is not None else log.read_bytes(pos, size))
-                following = _piece_after(copy.plan, pos + size)
+                following = _piece_after(copy.plan, pos + size, self._piece_bytes)
                 ahead = loop.create_task(log.read_bytes(*following), name="copy ahead") if following is not None else None
                 await self._budget.take(size)
                 copy.used_ms = self._clock.monotonic_ms()
@@ -175,7 +179,7 @@ class CopySource:
         content = copy.state.files.get(request.path)
         if content is None or request.from_pos > len(content):
             raise InvalidArgumentError(f"copy {request.copy_id}: no {request.path} at {request.from_pos}")
-        piece = content[request.from_pos : request.from_pos + PIECE_BYTES]
+        piece = content[request.from_pos : request.from_pos + self._piece_bytes]
         await self._budget.take(len(piece))
         copy.used_ms = self._clock.monotonic_ms()
         return self._piece(request.copy_id, request.from_pos, piece)
@@ -203,18 +207,18 @@ class CopySource:
         return message
 
 
-def _pieces(plan: CopyPlan, from_pos: int) -> Iterator[tuple[int, int]]:
+def _pieces(plan: CopyPlan, from_pos: int, most: int) -> Iterator[tuple[int, int]]:
     """(position, size) of every piece from ``from_pos`` on."""
-    piece = _piece_after(plan, from_pos)
+    piece = _piece_after(plan, from_pos, most)
     while piece is not None:
         yield piece
-        piece = _piece_after(plan, piece[0] + piece[1])
+        piece = _piece_after(plan, piece[0] + piece[1], most)
 
 
-def _piece_after(plan: CopyPlan, pos: int) -> tuple[int, int] | None:
+def _piece_after(plan: CopyPlan, pos: int, most: int) -> tuple[int, int] | None:
     """The piece that starts at ``pos``, or where the entries go on behind a filler; None at the plan's end."""
     for segment in plan.segments:
         if pos < segment.end_pos:
             start = max(pos, segment.start_pos)
-            return start, min(PIECE_BYTES, segment.end_pos - start)
+            return start, min(most, segment.end_pos - start)
     return None

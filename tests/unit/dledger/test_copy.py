@@ -350,14 +350,14 @@ def test_head_truncation_waits_for_a_copy_and_for_members_that_follow() -> None:
 
 def test_a_source_gives_no_more_than_its_budget() -> None:
     async def scenario() -> None:
-        cluster = Cluster(log=SMALL, copy_bytes_per_s=1000)
+        cluster = Cluster(log=SMALL, copy_bytes_per_s=4000)
         leader, victim = await lagging(cluster)
         loop = asyncio.get_running_loop()
         began = loop.time()
         node = await cluster.start_one(victim)
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)), limit_s=60)
         copied = node.log.end_pos - node.log.first_pos
-        assert loop.time() - began > copied / 1000 * 0.8
+        assert loop.time() - began > copied / 4000 * 0.8
         await write(leader, 80, 81)
         await cluster.stop()
 
