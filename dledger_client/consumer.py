@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.loop_thread import LoopThread
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.router import TopicQueues
+from dledger_client.send_back import SendBackResult
 
 
 class PullConsumer:
@@ -48,6 +49,10 @@ class PullConsumer:
     def committed(self, topic: str) -> dict[tuple[str, int], int]:
         """By (replica group, queue id): where this consumer group has come to."""
         return self._thread.run(self._inner.committed(topic))
+
+    def send_back(self, topic: str, queue_id: int, offsets: Iterable[int], **how: Any) -> list[SendBackResult]:
+        """Give messages that could not be processed back: they come again, later, in this consumer group's retry topic."""
+        return self._thread.run(self._inner.send_back(topic, queue_id, offsets, **how))
 
     def fetch(self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **how: Any) -> list[ReceivedMessage]:
         """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue."""

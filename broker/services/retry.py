@@ -49,7 +49,7 @@ class _Work:
     rule: RetryRule
     answers: dict[int, retry_pb2.SendBackResult]
 
-    def answer(self, offset: int, outcome: retry_pb2.SendBackOutcome, times: int = 0, error: DledgerError | None = None) -> None:
+    def answer(self, offset: int, outcome: retry_pb2.SendBackOutcome.ValueType, times: int = 0, error: DledgerError | None = None) -> None:
         detail = to_detail(error) if error is not None else None
         self.answers[offset] = retry_pb2.SendBackResult(offset=offset, outcome=outcome, reconsume_times=times, error=detail)
 

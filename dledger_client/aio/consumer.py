@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +13,7 @@ from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas, Source, lag_or_error
 from dledger_client.retry import PauseDrawn
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_client.send_back import SendBackResult, send_back
 from dledger_client.subscription import parse_tags
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
@@ -135,6 +136,34 @@ class PullConsumer:
             for positions in parse(broker_pb2.GroupOffsetsResponse, answer, queues.group).groups:
                 found |= {(queues.group, each.queue_id): each.offset for each in positions.offsets if each.topic == topic}
         return found
+
+    async def send_back(
+        self,
+        topic: str,
+        queue_id: int,
+        offsets: Iterable[int],
+        *,
+        group_name: str | None = None,
+        delay_level: int = 0,
+        max_reconsume_times: int = 0,
+    ) -> list[SendBackResult]:
+        """Give messages that could not be processed back: they come again, later, in this consumer group's retry topic.
+
+        Commit behind them after that, not before; see ``dledger_client.send_back``.  Safe to repeat.
+        """
+        if not self.group:
+            raise InvalidArgumentError("sending back needs a consumer group; expected group=NAME")
+        return await send_back(
+            self._router,
+            self.group,
+            topic,
+            queue_id,
+            offsets,
+            group_name=await self._group_of(topic, queue_id, group_name),
+            deadline_ms=self._deadline_ms(),
+            delay_level=delay_level,
+            max_reconsume_times=max_reconsume_times,
+        )
 
     async def fetch(
         self,

@@ -18,14 +18,9 @@ GROUP = "g"
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 
 
-async def back(
-    rig: Rig, offsets: list[int], topic: str = "t", *, level: int = 0, most: int = 0, wait_ms: int = 30_000
-) -> list[SendBackResult]:
-    router = rig.router()
-    try:
-        return await take_back(router, rig, offsets, topic, level, most, wait_ms)
-    finally:
-        await router.close()
+async def back(rig: Rig, offsets: list[int], topic: str = "t", *, level: int = 0, most: int = 0) -> list[SendBackResult]:
+    async with rig.consumer(group=GROUP) as consumer:
+        return await consumer.send_back(topic, 0, offsets, delay_level=level, max_reconsume_times=most)
 
 
 async def take_back(router: Router, rig: Rig, offsets: list[int], topic: str, level: int, most: int, wait_ms: int) -> list[SendBackResult]:
