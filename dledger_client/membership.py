@@ -133,14 +133,15 @@ class MemberSession:
 
     async def run(self) -> None:
         """Attend until cancelled, or until the session was left."""
-        pauses, attempt = PauseDrawn(self._router.random), 0
+        pauses, attempt, told = PauseDrawn(self._router.random), 0, ""
         while self._left is None or not self._left.done():
             try:
                 await self._attend(await self._leader())
                 attempt = 0
             except DledgerError as error:
-                if not (error.retriable or error.refresh_route):
-                    _logger.warning("consumer group %s at %s: %s", self._profile.group, self.group, error.message)
+                if error.message != told and (isinstance(error, BusyError) or not (error.retriable or error.refresh_route)):
+                    told = error.message
+                    _logger.warning("consumer group %s at %s: %s", self._profile.group, self.group, told)
                 attempt = 1 if self._heard_ms else attempt + 1
                 self._heard_ms = 0
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)

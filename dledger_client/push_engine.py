@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dledger_client.buffers import Messages, Workshop
-from dledger_client.membership import MemberSession, Profile
+from dledger_client.membership import Grant, MemberSession, Profile
 from dledger_client.positions import Positions
 from dledger_client.push_options import PushOptions
 from dledger_client.push_queue import PushQueue, message_kind
@@ -148,10 +148,9 @@ class PushEngine:
             (subscription.wanted(chunk.messages(kind)) if chunk.count else [], len(chunk.frames), chunk.next_offset) for chunk in chunks
         ]
 
-    def epoch_of(self, queue: MessageQueue) -> int:
+    def grant_of(self, queue: MessageQueue) -> Grant | None:
         session = self._sessions.get(queue.group)
-        grant = session.grants.get((queue.topic, queue.queue_id)) if session is not None else None
-        return grant.epoch if grant is not None else 0
+        return session.grants.get((queue.topic, queue.queue_id)) if session is not None else None
 
     def wish(self, queue: MessageQueue) -> None:
         self._session(queue.group).wish((queue.topic, queue.queue_id))
@@ -160,8 +159,8 @@ class PushEngine:
         """Whether a listener may be called now.  Asked from any thread."""
         if not self._locking:
             return True
-        session, mine = self._sessions.get(queue.group), self.queues.get(queue)
-        return session is not None and mine is not None and session.has_lease and self.epoch_of(queue) == mine.epoch
+        session, mine, grant = self._sessions.get(queue.group), self.queues.get(queue), self.grant_of(queue)
+        return session is not None and mine is not None and grant is not None and session.has_lease and grant.epoch == mine.epoch
 
     def is_held_by_another(self, queue: MessageQueue) -> bool:
         members = self._session(queue.group).members

@@ -12,6 +12,7 @@ import logging
 from typing import Protocol
 
 from dledger_client.buffers import Buffer, ConcurrentBuffer, OrderlyBuffer, Workshop
+from dledger_client.membership import Grant
 from dledger_client.positions import Place, Positions, Progress
 from dledger_client.received import ReceivedMessage, RetriedMessage
 from dledger_client.retry import PauseDrawn
@@ -37,8 +38,8 @@ class QueueOwner(Protocol):
     group: str
 
     async def fetch(self, request: broker_pb2.FetchRequest, group: str) -> list[tuple[list[ReceivedMessage], int, int]]: ...
-    def epoch_of(self, queue: MessageQueue) -> int:
-        """The epoch of the lock held; 0 while there is none."""
+    def grant_of(self, queue: MessageQueue) -> Grant | None:
+        """The lock held, if any."""
         ...
 
     def wish(self, queue: MessageQueue) -> None: ...
@@ -68,8 +69,7 @@ class PushQueue:
 
     async def _run(self) -> None:
         try:
-            await self._get_hold()
-            place = await self._find()
+            place = await self._get_hold() or await self._find()
             self._begin(place)
             await self._read_on(place.offset)
         except DledgerError as error:
@@ -110,19 +110,21 @@ class PushQueue:
     def check_lock(self) -> None:
         """The locks changed: go on with the one just got, or end without the one just lost."""
         self.news.set()
-        if self.epoch and self._owner.epoch_of(self.queue) != self.epoch:
+        grant = self._owner.grant_of(self.queue)
+        if self.epoch and (grant is None or grant.epoch != self.epoch):
             self.end(StaleLockError(f"{self.queue}: the lock of epoch {self.epoch} is lost"))
 
     # Steps
 
-    async def _get_hold(self) -> None:
+    async def _get_hold(self) -> Place | None:
+        """A lock tells the position too: nobody else has moved it since."""
         if self._locked:
             self._owner.wish(self.queue)
-            while not (epoch := self._owner.epoch_of(self.queue)):
+            while (grant := self._owner.grant_of(self.queue)) is None:
                 self.news.clear()
                 await self.news.wait()
-            self.epoch = epoch
-            return
+            self.epoch = grant.epoch
+            return None if grant.offset is None else Place(grant.offset, grant.generation)
         try:
             async with asyncio.timeout(HANDOVER_S):
                 while self._owner.is_held_by_another(self.queue):
@@ -130,6 +132,7 @@ class PushQueue:
                     await self.news.wait()
         except TimeoutError:
             pass  # it is slow, or gone: some messages may come twice
+        return None
 
     async def _find(self) -> Place:
         pauses, attempt = self._owner.pauses(), 0

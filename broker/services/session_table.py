@@ -91,7 +91,8 @@ class SessionTable:
         self._groups: dict[str, Members] = {}
 
     def of(self, group: str) -> Members:
-        return self._groups.setdefault(group, Members())
+        """The group's sessions; for a group without any, a table of nobody."""
+        return self._groups.get(group) or Members()
 
     def groups(self) -> list[str]:
         """Groups with members, by name."""
@@ -101,11 +102,11 @@ class SessionTable:
         return iter([session for members in self._groups.values() for session in members.sessions.values()])
 
     def add(self, session: Session) -> None:
-        self.of(session.group).sessions[session.session_id] = session
+        self._groups.setdefault(session.group, Members()).sessions[session.session_id] = session
 
     def remove(self, session: Session) -> None:
         members = self.of(session.group)
         if members.sessions.get(session.session_id) is session:
             del members.sessions[session.session_id]
-        if not members.sessions and not members.expected:
-            del self._groups[session.group]
+            if not members.sessions:
+                del self._groups[session.group]

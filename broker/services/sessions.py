@@ -164,7 +164,7 @@ class TermSessions:
             strategy=join.strategy,
             joined_ms=self._clock.wall_ms(),
         )
-        self._expect(members, join)
+        self._expect(self.table.of(join.group), join)
         welcome = sessions_pb2.SessionWelcome(
             term=self.term, heartbeat_ms=HEARTBEAT_MS, lease_ms=LEASE_MS, reset_version=self._reset_version(join.group)
         )

@@ -38,7 +38,8 @@ class PushConsumer:
     ahead of a queue's listeners, ``consume_concurrently_max_span``: how far the newest may be from the oldest unfinished one.
     ``max_reconsume_times``: attempts before the dead letters (-1: the group's setting; orderly: no limit).  ``allocate_strategy``: AVG,
     AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY (with ``allocate_options``), or a function of
-    ``dledger_wire.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.
+    ``dledger_wire.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.  RocketMQ's names of
+    the settings are taken too (docs/semantics.md).
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class PushConsumer:
         parse_bootstrap(bootstrap)
         self.group = check_group(group)
         self.listener = listener
-        self.options = PushOptions(**options)
+        self.options = PushOptions.of(options)
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from broker.config import StoreConfig
 from dledger_client.options import UPSTREAM_NAMES, ProducerOptions
+from dledger_client.push_options import UPSTREAM_NAMES as PUSH_NAMES
 from dledger_wire.status import SendStatus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,4 +31,8 @@ def test_statuses_and_settings_are_all_described() -> None:
         assert upstream in settings
         assert re.search(rf"\b{own}\b", settings)
     assert f"sendMsgTimeout [{ProducerOptions().send_timeout_ms}]" in settings
+    push = TEXT.split("## Settings of a push consumer", 1)[1].split("\n## ", 1)[0]
+    for upstream, own in PUSH_NAMES.items():
+        assert upstream in push
+        assert re.search(rf"\b{own}\b", push)
     assert "syncFlushTimeout" in StoreConfig.model_fields

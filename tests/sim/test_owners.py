@@ -19,6 +19,8 @@ MUTATION_SEEDS = 12
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_queue_never_has_two_owners_and_every_message_is_consumed(seed: int) -> None:
+    """docs/semantics.md, row K1."""
+
     world = run(seed)
     assert world.anomalies() == []
     assert sum(len(calls) for calls in world.calls.values()) >= world.messages

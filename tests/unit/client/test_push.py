@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dledger_client.aio import Action
+from dledger_client.push_options import PushOptions
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
@@ -18,6 +19,8 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
 
 
 def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> None:
+    """docs/semantics.md, row G2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
         group = Group(rig)
@@ -39,6 +42,8 @@ def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> N
 
 
 def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
+    """docs/semantics.md, row G2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=6)
         group = Group(rig)
@@ -64,6 +69,8 @@ def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
 
 
 def test_a_planned_handover_gives_no_message_twice() -> None:
+    """docs/semantics.md, row G2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
         group = Group(rig)
@@ -143,6 +150,8 @@ def test_what_a_listener_does_not_commit_comes_again_under_its_own_topic(answer:
 
 
 def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> None:
+    """docs/semantics.md, row G3."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig)
@@ -163,6 +172,8 @@ def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> 
 
 
 def test_running_consumers_follow_a_reset() -> None:
+    """docs/semantics.md, row G4."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         group = Group(rig)
@@ -182,6 +193,8 @@ def test_running_consumers_follow_a_reset() -> None:
 
 
 def test_a_late_commit_does_not_undo_a_reset() -> None:
+    """docs/semantics.md, row G4."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig, persist_offset_interval_ms=5000)
@@ -230,6 +243,8 @@ def test_where_a_new_group_begins() -> None:
 
 
 def test_queues_added_later_are_read_from_their_start() -> None:
+    """docs/semantics.md, row G5."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig, consume_from_where="last")
@@ -247,6 +262,8 @@ def test_queues_added_later_are_read_from_their_start() -> None:
 
 
 def test_a_topic_made_anew_is_read_from_its_start() -> None:
+    """docs/semantics.md, row G5."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig)
@@ -303,6 +320,8 @@ def test_tags_and_batches() -> None:
 
 
 def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_path: Path) -> None:
+    """docs/semantics.md, row G6."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         group = Group(rig, broadcast=True, offset_folder=str(tmp_path))
@@ -322,6 +341,27 @@ def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_p
         await again.stop()
 
     Rig().run(scenario)
+
+
+def test_settings_have_two_names() -> None:
+    options = PushOptions.of(
+        {
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "messageModel": "BROADCASTING",
+            "consumeThreadMin": 5,
+            "consumeThreadMax": 9,
+            "pullThresholdSizeForQueue": 3,
+            "max_reconsume_times": 4,
+        }
+    )
+    assert (options.consume_from_where, options.broadcast, options.consume_threads) == ("last", True, 9)
+    assert (options.pull_threshold_size_for_queue, options.max_reconsume_times) == (3 << 20, 4)
+    with pytest.raises(TypeError, match="no setting 'consumeThreads'"):
+        PushOptions.of({"consumeThreads": 1})
+    with pytest.raises(InvalidArgumentError, match="broadcast is given twice"):
+        PushOptions.of({"broadcast": True, "messageModel": "CLUSTERING"})
+    with pytest.raises(InvalidArgumentError, match="expected CONSUME_FROM_FIRST_OFFSET or"):
+        PushOptions.of({"consumeFromWhere": "first"})
 
 
 def test_mistakes_are_told_at_once() -> None:

@@ -33,6 +33,8 @@ def assert_in_order(group: Group, count: int) -> None:
 
 
 def test_one_owner_a_queue_in_order_and_a_clean_stop_frees_at_once() -> None:
+    """docs/semantics.md, row K1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
         group = Group(rig, orderly=True)
@@ -57,6 +59,8 @@ def test_one_owner_a_queue_in_order_and_a_clean_stop_frees_at_once() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_killed_owner_is_followed_in_less_than_two_seconds(silent: bool) -> None:
+    """docs/semantics.md, row K2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         group = Group(rig, orderly=True)
@@ -76,6 +80,8 @@ def test_a_killed_owner_is_followed_in_less_than_two_seconds(silent: bool) -> No
 
 
 def test_locks_survive_a_failover_with_their_epochs() -> None:
+    """docs/semantics.md, row K3."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         group = Group(rig, orderly=True)
@@ -96,6 +102,8 @@ def test_locks_survive_a_failover_with_their_epochs() -> None:
 
 
 def test_an_owner_that_died_with_the_master_is_followed_too() -> None:
+    """docs/semantics.md, row K2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         group = Group(rig, orderly=True)
@@ -112,6 +120,8 @@ def test_an_owner_that_died_with_the_master_is_followed_too() -> None:
 
 
 def test_a_paused_owner_does_nothing_more_when_it_wakes() -> None:
+    """docs/semantics.md, row K4."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)
         group = Group(rig, orderly=True)
@@ -135,6 +145,8 @@ def test_a_paused_owner_does_nothing_more_when_it_wakes() -> None:
 
 
 def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
+    """docs/semantics.md, row K4."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig, orderly=True)
@@ -163,6 +175,8 @@ def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
 
 
 def test_an_orderly_listener_tries_again_in_place() -> None:
+    """docs/semantics.md, row K5."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig, orderly=True, suspend_current_queue_time_ms=200)
@@ -179,6 +193,8 @@ def test_an_orderly_listener_tries_again_in_place() -> None:
 
 
 def test_an_orderly_message_with_its_attempts_used_up_goes_to_the_dead_letters() -> None:
+    """docs/semantics.md, row K5."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig, orderly=True, suspend_current_queue_time_ms=50, max_reconsume_times=2)
@@ -212,6 +228,8 @@ def test_an_orderly_group_follows_a_reset() -> None:
 
 
 def test_a_deposed_master_that_wakes_up_renews_no_lease() -> None:
+    """docs/semantics.md, row K4."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         group = Group(rig, orderly=True)
