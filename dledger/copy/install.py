@@ -18,7 +18,7 @@ from dledger.log.recovery import remove_segment
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, list_starts, log_path, units_path
 from dledger.log.start import LogStart, save_log_start
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import StorageDamagedError
+from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 
 INSTALL_PATH = f"{COPY_FOLDER}/install.json"
 
@@ -41,7 +41,11 @@ def installation_of(plan: CopyPlan, configuration: str) -> Installation:
 
 
 async def decide(disk: Disk, installation: Installation) -> None:
-    """From here on the copy counts; everything of it must be synced already."""
+    """From here on the copy counts; everything of it must be synced already.  CorruptEntryError when some of it is not there."""
+    for start_pos in installation.segments:
+        for path in (copied_log_path(start_pos), copied_units_path(start_pos)):
+            if not await disk.exists(path):
+                raise CorruptEntryError(f"{disk.local_path(path)} of the copy is gone")
     text = json.dumps(asdict(installation), sort_keys=True)
     await disk.write_atomic(INSTALL_PATH, json.dumps({"install": text, "crc32c": crc32c(text.encode())}).encode())
 

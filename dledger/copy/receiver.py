@@ -126,7 +126,10 @@ class CopyReceiver:
     async def resume(self) -> None:
         """Find what is here already of this plan, remove the rest of the folder, and open the segment under way."""
         await self._close_file()
-        self._received = _fitting(await self._load_progress(), self._plan)
+        noted = await self._load_progress()
+        self._received = await self._whole(_fitting(list(noted), self._plan))
+        if self._received != noted:
+            await self._save_progress()  # it never names a file that is not there
         keep = {segment.start_pos for segment in self._plan.segments[: len(self._received) + 1]}
         for folder in (LOG_FOLDER, UNITS_FOLDER):
             for name in await self._disk.list(f"{COPY_FOLDER}/{folder}"):
@@ -134,6 +137,14 @@ class CopyReceiver:
                     await self._disk.remove(f"{COPY_FOLDER}/{folder}/{name}")
         if not self.done:
             await self._open()
+
+    async def _whole(self, received: list[_Received]) -> list[_Received]:
+        """The first of these segments, as far as both of their files are there."""
+        paths = [(copied_log_path(segment.start_pos), copied_units_path(segment.start_pos)) for segment in received]
+        for number, (log, units) in enumerate(paths):
+            if not (await self._disk.exists(log) and await self._disk.exists(units)):
+                return received[:number]
+        return received
 
     async def _load_progress(self) -> list[_Received]:
         try:

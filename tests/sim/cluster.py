@@ -64,6 +64,7 @@ class SimCluster:
         priorities: Mapping[str, int] | None = None,
         log: LogConfig = SMALL_LOG,
         settings: str = "",
+        store: str = "",
         archive: Archive | None = None,
     ) -> None:
         self.seed = seed
@@ -73,7 +74,7 @@ class SimCluster:
         self.trace = Trace(self.loop, readable=readable)
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
         self.invariants = Invariants(self.trace, archive)
-        self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}) + settings, "sim.yaml")
+        self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}, store) + settings, "sim.yaml")
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
         for _, node in self.config.all_nodes():
@@ -183,10 +184,10 @@ class SimCluster:
         return found + [str(context.get("exception") or context["message"]) for context in self.loop.unhandled]
 
 
-def _cluster_file(nodes: int, priorities: Mapping[str, int]) -> str:
+def _cluster_file(nodes: int, priorities: Mapping[str, int], store: str) -> str:
     lines = "\n".join(
         f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}', priority: {priorities.get(f'n{number}', 0)}}}"
         for number in range(nodes)
     )
-    index = "store: {maxHashSlotNum: 256, maxIndexNum: 1000}"
-    return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\n{index}\n"
+    store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", store) if part)
+    return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\nstore: {{{store}}}\n"

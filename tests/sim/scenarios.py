@@ -70,7 +70,8 @@ class Scenario:
     network: Callable[[random.Random], NetworkSettings] = lambda _draw: NetworkSettings()
     disk: Callable[[random.Random], DiskSettings] = lambda _draw: DiskSettings()
     log: LogConfig = SMALL_LOG
-    settings: str = ""  # of the cluster file
+    settings: str = ""  # of the cluster file, beside those of the store
+    store: str = ""
     deletes: bool = False  # old messages
     batch_bytes: int = 0  # of producers; 0: their default
 
@@ -110,7 +111,8 @@ SCENARIOS = {
         log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
         deletes=True,
         batch_bytes=1024,  # a request must fit the small segments
-        settings="raft: {peerPushQuota: 64KiB}\nstore: {mappedFileSizeConsumeQueue: 200}\n",
+        settings="raft: {peerPushQuota: 64KiB}\n",
+        store="mappedFileSizeConsumeQueue: 200",
     ),
 }
 
@@ -130,6 +132,7 @@ def run(
         disk=scenario.disk(draw),
         log=scenario.log,
         settings=scenario.settings,
+        store=scenario.store,
         archive=Archive() if scenario.deletes else None,
     )
     reads = draw.random() < scenario.read_chance

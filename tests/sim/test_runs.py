@@ -50,6 +50,7 @@ FAILED_ONCE = (
     ("split", 30),
     ("everything", 1520602367),
     ("retention", 14),
+    ("retention", 34),
     ("retention", 108),
 )
 

@@ -256,6 +256,32 @@ def test_S14_an_entry_that_is_damaged_at_the_source_is_not_believed() -> None:
     run(scenario())
 
 
+def test_a_copy_that_went_on_from_a_source_with_a_later_start_does_not_count_what_it_gave_up() -> None:
+    """The plan of the first source begins earlier; between two attempts with it comes one with another plan, which fails too."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        other = next(node for node in cluster.nodes.values() if node is not leader)
+        await other.truncate_head(other.log.segments[2].first_index)
+        first_pos = {leader.log.first_pos, other.log.first_pos}
+        assert len(first_pos) == 2
+        fails = {1: 1, 2: 4, 3: 1}  # attempt -> the piece that is damaged
+
+        def change_piece(number: int, piece: bytes) -> bytes:
+            return flip(piece) if fails.get(len(starts)) == number else piece
+
+        starts = tampered(cluster, change_piece)
+        await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        await assert_same_files(cluster, victim, leader)
+        await write(leader, 80, 83)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(83)))
+        await cluster.stop()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("kind", ["another copy", "another place"])
 def test_S11_a_stale_or_foreign_piece_is_refused(kind: str) -> None:
     async def scenario() -> None:
