@@ -85,7 +85,7 @@ class CatchUp:
     def entries_came(self) -> None:
         """Entries were committed here the usual way: what an unfinished copy left behind is of no use."""
         if self._leftover and not self._running and self._hooks.wanted() is None:
-            self._leftover = False
+            self._leftover, self.state = False, ""
             self._task = self._tasks.spawn(self._clear(), "clear-copy")
 
     async def _clear(self) -> None:
