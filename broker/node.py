@@ -76,8 +76,9 @@ class BrokerNode:
         self._log_config = log_config
         self._servers: list[Server] = []
         node_id = settings.node.id
-        hooks = RoleHooks(self._tail_applied, self._become_master, self._resign, self._fail)
-        self.roles = RoleChanges(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step))
+        hooks = RoleHooks(self._tail_applied, self._become_master, self._resign, self._confirm, self._fail)
+        lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
+        self.roles = RoleChanges(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
             store_settings or store_settings_of(settings), env, role_changed=self.roles.role_changed, failed=self._fail
         )
@@ -99,12 +100,12 @@ class BrokerNode:
         self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover)
         self.store.expire_with(self.raft, self._utc_offset_ms)
         self._face = ServiceFace(settings, env, self.store, self.raft, self.roles)
-        self.roles.register(ScheduleService(self._face, self._fail))
-        self.roles.register(TimerService(self._face, self._fail))
-        self.roles.register(PreferredLeader(self._face, self._fail))
-        self._sessions = SessionService(self._face, self._fail)
+        self.roles.register(ScheduleService(self._face))
+        self.roles.register(TimerService(self._face))
+        self.roles.register(PreferredLeader(self._face))
+        self._sessions = SessionService(self._face)
         self.roles.register(self._sessions)
-        self._transactions = TransactionService(self._face, self._fail)
+        self._transactions = TransactionService(self._face)
         self.roles.register(self._transactions)
         try:
             self.roles.start()
@@ -164,6 +165,9 @@ class BrokerNode:
     # Role changes
 
     async def _tail_applied(self, term: int) -> None:
+        await self.raft.read_barrier(TAIL_TIMEOUT_S)
+
+    async def _confirm(self) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
 
     def _become_master(self, term: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from broker.services.face import ServiceFace
 from dledger.node import PeerStatus, RaftStatus
@@ -29,23 +28,18 @@ class PreferredLeader:
 
     name = "preferred leader"
 
-    def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace) -> None:
         self._face = face
-        self._failed = failed
-        self._tasks: TaskOwner | None = None
         own = face.settings.node
         above = [node for node in face.settings.group.nodes if node.priority > own.priority]
         self._wanted = [node.id for node in sorted(above, key=lambda node: -node.priority)]
 
-    async def start(self, term: int) -> None:
+    async def start(self, term: int, tasks: TaskOwner) -> None:
         if self._wanted:
-            tasks = self._tasks = TaskOwner(f"preferred leader in term {term}", self._failed)
             tasks.spawn(self._watch(), "watch")
 
     async def stop(self) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            await tasks.stop()
+        """Nothing is left when the tasks are gone."""
 
     async def _watch(self) -> None:
         seen_well: str | None = None

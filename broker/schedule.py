@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from broker.services.face import ServiceFace
 from broker.units import parse_duration_ms
@@ -35,23 +34,18 @@ class ScheduleService:
 
     name = "schedule"
 
-    def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace) -> None:
         self._face = face
-        self._failed = failed
         configured = [parse_duration_ms(text) for text in face.settings.cluster.broker.messageDelayLevel.split()]
         # A level beyond the configured ones is the last of them, as upstream.
         self._delays_ms = {level: configured[min(level, len(configured)) - 1] for level in range(1, LEVELS + 1)}
-        self._tasks: TaskOwner | None = None
 
-    async def start(self, term: int) -> None:
+    async def start(self, term: int, tasks: TaskOwner) -> None:
         """Begin; what the service needs of the log (a full disk may refuse it for a while) is not waited for here."""
-        tasks = self._tasks = TaskOwner(f"schedule in term {term}", self._failed)
         tasks.spawn(self._begin(tasks), "begin")
 
     async def stop(self) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            await tasks.stop()
+        """Nothing is left when the tasks are gone."""
 
     async def _begin(self, tasks: TaskOwner) -> None:
         """See to it that the topic is there, then serve every level."""

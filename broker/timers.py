@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -46,19 +46,14 @@ class TimerService:
 
     name = "timers"
 
-    def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace) -> None:
         self._face = face
-        self._failed = failed
-        self._tasks: TaskOwner | None = None
 
-    async def start(self, term: int) -> None:
-        tasks = self._tasks = TaskOwner(f"timers in term {term}", self._failed)
+    async def start(self, term: int, tasks: TaskOwner) -> None:
         tasks.spawn(self._run(), "deliver")
 
     async def stop(self) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            await tasks.stop()
+        """Nothing is left when the tasks are gone."""
 
     async def _run(self) -> None:
         while True:

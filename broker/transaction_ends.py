@@ -154,7 +154,7 @@ class TransactionEnds:
         """One payload: copies and marks.  Whoever cannot be stored is told apart from the others."""
         store = self._face.store
         try:
-            if self._face.roles.master_term != self._term:
+            if self._face.roles.services_term != self._term:
                 raise NotReadyError("the master's term ended meanwhile; ask again")
             copies = [each.copy for each in part if each.copy is not None]
             batches = store.prepare(batches_of(copies), for_service=True) if copies else None

@@ -30,13 +30,19 @@ class TaskOwner:
         task.add_done_callback(self._ended)
         return task
 
+    def cancel(self) -> None:
+        """Cancel every task: none of them does anything more but clean up; the caller's own task is left alone."""
+        for task in reversed(self._others()):
+            task.cancel()
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        current = asyncio.current_task()
+        return [task for task in self._tasks if task is not current]
+
     async def stop(self) -> None:
         """Cancel every task and wait for their ends; the caller's own task is left alone."""
-        current = asyncio.current_task()
-        tasks = [task for task in self._tasks if task is not current]
-        for task in reversed(tasks):
-            task.cancel()
-        if tasks:
+        self.cancel()
+        if tasks := self._others():
             await asyncio.wait(tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from broker.services.decode import decoded
@@ -44,22 +43,21 @@ class SessionService:
 
     name = "sessions"
 
-    def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace) -> None:
         self._face = face
-        self._failed = failed
         self._current: TermSessions | None = None
 
     def register(self, server: Server) -> None:
         server.add_stream(PREFIX + "Attend", self.attend)
         server.add_unary(PREFIX + "DescribeMembers", self.describe)
 
-    async def start(self, term: int) -> None:
-        self._current = TermSessions(self._face, term, self._failed)
+    async def start(self, term: int, tasks: TaskOwner) -> None:
+        self._current = TermSessions(self._face, term, tasks)
 
     async def stop(self) -> None:
         current, self._current = self._current, None
         if current is not None:
-            await current.stop()
+            current.end_links()
 
     def was_reset(self, group: str) -> None:
         """Positions of the group were reset: its running consumers have to follow."""
@@ -68,7 +66,7 @@ class SessionService:
 
     def _sessions(self) -> TermSessions:
         term = self._face.require_master()
-        if self._current is None or self._current.term != term:
+        if self._current is None or self._face.roles.services_term != term:
             raise NotReadyError(f"{self._face.settings.node.id}: sessions of term {term} are not on yet")
         return self._current
 
@@ -93,7 +91,7 @@ class SessionService:
 class TermSessions:
     """Everything about sessions in one term of this master."""
 
-    def __init__(self, face: ServiceFace, term: int, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
         self.term = term
         self.table = SessionTable()
         self._face = face
@@ -105,14 +103,12 @@ class TermSessions:
         self._unconfirmed: list[tuple[Session, Link, int]] = []
         self._heartbeats = asyncio.Event()
         self._watch_owners()
-        self._tasks = TaskOwner(f"sessions in term {term}", failed)
-        self._tasks.spawn(self._sweep(), "sweep")
-        self._tasks.spawn(self._tell_members(), "members")
-        self._tasks.spawn(self._confirm(), "heartbeats")
-        self._tasks.spawn(self._locks.run(), "locks")
+        tasks.spawn(self._sweep(), "sweep")
+        tasks.spawn(self._tell_members(), "members")
+        tasks.spawn(self._confirm(), "heartbeats")
+        tasks.spawn(self._locks.run(), "locks")
 
-    async def stop(self) -> None:
-        await self._tasks.stop()
+    def end_links(self) -> None:
         for session in self.table:
             if session.link is not None:
                 session.link.end(NotLeaderError(f"{self._face.settings.node.id} is not the master any more", leader_address=""))
@@ -248,7 +244,7 @@ class TermSessions:
             except DledgerError as error:
                 _logger.info("heartbeats of %d members are not acknowledged: %s", len(heard), error.message)
                 continue
-            if self._face.roles.master_term == self.term:
+            if self._face.roles.services_term == self.term:
                 for session, link, number in heard:
                     self._acknowledge(session, link, number)
 

@@ -7,7 +7,6 @@ Owns the calls, and the life of everything about transactions in one term: who i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import islice
 
 from broker.half_messages import read_halves
@@ -48,12 +47,11 @@ _OUTCOMES = {
 class _Term:
     """Everything about transactions in one term of this master."""
 
-    def __init__(self, face: ServiceFace, term: int, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
         self.term = term
-        self.tasks = TaskOwner(f"transactions in term {term}", failed)
         self.members = ProducerMembers(face.env.clock)
-        self.ends = TransactionEnds(face, term, self.tasks)
-        self.tasks.spawn(TransactionCheck(face, self.ends, self.members).run(), "check")
+        self.ends = TransactionEnds(face, term, tasks)
+        tasks.spawn(TransactionCheck(face, self.ends, self.members).run(), "check")
 
 
 class TransactionService:
@@ -61,9 +59,8 @@ class TransactionService:
 
     name = "transactions"
 
-    def __init__(self, face: ServiceFace, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, face: ServiceFace) -> None:
         self._face = face
-        self._failed = failed
         self._current: _Term | None = None
 
     def register(self, server: Server) -> None:
@@ -71,18 +68,17 @@ class TransactionService:
         server.add_unary(PREFIX + "EndTransactions", self.end)
         server.add_unary(PREFIX + "DescribeTransactions", self.describe)
 
-    async def start(self, term: int) -> None:
-        self._current = _Term(self._face, term, self._failed)
+    async def start(self, term: int, tasks: TaskOwner) -> None:
+        self._current = _Term(self._face, term, tasks)
 
     async def stop(self) -> None:
         current, self._current = self._current, None
         if current is not None:
-            await current.tasks.stop()
             current.members.end(NotLeaderError(f"{self._face.settings.node.id} is not the master any more", leader_address=""))
 
     def _term(self) -> _Term:
         term = self._face.require_master()
-        if self._current is None or self._current.term != term:
+        if self._current is None or self._face.roles.services_term != term:
             raise NotReadyError(f"{self._face.settings.node.id}: transactions of term {term} are not on yet")
         return self._current
 

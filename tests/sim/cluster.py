@@ -77,6 +77,7 @@ class SimCluster:
         self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}, store) + settings, "sim.yaml")
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
+        self.invariants.running = lambda: [host.node for host in self.running() if host.node is not None]
         for _, node in self.config.all_nodes():
             rng = random.Random(self.random.getrandbits(64))
             ip = node.address.rpartition(":")[0]
@@ -176,6 +177,10 @@ class SimCluster:
         """The node that is master of the highest term, among those that run."""
         masters = [(host.node.roles.master_term, host.node_id) for host in self.running() if host.node and host.node.roles.master_term]
         return max(masters)[1] if masters else None
+
+    def services_term(self) -> int:
+        """The term whose master-only services run; 0 when none do."""
+        return max((host.node.roles.services_term for host in self.running() if host.node), default=0)
 
     def problems(self) -> list[str]:
         """What nodes stopped with, and what nobody caught."""

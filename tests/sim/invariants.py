@@ -7,7 +7,7 @@ a node's core and state machine and changes nothing of what they do.  It knows t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.node import BrokerNode
@@ -38,7 +38,8 @@ class _Seen:
 
 
 class Invariants:
-    """Election safety, leader append-only, log matching, leader completeness, state machine safety, and that nothing goes back.
+    """Election safety, leader append-only, log matching, leader completeness, state machine safety, that nothing goes back, and that
+    master-only services never run in two terms at once.
 
     ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them.
     """
@@ -53,6 +54,8 @@ class Invariants:
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
         self.violations: list[str] = []
         self._entries: dict[tuple[int, int], tuple[int, EntryMeta]] = {}  # (index, term) -> (term of the entry before, what it is)
+        self.running: Callable[[], Iterable[BrokerNode]] = lambda: ()  # nodes whose processes live
+        self.services: dict[int, str] = {}  # terms whose master-only services ran, and where
         self._durable: dict[str, tuple[int, NodeId | None]] = {}  # newest hard state known to be on stable storage
 
     def watch(self, node_id: str, node: BrokerNode) -> None:
@@ -78,6 +81,14 @@ class Invariants:
             raft._make_core = watched_make  # type: ignore[method-assign]
 
         store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
+        roles = node.roles
+        note = roles._step
+
+        def watched_note(text: str) -> None:
+            note(text)
+            self._check_services()
+
+        roles._step = watched_note  # type: ignore[method-assign]
 
     def _watch_core(self, node_id: str, core: Raft) -> None:
         term, vote = self._durable.get(node_id, (0, None))
@@ -97,6 +108,7 @@ class Invariants:
 
     def _after_step(self, core: Raft, seen: _Seen, event: Event, effects: Sequence[Effect]) -> None:
         self.steps += 1
+        self._check_services()
         if isinstance(event, CopyDone):
             self.copies += 1
         if isinstance(event, HardStateStored):
@@ -118,6 +130,18 @@ class Invariants:
             elif isinstance(effect, CutTail) and was_leader and role is Role.LEADER:
                 self._violated(f"leader append-only: {seen.node_id} cut {effect.from_index} in its term {term}")
         seen.role, seen.term, seen.vote, seen.last_index = role, term, vote, last_index
+
+    def _check_services(self) -> None:
+        """Master-only services run in one term at a time, on one node, also while nodes are cut off or stand still."""
+        found = [(node.roles.services_term, node.settings.node.id) for node in self.running() if node.roles.services_term]
+        if len(found) > 1:
+            self._violated(f"master services: {' and '.join(f'{node_id} runs those of term {term}' for term, node_id in found)}")
+        for term, node_id in found:
+            first = self.services.setdefault(term, node_id)
+            if first != node_id or term < max(self.services):
+                self._violated(
+                    f"master services: {node_id} runs those of term {term}, {first} did; the newest were of {max(self.services)}"
+                )
 
     def _check_leader(self, node_id: str, core: Raft) -> None:
         first = self.leaders.setdefault(core.term, node_id)

@@ -7,6 +7,7 @@ mutations that the protocol's implementations have really had.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import pytest
 import dledger.core.reads
 import dledger.core.replication
 import store.sequences
+from broker.service_lease import ServiceLease
 from dledger.core.effects import CutTail, Effect, Send
 from dledger.core.election import Elections
 from dledger.core.following import Following
@@ -245,6 +247,28 @@ def _read_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reads, "start_round", alone)
 
 
+# Roles
+
+
+def _services_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    begin = ServiceLease.begin
+
+    async def impatient(self: ServiceLease) -> None:
+        self._elected_ms -= self._lease_ms + self._lease_ms
+        await begin(self)
+
+    patch.setattr(ServiceLease, "begin", impatient)
+
+
+def _services_without_asking(patch: pytest.MonkeyPatch) -> None:
+    async def sure(self: ServiceLease, timeout_s: float) -> bool:
+        await asyncio.sleep(0)
+        self._until_ms = self._clock.monotonic_ms() + self._lease_ms
+        return True
+
+    patch.setattr(ServiceLease, "_ask", sure)
+
+
 # Clients
 
 
@@ -270,6 +294,7 @@ MUTATIONS = (
     Mutation("votes without a look at the log", _vote_without_looking_at_the_log, "split", 200),
     Mutation("votes twice in a term (5)", _vote_twice, "everything", 200),
     Mutation("a read index without asking the others (13)", _read_without_asking_the_others, "everything", 200),
+    Mutation("a new master's services do not wait", _services_without_waiting, "split", 100),
     Mutation("what producers have stored is forgotten (37)", _forget_what_producers_stored, "kill-the-leader"),
     Mutation("the head deleted up to what may be cut", retention_faults.head_deleted_up_to_what_may_be_cut, "retention"),
     Mutation("the head deleted without a snapshot behind it", retention_faults.head_deleted_without_a_snapshot_behind_it, "retention"),
@@ -284,6 +309,7 @@ ELUSIVE = (
     Mutation("every append cuts (3)", _cut_on_every_append, "split", 200),
     Mutation("the log replaced without a pause", retention_faults.log_replaced_without_a_pause, "retention"),
     Mutation("a copy taken whatever is here", retention_faults.copy_taken_whatever_is_here, "retention"),
+    Mutation("a master's services go on although nobody confirms it", _services_without_asking, "split", 100),
     Mutation("the entry before is not checked", _previous_entry_not_checked, "split", 200),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,15 +12,12 @@ import pytest
 from broker.role_change import RoleChanges, RoleHooks, RoleState
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId, Role
+from dledger.service import TaskOwner
 from dledger_wire.errors import NotReadyError
+from tests.sim.clock import SimClock
+from tests.sim.loop import SimLoop
 
-
-class FixedClock:
-    def monotonic_ms(self) -> int:
-        return 5
-
-    def wall_ms(self) -> int:
-        return 5
+LEASE_MS = 600
 
 
 class Service:
@@ -27,11 +25,19 @@ class Service:
         self.name = name
         self.journal = journal
         self.hold: asyncio.Event | None = None
+        self.ticks = 0
 
-    async def start(self, term: int) -> None:
+    async def start(self, term: int, tasks: TaskOwner) -> None:
         self.journal.append(f"{self.name} start {term}")
+        self.ticks = 0
+        tasks.spawn(self._tick(), "tick")
         if self.hold is not None:
             await self.hold.wait()
+
+    async def _tick(self) -> None:
+        while True:
+            self.ticks += 1
+            await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         await asyncio.sleep(0)
@@ -39,18 +45,22 @@ class Service:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
         self.journal: list[str] = []
         self.tail = asyncio.Event()
+        self.majority = asyncio.Event()
+        self.majority.set()
         self.failures: list[BaseException] = []
         self.tail_errors: list[Exception] = []
         hooks = RoleHooks(
             self._tail_applied,
             lambda term: self.journal.append(f"master {term}"),
             lambda: self.journal.append("resign"),
+            self.majority.wait,
             self.failures.append,
         )
-        self.roles = RoleChanges(FixedClock(), hooks, lambda _text: None)
+        self.roles = RoleChanges(SimClock(loop), hooks, lambda _text: None, lease_ms=LEASE_MS)
         self.first = Service("first", self.journal)
         self.second = Service("second", self.journal)
         self.roles.register(self.first)
@@ -70,18 +80,23 @@ class World:
 
 
 async def settle() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
+    """Longer than a new master waits for the one before."""
+    await asyncio.sleep(LEASE_MS * 1.5 / 1000)
 
 
 def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    loop = SimLoop(shuffle=random.Random(1))
+
     async def main() -> World:
-        world = World()
+        world = World(loop)
         await story(world)
         await world.roles.stop()
         return world
 
-    return asyncio.run(main())
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        loop.close()
 
 
 def test_services_wait_for_the_tail_and_start_in_order() -> None:
@@ -136,6 +151,7 @@ def test_a_newer_term_cancels_a_rising_handler_and_stops_what_it_had_started() -
         w.leader(3)
         await settle()
         assert w.roles.state is RoleState.STARTING
+        assert w.roles.master_term == 3
         w.second.hold.set()
         w.leader(5)  # a term in between was led by somebody else
         await settle()
@@ -187,10 +203,8 @@ def test_an_operating_error_while_catching_up_is_tried_again() -> None:
         w.tail_errors = [NotReadyError("no majority")]
         w.tail.set()
         w.leader(3)
-        await asyncio.sleep(0)
-        async with asyncio.timeout(5):
-            while w.roles.master_term != 3:  # noqa: ASYNC110 - a real, short pause lies between the tries
-                await asyncio.sleep(0)
+        await settle()
+        assert w.roles.master_term == 3
         assert any("no majority" in step for step in w.roles.steps)
 
     run(story)
@@ -219,5 +233,54 @@ def test_any_quick_sequence_ends_where_the_last_event_says(flips: list[int]) -> 
         assert w.roles.master_term == flips[-1]
         terms = [int(line.split()[-1]) for line in w.journal if "first start" in line]
         assert terms == sorted(set(terms))
+
+    run(story)
+
+
+def test_clients_are_served_before_the_lease_of_the_master_before_is_over_and_services_after() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.leader(3)
+        await asyncio.sleep(LEASE_MS / 1000)
+        assert (w.roles.master_term, w.roles.services_term, w.roles.state) == (3, 0, RoleState.WAITING)
+        assert w.journal == ["master 3"]
+        await asyncio.sleep(0.01)
+        assert (w.roles.services_term, w.roles.state) == (3, RoleState.MASTER)
+
+    run(story)
+
+
+def test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.leader(3)
+        await settle()
+        w.majority.clear()
+        before_s = w.loop.now_s
+        while w.roles.services_term:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.001)
+        assert LEASE_MS * 0.7 <= (w.loop.now_s - before_s) * 1000 <= LEASE_MS
+        ticks = w.first.ticks
+        await settle()
+        assert w.first.ticks <= ticks + 1
+        assert (w.roles.master_term, w.roles.state) == (3, RoleState.WAITING)
+        assert w.journal[3:] == ["second stop", "first stop"]
+        w.majority.set()
+        await asyncio.sleep(0.1)
+        assert (w.roles.services_term, w.roles.state) == (3, RoleState.MASTER)
+
+    run(story)
+
+
+def test_no_timer_of_a_service_fires_after_leadership_is_lost() -> None:
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.leader(3)
+        await settle()
+        w.follower(4)
+        ticks = (w.first.ticks, w.second.ticks)
+        assert w.roles.services_term == 0
+        await settle()
+        assert (w.first.ticks, w.second.ticks) == ticks
 
     run(story)

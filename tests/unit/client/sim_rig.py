@@ -84,7 +84,7 @@ class Rig:
         async def main() -> None:
             for node_id in self.cluster.hosts:
                 self.cluster.start(node_id)
-            await until(lambda: self.cluster.master() is not None)
+            await until(lambda: self.cluster.services_term() > 0)
             await self.cluster.loop.spawn(self.process, _wrapped(scenario, self), "scenario")
 
         try:
