@@ -178,10 +178,6 @@ class SimCluster:
         masters = [(host.node.roles.master_term, host.node_id) for host in self.running() if host.node and host.node.roles.master_term]
         return max(masters)[1] if masters else None
 
-    def services_term(self) -> int:
-        """The term whose master-only services run; 0 when none do."""
-        return max((host.node.roles.services_term for host in self.running() if host.node), default=0)
-
     def problems(self) -> list[str]:
         """What nodes stopped with, and what nobody caught."""
         found = list(self.invariants.violations)

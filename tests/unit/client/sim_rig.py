@@ -10,6 +10,7 @@ from typing import Any
 from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
 from dledger_client.aio.transaction import CheckListener
 from dledger_client.router import Router
+from store.message_log import MADE_BY_SERVICES
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 
@@ -71,6 +72,12 @@ class Rig:
     def followers(self) -> list[str]:
         return [node_id for node_id in self.cluster.hosts if node_id != self.cluster.master()]
 
+    def _is_up(self) -> bool:
+        """Whether there is a master whose services have made their topics."""
+        master = self.cluster.master()
+        node = self.cluster.hosts[master].node if master is not None else None
+        return node is not None and all(node.store.topics.get(name) is not None for name in MADE_BY_SERVICES)
+
     def isolate(self, node_id: str) -> None:
         ip = self.cluster.hosts[node_id].ip
         for other in (*(host.ip for host in self.cluster.hosts.values()), CLIENT_IP):
@@ -84,7 +91,7 @@ class Rig:
         async def main() -> None:
             for node_id in self.cluster.hosts:
                 self.cluster.start(node_id)
-            await until(lambda: self.cluster.services_term() > 0)
+            await until(self._is_up)
             await self.cluster.loop.spawn(self.process, _wrapped(scenario, self), "scenario")
 
         try:
