@@ -61,6 +61,7 @@ from dledger_wire.errors import (
     OutcomeUnknownError,
     ReadOnlyError,
     StorageDamagedError,
+    StorageFullError,
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc import CallContext, Server
@@ -457,20 +458,26 @@ class RaftNode:
         return plan.misfit(self.log, self.commit_index)
 
     async def _decide_copy(self, plan: CopyPlan) -> None:
-        """Pause, look once more, and decide for the copy."""
+        """Pause, look once more, and decide for the copy.
+
+        The node goes on with its old log only when the decision certainly is not on the disk; else it ends here, still paused.
+        """
         try:
             async with asyncio.timeout(COPY_PAUSE_S):
                 await self._driver.pause()
             misfit = self._misfit(plan)
             if misfit is not None:
                 raise NotReadyError(misfit)
-            record = content(plan.last.index, plan.configuration_index, plan.configuration)
-            await install.decide(self._env.disk, install.installation_of(plan, record))
+            await install.check_whole(self._env.disk, plan)
         except BaseException as error:
             self._driver.resume(self.log)
             if isinstance(error, TimeoutError):
                 raise NotReadyError(f"what was written is not on the disk after {COPY_PAUSE_S:g} s") from None
             raise
+        record = content(plan.last.index, plan.configuration_index, plan.configuration)
+        if not await install.decide(self._env.disk, install.installation_of(plan, record)):
+            self._driver.resume(self.log)
+            raise StorageFullError("the disk is full, the copy waits")
 
     async def _replace_log(self, plan: CopyPlan) -> None:
         """Put the copy in place and go on with it.  The node is paused and decided; a crash in here is finished by the next start."""

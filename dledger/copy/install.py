@@ -7,13 +7,14 @@ step can be repeated: a file is moved if it has not been moved yet.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from dataclasses import asdict, dataclass
 
 from dledger.copy.plan import CopyPlan
 from dledger.copy.receiver import COPY_FOLDER, copied_log_path, copied_state_path, copied_units_path
-from dledger.env import Disk
+from dledger.env import Disk, SyncFailedError
 from dledger.log.recovery import remove_segment
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, list_starts, log_path, units_path
 from dledger.log.start import LogStart, save_log_start
@@ -40,14 +41,30 @@ def installation_of(plan: CopyPlan, configuration: str) -> Installation:
     return Installation(plan.start, [segment.start_pos for segment in plan.segments], files, configuration)
 
 
-async def decide(disk: Disk, installation: Installation) -> None:
-    """From here on the copy counts; everything of it must be synced already.  CorruptEntryError when some of it is not there."""
-    for start_pos in installation.segments:
-        for path in (copied_log_path(start_pos), copied_units_path(start_pos)):
-            if not await disk.exists(path):
-                raise CorruptEntryError(f"{disk.local_path(path)} of the copy is gone")
+async def check_whole(disk: Disk, plan: CopyPlan) -> None:
+    """CorruptEntryError when something of a copy is not there."""
+    paths = [path for segment in plan.segments for path in (copied_log_path(segment.start_pos), copied_units_path(segment.start_pos))]
+    paths += [copied_state_path(number) for number, file in enumerate(plan.files) if file.size_bytes >= 0]
+    for path in paths:
+        if not await disk.exists(path):
+            raise CorruptEntryError(f"{disk.local_path(path)} of the copy is gone")
+
+
+async def decide(disk: Disk, installation: Installation) -> bool:
+    """From here on the copy counts; everything of it must be synced already.
+
+    False when the disk is full and nothing was decided.  After any other error nobody knows: the old log may not be used any more.
+    """
     text = json.dumps(asdict(installation), sort_keys=True)
-    await disk.write_atomic(INSTALL_PATH, json.dumps({"install": text, "crc32c": crc32c(text.encode())}).encode())
+    try:
+        await disk.write_atomic(INSTALL_PATH, json.dumps({"install": text, "crc32c": crc32c(text.encode())}).encode())
+    except OSError as error:
+        if isinstance(error, SyncFailedError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if await disk.exists(INSTALL_PATH):
+            await disk.remove(INSTALL_PATH)
+        return False
+    return True
 
 
 async def finish(disk: Disk, configuration_path: str) -> bool:

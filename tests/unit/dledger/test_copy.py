@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -331,6 +332,42 @@ def test_S11_a_copy_that_is_not_wanted_any_more_is_given_up_and_cleared() -> Non
         object.__setattr__(node._catch_up._hooks, "decide", decide)
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         await write(leader, 80, 81)
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("code", "written"), [(errno.ENOSPC, False), (errno.ENOSPC, True), (errno.EIO, True)])
+def test_a_node_goes_on_with_its_old_log_only_when_nothing_was_decided(code: int, written: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        disk = cluster.disks[victim]
+        write_atomic, failures = disk.write_atomic, [1]
+
+        async def failing(path: str, data: bytes) -> None:
+            if not path.endswith("install.json") or not failures:
+                await write_atomic(path, data)
+                return
+            failures.pop()
+            if written:
+                await write_atomic(path, data)
+            raise OSError(code, "the disk says no")
+
+        disk.write_atomic = failing  # type: ignore[method-assign]
+        node = await cluster.start_one(victim)
+        if code == errno.EIO:
+            await cluster.until(node.failed.done)
+            last = node.log.last
+            await write(leader, 80, 82)
+            assert node.log.last == last
+            await cluster.kill(victim)
+            await cluster.start_one(victim)
+        else:
+            await write(leader, 80, 82)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(82)))
+        assert not failures
+        await assert_same_files(cluster, victim, leader)
         await cluster.stop()
 
     run(scenario())
