@@ -264,11 +264,33 @@ class Router:
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
                 found = _queues_of(name, await self._first_answer([name]))
+                if len(self.groups) > 1:
+                    found = await self._topic_of_every_group(name)
                 if not found:
                     found = await self._topic_at_leaders(name)
                 self._topics[name] = found
                 return found
         raise NotReadyError(f"topic {name}: no attempt was made before the deadline")
+
+    async def _topic_of_every_group(self, name: str) -> list[TopicQueues]:
+        """A node tells of its own group's queues only: every group is asked, its leader's word counts most, and of a group that is silent
+        what was known before."""
+        by_group = {queues.group: [queues] for queues in self._topics.get(name, ())}
+        told_by_leader: dict[str, None] = {}
+
+        def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
+            told_by_leader.update({info.name: None for info in response.groups if info.leader_address == address})
+            return len(told_by_leader) == len(self.groups)
+
+        answers = await self.survey([name], enough)
+        for leaders in (False, True):
+            for address, response in answers:
+                # A node knows the term of its own group only.
+                own = next((info for info in response.groups if info.term), None)
+                queues = _queues_of(name, response)
+                if own is not None and (own.leader_address == address) is leaders and (queues or leaders):
+                    by_group[own.name] = queues
+        return [each for group in sorted(by_group) for each in by_group[group]]
 
     async def _topic_at_leaders(self, name: str) -> list[TopicQueues]:
         """A replica may lag behind a topic just made: the leaders' word counts."""

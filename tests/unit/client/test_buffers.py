@@ -1,0 +1,296 @@
+"""What a push consumer holds of a queue: positions that skip nothing, flow limits, order; and the threads that call listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_client.buffers import ConcurrentBuffer, OrderlyBuffer, Workshop
+from dledger_client.listener import Action, ConsumeContext, call
+from dledger_client.local_offsets import OffsetFile
+from dledger_client.push_options import PushOptions
+from dledger_client.received import ReceivedMessage
+from dledger_client.runners import Calls, Job, ThreadRunner
+from dledger_wire.allocation import MessageQueue
+from dledger_wire.errors import BusyError, StorageDamagedError
+
+QUEUE = MessageQueue("t", "g0", 3)
+
+
+class Fake(ReceivedMessage):
+    """A message that is only an offset."""
+
+    def __init__(self, offset: int) -> None:
+        self.queue_offset = offset
+        self.body = b"%d" % offset
+
+
+class ByHand:
+    """A runner whose jobs begin and end when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.at_work: list[tuple[Job, Calls]] = []
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def begin(self, number: int = 0) -> list[int]:
+        """The offsets that a listener is given first."""
+        job = self.jobs.pop(number)
+        calls = job.calls()
+        batch = next(calls, None)
+        if batch is None:
+            job.ended()
+            return []
+        self.at_work.append((job, calls))
+        return [message.queue_offset for message in batch[0]]
+
+    def answer(self, number: int, consumed: int) -> list[int]:
+        """The listener consumed so many; the offsets it is given next."""
+        job, calls = self.at_work[number]
+        try:
+            return [message.queue_offset for message in calls.send(consumed)[0]]
+        except StopIteration:
+            del self.at_work[number]
+            job.ended()
+            return []
+
+    async def stop(self) -> None:
+        return None
+
+
+class Bench:
+    """A workshop by hand."""
+
+    def __init__(self, **options: Any) -> None:
+        self.runner = ByHand()
+        self.lease = True
+        self.sent_back: list[int] = []
+        self.takes_back = True
+        self.tasks: list[asyncio.Task[None]] = []
+        self.workshop = Workshop(PushOptions(**options), self.runner, self._send_back, self._spawn, lambda _queue: self.lease)
+
+    async def _send_back(self, _queue: MessageQueue, messages: list[ReceivedMessage], _level: int) -> bool:
+        if self.takes_back:
+            self.sent_back += [message.queue_offset for message in messages]
+        return self.takes_back
+
+    def _spawn(self, work: Coroutine[Any, Any, None], _name: str) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def rest(self) -> None:
+        """Let everything that was spawned run until it sleeps or ends."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def fakes(first: int, upto: int) -> list[ReceivedMessage]:
+    return [Fake(offset) for offset in range(first, upto)]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 30))
+def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed: int, step: int, count: int) -> None:
+    async def scenario() -> None:
+        draw = random.Random(seed)
+        bench = Bench(consume_message_batch_max_size=step)
+        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 100)
+        consumed: set[int] = set()
+        fetched = 100
+        working: list[list[int]] = []
+        while len(consumed) < count or working:
+            what = draw.random()
+            if what < 0.3 and fetched < 100 + count:
+                upto = min(100 + count, fetched + draw.randint(1, 5))
+                buffer.add(fakes(fetched, upto), 10 * (upto - fetched), upto)
+                fetched = upto
+            elif what < 0.6 and bench.runner.jobs:
+                working.append(bench.runner.begin(draw.randrange(len(bench.runner.jobs))))
+            elif working:
+                number = draw.randrange(len(working))
+                offsets = working.pop(number)
+                bench.runner.answer(number, len(offsets))
+                consumed.update(offsets)
+            lowest = min(set(range(100, fetched)) - consumed, default=fetched)
+            assert buffer.position <= lowest
+            assert step > 1 or buffer.position == lowest
+        assert buffer.position == 100 + count
+        assert (buffer.count, buffer.size_bytes, buffer.is_idle) == (0, 0, True)
+
+    asyncio.run(scenario())
+
+
+def test_filtered_messages_are_passed_over_and_limits_hold() -> None:
+    async def scenario() -> None:
+        bench = Bench(pull_threshold_for_queue=4, pull_threshold_size_for_queue=100, consume_concurrently_max_span=50)
+        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer.add([], 0, 7)
+        assert buffer.position == 7
+        buffer.add(fakes(8, 10), 20, 30)
+        assert buffer.has_room()
+        bench.runner.begin(1)
+        bench.runner.answer(0, 1)
+        assert (buffer.position, buffer.count) == (7, 1)
+        buffer.add([], 0, 60)
+        assert not buffer.has_room()  # the span
+        bench.runner.begin()
+        bench.runner.answer(0, 1)
+        assert buffer.position == 60
+        buffer.add(fakes(60, 61), 101, 61)
+        assert not buffer.has_room()  # the bytes
+        bench.runner.begin()
+        bench.runner.answer(0, 1)
+        buffer.add(fakes(61, 65), 4, 65)
+        assert not buffer.has_room()  # the messages
+
+    asyncio.run(scenario())
+
+
+def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
+    async def scenario() -> None:
+        bench = Bench(consume_message_batch_max_size=4)
+        bench.takes_back = False
+        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer.add(fakes(0, 4), 40, 4)
+        bench.runner.begin()
+        bench.runner.answer(0, 2)
+        await bench.rest()
+        assert (buffer.position, buffer.is_idle, bench.runner.jobs) == (0, False, [])
+        bench.tasks[0].cancel()
+        bench.takes_back = True
+        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer.add(fakes(0, 4), 40, 4)
+        bench.runner.begin()
+        bench.runner.answer(0, 3)
+        await bench.rest()
+        assert (buffer.position, bench.sent_back) == (4, [3])
+
+    asyncio.run(scenario())
+
+
+def test_a_dropped_queue_starts_nothing_and_waits_only_for_what_runs() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer.add(fakes(0, 3), 30, 3)
+        bench.runner.begin(1)
+        buffer.drop()
+        assert not buffer.is_idle
+        assert bench.runner.begin() == []
+        bench.runner.answer(0, 1)
+        assert buffer.is_idle
+        assert buffer.position == 0
+        buffer.add(fakes(3, 5), 20, 5)
+        assert len(bench.runner.jobs) == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_orderly_queue_runs_one_job_stops_without_lease_and_goes_on() -> None:
+    async def scenario() -> None:
+        bench = Bench(orderly=True, consume_message_batch_max_size=2)
+        buffer = OrderlyBuffer(QUEUE, bench.workshop, 0, epoch=9)
+        buffer.add(fakes(0, 5), 50, 6)
+        buffer.add(fakes(6, 8), 20, 8)
+        assert len(bench.runner.jobs) == 1
+        assert bench.runner.begin() == [0, 1]
+        assert bench.runner.answer(0, 2) == [2, 3]
+        bench.lease = False
+        assert bench.runner.answer(0, 2) == []
+        assert (buffer.position, bench.runner.jobs) == (4, [])
+        buffer.kick()
+        assert bench.runner.jobs == []
+        bench.lease = True
+        buffer.kick()
+        assert bench.runner.begin() == [4, 6]
+        assert bench.runner.answer(0, 2) == [7]
+        assert bench.runner.answer(0, 1) == []
+        assert (buffer.position, buffer.count, buffer.size_bytes) == (8, 0, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("no"), SystemExit(1), Action.RECONSUME_LATER, None, True])
+def test_only_a_commit_is_a_commit(answer: object) -> None:
+    def listener(_messages: list[ReceivedMessage], _context: ConsumeContext) -> object:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
+
+
+def test_a_commit_may_be_of_the_first_messages_only() -> None:
+    def listener(_messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+        context.ack_index = 1
+        return Action.COMMIT
+
+    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 2
+
+
+def test_threads_run_every_job_and_tell_the_loop() -> None:
+    async def scenario() -> None:
+        threads: set[int] = set()
+        both = threading.Barrier(2, timeout=10)
+        ended: list[int] = []
+        done = asyncio.Event()
+
+        def listener(messages: list[ReceivedMessage], _context: ConsumeContext) -> Action:
+            if messages[0].queue_offset < 2:
+                both.wait()  # two at once, or never
+            threads.add(threading.get_ident())
+            return Action.COMMIT
+
+        class One:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def calls(self) -> Calls:
+                for _ in range(3):
+                    assert (yield fakes(self.number, self.number + 1), ConsumeContext("t", "g0", 0)) == 1
+
+            def ended(self) -> None:
+                assert threading.get_ident() == own
+                ended.append(self.number)
+                if len(ended) == 100:
+                    done.set()
+
+        own = threading.get_ident()
+        runner = ThreadRunner(listener, 2)
+        for number in range(100):
+            runner.submit(One(number))
+        async with asyncio.timeout(20):
+            await done.wait()
+        await runner.stop()
+        assert sorted(ended) == list(range(100))
+        assert len(threads) == 2
+        assert own not in threads
+
+    asyncio.run(scenario())
+
+
+def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
+    first = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+    second = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+    assert (first.client_id, second.client_id) == ("10.0.0.1@0", "10.0.0.1@1")
+    first.save({QUEUE: 5})
+    first.save({MessageQueue("t", "g0", 0): 7})
+    with pytest.raises(BusyError):
+        OffsetFile(str(tmp_path), "10.0.0.1", "g", "10.0.0.1@0")
+    first.close()
+    again = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+    assert again.client_id == first.client_id
+    assert again.offsets == {QUEUE: 5, MessageQueue("t", "g0", 0): 7}
+    again.close()
+    (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").write_text("{")
+    with pytest.raises(StorageDamagedError, match="remove it to begin anew"):
+        OffsetFile(str(tmp_path), "10.0.0.1", "g")
+    second.close()

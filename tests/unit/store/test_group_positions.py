@@ -1,0 +1,124 @@
+"""Positions and locks of consumer groups as replicated state: rules, refusals, snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dledger_wire.errors import InvalidArgumentError, OffsetsResetError, StaleLockError, TopicNotFoundError
+from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets
+from store.group_state import CommandContext, GroupState
+from store.queue_locks import LOCK, UNLOCK, QueueLocks
+
+
+class Positions:
+    """Both sections, with one topic ``t`` of four queues made at 7."""
+
+    def __init__(self) -> None:
+        self.topics = {"t": 7}
+        self.locks = QueueLocks(lambda topic, queue_id: topic in self.topics and queue_id < 4)
+        self.offsets = ConsumerOffsets(self.topics.get, self.locks.epoch)
+        self.state = GroupState([self.offsets, self.locks], {})
+        self.pos = 100
+
+    def run(self, kind: str, **arguments: Any) -> dict[str, Any]:
+        self.pos += 1
+        outcome = self.state.apply(kind, {"group": "g", **arguments}, CommandContext(self.pos, 1, self.pos, 0))
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result or {}
+
+    def commit(self, *rows: list[Any], **more: Any) -> list[str]:
+        """The codes of what was refused."""
+        return [code for _, _, code, _ in self.run(COMMIT, offsets=list(rows), **more)["refused"]]
+
+    def lock(self, owner: str, *queues: int) -> dict[int, int]:
+        rows = [["t", queue_id, 0] for queue_id in queues]
+        return {queue_id: epoch for _, queue_id, epoch in self.run(LOCK, owner=owner, client=owner, queues=rows)["granted"]}
+
+
+def test_commits_go_forward_only_and_resets_anywhere() -> None:
+    found = Positions()
+    assert found.commit(["t", 0, 10]) == found.commit(["t", 0, 5]) == []
+    assert found.offsets.position("g", "t", 0) == 10
+    found.run(RESET, offsets=[["t", 0, 3]])
+    assert found.offsets.position("g", "t", 0) == 3
+    with pytest.raises(TopicNotFoundError):
+        found.commit(["nowhere", 0, 1])
+
+
+def test_a_commit_of_an_older_generation_is_refused_and_the_others_of_the_command_are_not() -> None:
+    found = Positions()
+    assert found.commit(["t", 0, 10, 7, 0], ["t", 1, 10, 7, 0]) == []
+    found.run(RESET, offsets=[["t", 0, 3]])
+    generation = found.offsets.generation("g", "t", 0)
+    assert generation == found.offsets.reset_version("g") == found.pos
+    assert found.commit(["t", 0, 11, 7, 0], ["t", 1, 11, 7, 0]) == [OffsetsResetError.code]
+    assert found.offsets.of("g") == {"t": {0: 3, 1: 11}}
+    assert found.commit(["t", 0, 11, generation, 0]) == []
+    assert found.offsets.generation("g", "t", 1) == 7
+
+
+def test_a_commit_into_a_topic_made_anew_is_refused() -> None:
+    found = Positions()
+    found.commit(["t", 0, 10, 7, 0])
+    found.offsets.forget_topic("t")
+    found.topics["t"] = 90
+    assert found.commit(["t", 0, 11, 7, 0]) == [OffsetsResetError.code]
+    assert found.commit(["t", 0, 1, 90, 0]) == []
+
+
+def test_an_initial_commit_changes_no_position() -> None:
+    found = Positions()
+    assert found.commit(["t", 0, 10], initial=True) == []
+    assert found.commit(["t", 0, 20], initial=True) == []
+    assert found.offsets.position("g", "t", 0) == 10
+
+
+def test_locks_go_to_one_session_each_with_a_growing_epoch() -> None:
+    found = Positions()
+    first = found.lock("s1", 0, 1)
+    assert set(first) == {0, 1}
+    assert found.lock("s1", 0) == {0: first[0]}
+    assert found.lock("s2", 0, 2, 9) == {2: found.pos}
+    found.run(UNLOCK, owner="s2", queues=[["t", 0, first[0]]])
+    found.run(UNLOCK, owner="s1", queues=[["t", 0, first[0] - 1]])
+    assert found.lock("s2", 0) == {}
+    found.run(UNLOCK, owner="s1", queues=[["t", 0, first[0]]])
+    assert found.lock("s2", 0)[0] > first[0]
+    found.run(UNLOCK, owner="s2", queues=[])
+    assert found.locks.owners() == [("g", "s1", "s1")]
+    for bad in ({"owner": ""}, {"owner": "s", "queues": "all"}):
+        with pytest.raises(InvalidArgumentError):
+            found.run(LOCK, **bad)
+
+
+def test_a_locked_queue_takes_commits_of_its_owner_only() -> None:
+    found = Positions()
+    (epoch,) = found.lock("s1", 0).values()
+    assert found.commit(["t", 0, 5]) == found.commit(["t", 0, 5, 7, epoch - 1]) == [StaleLockError.code]
+    assert found.commit(["t", 0, 5, 7, epoch]) == []
+    found.run(UNLOCK, owner="s1", queues=[])
+    assert found.commit(["t", 0, 6, 7, epoch]) == [StaleLockError.code]
+    assert found.commit(["t", 0, 6]) == []
+
+
+def test_snapshots_hold_everything_and_a_deleted_topic_leaves_nothing() -> None:
+    found, copy = Positions(), Positions()
+    found.lock("s1", 0, 1)
+    found.commit(["t", 2, 5])
+    found.run(RESET, offsets=[["t", 3, 6]])
+    for section, other in zip(found.state.sections, copy.state.sections, strict=True):
+        other.load(section.dump())
+        assert other.dump() == section.dump()
+    assert copy.locks.epoch("g", "t", 1) == found.locks.epoch("g", "t", 1) > 0
+    for section in (copy.offsets, copy.locks):
+        section.forget_topic("t")
+    assert (copy.offsets.groups(), copy.locks.owners(), copy.offsets.reset_version("g")) == ([], [], 0)
+
+
+def test_a_snapshot_of_before_generations_is_read() -> None:
+    found = Positions()
+    found.offsets.load({"offsetTable": {"t@g": {"0": 5}}})
+    assert (found.offsets.position("g", "t", 0), found.offsets.generation("g", "t", 0)) == (5, 7)
