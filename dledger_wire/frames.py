@@ -220,27 +220,25 @@ def stamp_frames(
 ) -> None:
     """Write queue offset, physical offset, store time and store host into the frames of ``data`` (writable, in place).
 
-    ``physical_base`` is the log position of ``data[0]``.  The frames' store host field is IPv4: a node with an IPv6 address leaves its port
-    and no address there.
+    ``physical_base`` is the log position of ``data[0]``.  ``store_host`` is as wide as the frames' field for it (``wide_hosts.py``).
     """
     count = len(positions)
     if not count:
         return
     store_at = BORN_HOST_AT + (IPV6_HOST_SIZE if born_v6 else IPV4_HOST_SIZE)
-    # Queue offset and physical offset are neighbours, as are store time and store host: two moves of 16 bytes a frame.
+    # Queue offset and physical offset are neighbours, as are store time and store host: two moves a frame.
     places = np.empty((count, 2), ">i8")
     places[:, 0] = np.arange(first_queue_offset, first_queue_offset + count)
     places[:, 1] = positions + physical_base
-    host = store_host if len(store_host) == IPV4_HOST_SIZE else bytes(4) + store_host[-4:]
-    stored = np.frombuffer(struct.pack(">q", store_timestamp) + host, "V16")
+    width = 8 + len(store_host)
+    stored = np.frombuffer(struct.pack(">q", store_timestamp) + store_host, f"V{width}")
     if stride:
-        rows = _rows(data, int(positions[0]), count, store_at + 16, stride)
+        rows = _rows(data, int(positions[0]), count, store_at + width, stride)
         rows[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 16] = places.view(np.uint8)
-        rows[:, store_at : store_at + 16] = stored.view(np.uint8)
+        rows[:, store_at : store_at + width] = stored.view(np.uint8)
         return
-    items = _everywhere(data, _void(16), 16)
-    items[positions + QUEUE_OFFSET_AT] = places.view(_void(16)).ravel()
-    items[positions + store_at] = stored
+    _everywhere(data, _void(16), 16)[positions + QUEUE_OFFSET_AT] = places.view(_void(16)).ravel()
+    _everywhere(data, _void(width), width)[positions + store_at] = stored
 
 
 def host_kinds(data: Bytes1D, positions: Int64s) -> tuple[bool, bool]:
@@ -251,16 +249,17 @@ def host_kinds(data: Bytes1D, positions: Int64s) -> tuple[bool, bool]:
     return bool(low & SysFlag.BORN_HOST_V6), bool(low & SysFlag.STORE_HOST_V6)
 
 
-def frame_heads(data: Bytes1D, positions: Int64s, *, stride: int = 0) -> Records:
-    """The fixed fields of every frame as records.  CorruptFrameError when hosts are of mixed kinds (``frame_columns`` takes those too)."""
+def frame_heads(data: Bytes1D, positions: Int64s, *, stride: int = 0) -> tuple[Records, Int64s]:
+    """(the fixed fields of every frame as records, where their bodies start); host fields are 20 bytes wide when the frames mix IPv4 and
+    IPv6.  CorruptFrameError when there are not as many bytes."""
+    _demand((positions >= 0) & (positions <= len(data) - MIN_FRAME_SIZE), "not enough bytes for a frame")
+    kinds = gather(data, positions + SYS_FLAG_AT + 3, 1, stride)[:, 0] & np.uint8(HOST_FLAGS)
+    if len(kinds) and not bool((kinds == kinds[0]).all()):
+        return _mixed_heads(data, positions, kinds)
     dtype = head_dtype(*host_kinds(data, positions))
-    if len(positions) and int(positions.max()) + dtype.itemsize > len(data):
-        raise CorruptFrameError(f"frame at {int(positions.max())}: {len(data)} bytes are fewer than a frame's fixed part")
-    matrix = np.ascontiguousarray(gather(data, positions, dtype.itemsize, stride))
-    heads: Records = matrix.view(dtype).ravel()
-    if len(heads) and bool(((heads["sys_flag"] ^ heads["sys_flag"][0]) & HOST_FLAGS).any()):
-        raise CorruptFrameError("frames with IPv4 and IPv6 hosts are mixed")
-    return heads
+    _demand(positions <= len(data) - dtype.itemsize, "not enough bytes for a frame")
+    heads: Records = np.ascontiguousarray(gather(data, positions, dtype.itemsize, stride)).view(dtype).ravel()
+    return heads, positions + dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,16 +287,7 @@ def frame_columns(data: Bytes1D, positions: Int64s) -> FrameColumns:
     whole and its lengths add up; body CRCs are not looked at."""
     end = len(data)
     positions = positions.astype(np.int64, copy=False)
-    _demand((positions >= 0) & (positions <= end - MIN_FRAME_SIZE), "not enough bytes for a frame")
-    stride = _step(positions)
-    kinds = gather(data, positions + SYS_FLAG_AT + 3, 1, stride)[:, 0] & np.uint8(HOST_FLAGS)
-    if not len(kinds) or bool((kinds == kinds[0]).all()):
-        dtype = head_dtype(*host_kinds(data, positions))
-        _demand(positions <= end - dtype.itemsize, "not enough bytes for a frame")
-        heads: Records = np.ascontiguousarray(gather(data, positions, dtype.itemsize, stride)).view(dtype).ravel()
-        body_at = positions + dtype.itemsize
-    else:
-        heads, body_at = _mixed_heads(data, positions, kinds)
+    heads, body_at = frame_heads(data, positions, stride=_step(positions))
     ends = positions + heads["total_size"]
     body_length = heads["body_length"].astype(np.int64)
     wide = heads["magic"] == MAGIC_V2

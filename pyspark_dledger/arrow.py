@@ -42,12 +42,16 @@ class ChunkDecoder:
         self._buffer = pa.py_buffer(chunk.frames)
 
     @cached_property
-    def heads(self) -> Records:
+    def _heads(self) -> tuple[Records, npt.NDArray[np.int64]]:
         return frame_heads(self._data, self._positions, stride=self._stride)
 
-    @cached_property
+    @property
+    def heads(self) -> Records:
+        return self._heads[0]
+
+    @property
     def _body_starts(self) -> npt.NDArray[np.int64]:
-        return self._positions + self.heads.dtype.itemsize
+        return self._heads[1]
 
     @cached_property
     def _body_ends(self) -> npt.NDArray[np.int64]:
@@ -97,8 +101,8 @@ class ChunkDecoder:
                 borders = np.arange(0, (self._count + 1) * UNIQUE_ID_SIZE, UNIQUE_ID_SIZE, dtype=np.int32)
                 return pa.Array.from_buffers(pa.string(), self._count, [None, pa.py_buffer(borders), pa.py_buffer(ids)])
         by_place = [
-            offset_message_id(bytes(host), int(place))
-            for host, place in zip(self.heads["store_host"], self.heads["physical_offset"], strict=True)
+            offset_message_id(bytes(host)[: 20 if flag & SysFlag.STORE_HOST_V6 else 8], int(place))
+            for host, place, flag in zip(*(self.heads[name] for name in ("store_host", "physical_offset", "sys_flag")), strict=True)
         ]
         return pc.coalesce(self.property_column("UNIQ_KEY"), pa.array(by_place, pa.string()))
 

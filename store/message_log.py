@@ -37,8 +37,10 @@ from dledger_wire.errors import (
     NotReadyError,
     TopicNotFoundError,
 )
+from dledger_wire.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from dledger_wire.timer import MAX_TIMER_DELAY_MS
+from dledger_wire.wide_hosts import with_wide_store_hosts
 from store.group_state import CommandOutcome, CommandResult
 from store.producers import INIT_PRODUCER, who_registers
 from store.sequences import QueueKey, SequenceTable, TailSequences
@@ -213,6 +215,8 @@ class MessageLog:
             self._check_timers(batch)
         if batch.topic == HALF_TOPIC:
             self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))
+        if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
+            batch = with_wide_store_hosts(batch)
         part = _Part(batch, topic, outcome, void=False)
         if batch.sequence is None:
             return part

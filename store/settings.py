@@ -53,9 +53,7 @@ class StoreSettings:
             raise ValueError(f"mappedFileSizeConsumeQueue {self.mappedFileSizeConsumeQueue}: expected a multiple of {QUEUE_UNIT_SIZE}")
         if self.maxHashSlotNum < 1 or self.maxIndexNum < 2:
             raise ValueError("maxHashSlotNum or maxIndexNum is too small")
-        packed = pack_host(self.store_host)
-        # Clients leave 8 bytes for the store host; a node with an IPv6 address shows its port only.
-        object.__setattr__(self, "store_host_bytes", packed if len(packed) == 8 else bytes(4) + packed[-4:])
+        object.__setattr__(self, "store_host_bytes", pack_host(self.store_host))
 
     @property
     def delete_hours(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ def chunk_of(frames: list[bytes]) -> Chunk:
     return Chunk("orders", "g0", 3, "n1", np.arange(10, 10 + len(frames)), sizes, b"".join(frames))
 
 
-def frame(body: bytes, properties: dict[str, str], **fields: int) -> bytes:
+def frame(body: bytes, properties: dict[str, str], **fields: int | str) -> bytes:
     base = Frame(queue_id=3, queue_offset=10, physical_offset=77, body=body, topic="orders", properties=properties)
     base.born_timestamp, base.store_timestamp, base.store_host = 1_700_000_000_123, 1_700_000_000_456, "127.0.0.1:10911"
     for name, value in fields.items():
@@ -38,6 +38,8 @@ def test_every_column_of_mixed_frames_equals_the_plain_decoder() -> None:
         frame(b"one\r\n", {"UNIQ_KEY": "A" * 32, "TAGS": "paid", "KEYS": "k1 k2"}),
         frame(b"", {}),
         frame("größer".encode(), {"TAGS": "created", "x": "y\u20ac", "XTAGS": "no"}),
+        frame(b"from far away", {"TAGS": "x"}, born_host="[2001:db8::1]:9"),
+        frame(b"", {}, born_host="[2001:db8::1]:9", store_host="[2001:db8::a]:10911"),
     ]
     rows = record_batch(chunk_of(frames), tuple(COLUMNS)).to_pylist()
     for number, (row, raw) in enumerate(zip(rows, frames, strict=True)):
@@ -51,7 +53,8 @@ def test_every_column_of_mixed_frames_equals_the_plain_decoder() -> None:
         assert row["store_timestamp"] == datetime.fromtimestamp(plain.store_timestamp / 1000, UTC)
         assert (row["topic"], row["queue_id"], row["group"], row["replica"]) == ("orders", 3, "g0", "n1")
     assert rows[0]["msg_id"] == "A" * 32
-    assert rows[1]["msg_id"] == "7F00000100002A9F000000000000004D"
+    assert rows[1]["msg_id"] == rows[3]["msg_id"] == "7F00000100002A9F000000000000004D"
+    assert rows[4]["msg_id"] == "20010DB800000000000000000000000A00002A9F000000000000004D"
 
 
 @pytest.mark.parametrize("sizes", [[100] * 50, [0, 1, 7, 300, 5]])
