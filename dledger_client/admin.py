@@ -9,6 +9,7 @@ from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.aio.admin import NodeStatus
 from dledger_client.dead_letters import DeadLetters
 from dledger_client.loop_thread import LoopThread
+from dledger_client.open_transactions import GroupTransactions
 from dledger_client.router import TopicQueues
 
 
@@ -56,6 +57,10 @@ class Admin:
     def redrive(self, letters: DeadLetters, **how: Any) -> int:
         """Send dead letters to their original topic, or to their group alone."""
         return self._thread.run(self._inner.redrive(letters, **how))
+
+    def transactions(self, producer_group: str = "", *, most: int = 100) -> list[GroupTransactions]:
+        """What is open, replica group by replica group."""
+        return self._thread.run(self._inner.transactions(producer_group, most=most))
 
     def update_group(self, consumer_group: str, **settings: int | bool) -> None:
         """Change settings of a consumer group: ``retry_max_times``, ``consume_enable`` and so on."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.delays import LEVELS, DelayOffsets
 from store.queue_reader import QueueReader
 from store.queue_table import QueueTable
 from store.timers import Timers
+from store.transactions import Transactions
 
 
 class Parked:
     """The parked messages of one replica's store."""
 
-    def __init__(self, queues: QueueTable, delays: DelayOffsets, timers: Timers) -> None:
+    def __init__(self, queues: QueueTable, delays: DelayOffsets, timers: Timers, transactions: Transactions) -> None:
         self._queues = queues
         self._delays = delays
         self._timers = timers
+        self._transactions = transactions
 
     async def first_pos(self, reader: QueueReader) -> int | None:
         """Log position of the oldest message still to be delivered; None without one."""
@@ -33,6 +35,7 @@ class Parked:
         for level in range(1, LEVELS + 1):
             yield SCHEDULE_TOPIC, level - 1, self._delays.of(level)
         yield TIMER_TOPIC, 0, self._timers.progress.low
+        yield HALF_TOPIC, 0, self._transactions.first_open(0)
 
     async def _pos(self, reader: QueueReader, topic: str, queue_id: int, offset: int) -> int | None:
         queue = self._queues.get((topic, queue_id))

@@ -148,7 +148,7 @@ class MessageStore:
         for follower in followers:
             await follower.follow(log.first_pos)
         if self._head is not None:
-            parked = Parked(self.queues, self.delays, self.timers)
+            parked = Parked(self.queues, self.delays, self.timers, self.transactions)
             hooks = ExpiryHooks(persistence.save_behind, persistence.save_anew, lambda: parked.first_pos(reader), followers)
             self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, self._utc_offset_ms)
             self._tasks.spawn(self._expiry.run(), "expiry")

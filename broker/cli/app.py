@@ -12,7 +12,24 @@ from typing import Annotated
 
 import typer
 
-from broker.cli import bench, consume, dlq, dump, expire, group, leader, member, node, produce, spark, status, topic, updown, verify
+from broker.cli import (
+    bench,
+    consume,
+    dlq,
+    dump,
+    expire,
+    group,
+    leader,
+    member,
+    node,
+    produce,
+    spark,
+    status,
+    topic,
+    transaction,
+    updown,
+    verify,
+)
 from broker.cli.output import end_quietly_at_closed_pipe, error_line
 
 app = typer.Typer(
@@ -43,7 +60,7 @@ def _root(
         os.environ["DLEDGER_VERBOSE"] = "1"
 
 
-for module in (updown, node, status, topic, produce, consume, group, dlq, leader, member, expire, verify, dump, bench, spark):
+for module in (updown, node, status, topic, produce, consume, group, dlq, transaction, leader, member, expire, verify, dump, bench, spark):
     module.register(app)
 
 

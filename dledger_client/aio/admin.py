@@ -11,6 +11,7 @@ from typing import Self
 from dledger_client.answers import parse
 from dledger_client.dead_letters import DeadLetters, list_dead_letters, redrive
 from dledger_client.local import surroundings
+from dledger_client.open_transactions import GroupTransactions, describe_transactions
 from dledger_client.ranges import MAX_U32, within
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_wire._pb import admin_pb2, retry_pb2
@@ -153,6 +154,10 @@ class Admin:
     ) -> int:
         """Send dead letters to their original topic, or to their group alone; see ``dledger_client.dead_letters.redrive``."""
         return await redrive(self._router, letters, count=count, rate=rate, to_retry_topic=to_retry_topic, told=told)
+
+    async def transactions(self, producer_group: str = "", *, most: int = 100) -> list[GroupTransactions]:
+        """What is open, replica group by replica group: the ``most`` oldest transactions of a producer group, or of all."""
+        return await describe_transactions(self._router, producer_group, most, self._deadline_ms())
 
     async def group_settings(self, consumer_group: str = "", *, group: str = "") -> list[retry_pb2.GroupSettings]:
         """The settings of a consumer group, or of all that somebody configured."""

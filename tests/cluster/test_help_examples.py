@@ -14,7 +14,7 @@ from tests.cluster.harness import Cluster, dledger
 COMMANDS = (
     *("up", "down", "node", "status", "produce", "consume", "leader transfer", "expire", "verify", "dump"),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
-    *("dlq list", "dlq open", "dlq redrive", "group settings", "group update"),
+    *("dlq list", "dlq open", "dlq redrive", "transaction list", "group settings", "group update"),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
     *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover")),
 )
@@ -30,6 +30,7 @@ RUN = (
     "dledger group update audit --retry-max-times 5",
     "dledger group settings audit",
     "dledger dlq list --json",
+    "dledger transaction list --json",
     "dledger leader transfer --group g0 --to n1",
     "dledger leader transfer --to best",
     "dledger expire --older-than 24h --yes",

@@ -251,6 +251,8 @@ def test_clients_are_served_before_the_lease_of_the_master_before_is_over_and_se
 
 
 def test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does() -> None:
+    """docs/semantics.md, row M1."""
+
     async def story(w: World) -> None:
         w.tail.set()
         w.leader(3)

@@ -104,6 +104,8 @@ def test_a_large_body_waits_compressed_and_is_seen_whole() -> None:
 
 
 def test_only_the_first_end_counts() -> None:
+    """docs/semantics.md, row X2."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         async with rig.transactions(unasked) as producer:
@@ -161,6 +163,8 @@ def test_a_producer_that_died_is_answered_for_by_another_of_its_group() -> None:
 
 
 def test_what_nobody_knows_of_is_asked_about_so_often_and_then_parked() -> None:
+    """docs/semantics.md, row X3."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         decisions = Decisions()
@@ -197,6 +201,8 @@ def test_without_anybody_to_ask_it_ends_all_the_same() -> None:
 
 
 def test_a_listener_that_fails_is_asked_again_and_a_local_transaction_that_raises_leaves_it_open() -> None:
+    """docs/semantics.md, rows X3 and X4."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         asked: list[bytes] = []
@@ -236,6 +242,8 @@ async def strike_between(rig: Rig, victim: str, work: Callable[[], Awaitable[Any
 
 @pytest.mark.parametrize("step", range(24))
 def test_a_master_killed_at_any_step_leaves_each_published_once_or_never(step: int) -> None:
+    """docs/semantics.md, row X1."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         decisions = Decisions()

@@ -1,0 +1,83 @@
+"""Transactions on real processes: the producer is killed between half message and commit, the master at any moment; the check decides."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from dledger_client import Admin, Message, TransactionOutcome, TransactionProducer, TransactionState
+from dledger_client.received import ReceivedMessage
+from tests.cluster.harness import ROOT, Cluster
+
+QUICK = {"broker": {"transactionTimeOut": "400ms", "transactionCheckInterval": "400ms", "transactionCheckMax": 10}}
+
+# Stores a half message, says so, and would commit it a minute later.
+DYING = """
+import sys, time
+from dledger_client import Message, TransactionProducer, TransactionState
+def slowly(message, argument):
+    print("local transaction", flush=True)
+    time.sleep(60)
+    return TransactionState.COMMIT
+with TransactionProducer(sys.argv[1], "shop", lambda message: TransactionState.UNKNOWN) as producer:
+    producer.send_in_transaction(Message("t", b"of the dead"), slowly)
+"""
+
+
+def start_dying(bootstrap: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", DYING, bootstrap], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "local transaction"
+    return process
+
+
+def test_every_transaction_is_published_once_or_never_whoever_is_killed(make_cluster: Callable[..., Cluster]) -> None:
+    """docs/semantics.md, row X1."""
+    cluster = make_cluster(settings=QUICK)
+    cluster.start()
+    decided = {b"of the dead": TransactionState.COMMIT}  # the application's database
+    decided |= {b"%d" % number: TransactionState.ROLLBACK if number % 4 == 0 else TransactionState.COMMIT for number in range(150)}
+    asked: Counter[bytes] = Counter()
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        asked[message.body] += 1
+        return decided[message.body]
+
+    dying = None
+    try:
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topic("t", queues=1)
+        dying = start_dying(cluster.bootstrap)
+        dying.send_signal(signal.SIGKILL)
+        with TransactionProducer(cluster.bootstrap, "shop", check, send_timeout_ms=20_000) as producer:
+            for number in range(150):
+                if number in (50, 100):
+                    victim = cluster.leader()
+                    cluster.kill(victim)
+                    cluster.start(victim, wait=False)
+                body = b"%d" % number
+                if number % 10 == 1:
+                    producer.prepare(Message("t", body))  # its end is left to the check
+                    continue
+                result = producer.send_in_transaction(Message("t", body), lambda message, _: decided[message.body])
+                assert result.outcome is not TransactionOutcome.PARKED
+            deadline = time.monotonic() + 20
+            with Admin(cluster.bootstrap) as admin:
+                while admin.transactions()[0].open and time.monotonic() < deadline:
+                    time.sleep(0.1)
+            (told,) = json.loads(cluster.cli_ok("transaction", "list", "--json"))["groups"]
+            assert (told["open"], told["parked"], told["attending"]) == (0, 0, {"shop": 1})
+        wanted = sorted(body for body, state in decided.items() if state is TransactionState.COMMIT)
+        assert sorted(cluster.consume("t", 1000)) == wanted
+        assert asked[b"of the dead"] >= 1
+    finally:
+        if dying is not None:
+            dying.kill()
+            dying.wait()
