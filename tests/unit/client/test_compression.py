@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dledger_client.aio import Message
+from dledger_client.aio import Action, Message, TransactionState
 from dledger_client.options import ProducerOptions
 from dledger_client.received import Chunk, ReceivedMessage
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
 from dledger_wire.status import Compression
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.push_rig import Group
+from tests.unit.client.sim_rig import Rig, until
 
 TEXT = b"".join(b"line %d of a large message\n" % number for number in range(400))
 
@@ -84,6 +85,43 @@ def test_a_delayed_message_stays_compressed_on_its_way() -> None:
             (message,) = [message for chunk in found for message in chunk.messages()]
             assert message.body == TEXT
             assert stored([message], found)[0].sys_flag == 0x301
+
+    Rig().run(scenario)
+
+
+def test_push_consumers_get_it_whole_also_when_it_is_sent_back() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        group.answers = [Action.RECONSUME_LATER]
+        await group.start("a")
+        async with rig.producer() as producer:
+            await producer.send(Message("t", TEXT, keys="k"), queue_id=0)
+        await until(lambda: len(group.seen) == 2)
+        assert [(seen.body, seen.topic) for seen in group.seen] == [(TEXT, "t")] * 2
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_transaction_carries_it_whole_to_the_check_and_to_the_consumer() -> None:
+    asked: list[bytes] = []
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        asked.append(message.body)
+        return TransactionState.COMMIT
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.transactions(check) as producer, rig.consumer() as consumer:
+            message = Message("t", TEXT)
+            await producer.send_in_transaction(message, lambda *_: TransactionState.COMMIT, queue_id=0)
+            await producer.send_in_transaction(message, lambda *_: TransactionState.UNKNOWN, queue_id=0)
+            found: list[ReceivedMessage] = []
+            while len(found) < 2:
+                found += await consumer.fetch("t", 0, len(found), wait_ms=20_000)
+            assert [each.body for each in found] == [TEXT, TEXT]
+            assert asked == [TEXT]
 
     Rig().run(scenario)
 
