@@ -10,8 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
-from dledger_client import Admin, Message, TransactionOutcome, TransactionProducer, TransactionState
+from dledger_client import Admin, Message, TransactionProducer, TransactionState
 from dledger_client.received import ReceivedMessage
 from tests.cluster.harness import ROOT, Cluster
 
@@ -57,17 +58,23 @@ def test_every_transaction_is_published_once_or_never_whoever_is_killed(make_clu
         dying = start_dying(cluster.bootstrap)
         dying.send_signal(signal.SIGKILL)
         with TransactionProducer(cluster.bootstrap, "shop", check, send_timeout_ms=20_000) as producer:
-            for number in range(150):
-                if number in (50, 100):
-                    victim = cluster.leader()
-                    cluster.kill(victim)
-                    cluster.start(victim, wait=False)
+
+            def transact(number: int) -> None:
                 body = b"%d" % number
                 if number % 10 == 1:
                     producer.prepare(Message("t", body))  # its end is left to the check
-                    continue
-                result = producer.send_in_transaction(Message("t", body), lambda message, _: decided[message.body])
-                assert result.outcome is not TransactionOutcome.PARKED
+                else:
+                    producer.send_in_transaction(Message("t", body), lambda message, _: decided[message.body])
+
+            with ThreadPoolExecutor(8) as pool:
+                for first in (0, 50, 100):
+                    work = [pool.submit(transact, number) for number in range(first, first + 50)]
+                    if first:
+                        victim = cluster.leader()
+                        cluster.kill(victim)
+                        cluster.start(victim, wait=False)
+                    for each in work:
+                        each.result()
             deadline = time.monotonic() + 20
             with Admin(cluster.bootstrap) as admin:
                 while admin.transactions()[0].open and time.monotonic() < deadline:
