@@ -1,7 +1,7 @@
 """Where the oldest message lies that a service has yet to deliver: expiry leaves the log from there on alone.
 
-Owns that question for delay levels and delivery times.  Their messages were acknowledged to be delivered at a later time, so neither their
-age nor a full disk is a reason to delete them before.
+Owns that question for delay levels, delivery times and open transactions.  Their messages were acknowledged to be delivered at a later
+time, so neither their age nor a full disk is a reason to delete them before.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 
 from dledger_client import PullConsumer, ReceivedMessage
 from tests.cluster.harness import Cluster
-from tests.cluster.world import Drill, Given, Member, Sender, delayed, ordered, plain
+from tests.cluster.world import Drill, Given, Member, Payer, Sender, delayed, ordered, plain
 
 SECONDS = float(os.environ.get("DLEDGER_DRILL_S", "120"))
 SETTLE_S = 60.0
@@ -98,15 +98,20 @@ def assert_orderly(members: list[Member], acknowledged: set[bytes]) -> None:
 
 @pytest.mark.timeout(SECONDS + 240)
 def test_nothing_is_lost_doubled_or_out_of_order_whoever_dies(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(settings={"broker": {"transactionTimeOut": "2s", "transactionCheckInterval": "2s"}})
     cluster.start()
-    for topic in ("plain", "ordered", "delayed"):
+    for topic in ("plain", "ordered", "delayed", "paid"):
         cluster.cli_ok("topic", "create", topic, "--queues", "4")
     workers = [Member(cluster, "workers", "plain", tmp_path, f"w{n}") for n in range(3)]
     watchers = [Member(cluster, "watchers", "plain", tmp_path, f"b{n}", "--broadcast") for n in range(2)]
     orderlies = [Member(cluster, "orderlies", "ordered", tmp_path, f"o{n}", "--orderly") for n in range(3)]
     members = workers + watchers + orderlies
     senders = {name: Sender(name) for name in ("plain", "ordered", "delayed")}
+    payer = Payer()
+
+    def all_paid() -> bool:
+        return {body for body in payer.prepared if int(body[1:]) % 3 != 1} <= {message.body for message in stored(cluster, "paid")}
+
     drill = Drill(cluster, members, seed=os.getpid())
     try:
         for member in members:
@@ -115,13 +120,14 @@ def test_nothing_is_lost_doubled_or_out_of_order_whoever_dies(make_cluster: Call
             lambda stop: senders["plain"].run(cluster.bootstrap, stop, 200, plain),
             lambda stop: senders["ordered"].run(cluster.bootstrap, stop, 100, ordered),
             lambda stop: senders["delayed"].run(cluster.bootstrap, stop, 50, delayed),
+            lambda stop: payer.run(cluster.bootstrap, stop, all_paid),
             partial(drill.run, pause_s=4.0),
         ):
             time.sleep(SECONDS)
         acknowledged = {name: set(sender.acknowledged) for name, sender in senders.items()}
-        print({name: len(bodies) for name, bodies in acknowledged.items()}, drill.done)
+        print({"paid": len(payer.prepared)} | {name: len(bodies) for name, bodies in acknowledged.items()}, drill.done)
         assert len(drill.done) >= SECONDS / 15
-        assert all(len(bodies) > SECONDS * 10 for bodies in acknowledged.values())
+        assert all(len(bodies) > SECONDS * 2 for bodies in acknowledged.values())
         cluster.wait_healthy()
 
         def all_given(group: list[Member], name: str) -> bool:
@@ -147,4 +153,8 @@ def test_nothing_is_lost_doubled_or_out_of_order_whoever_dies(make_cluster: Call
         "early"
     )
     assert_orderly(orderlies, acknowledged["ordered"])
+    assert all_paid(), "a transaction that was committed is lost"
+    paid = [message.body for message in stored(cluster, "paid")]
+    assert_once(set(), paid)
+    assert [body for body in paid if int(body[1:]) % 3 == 1] == [], "a transaction that was rolled back is seen"
     cluster.cli_ok("verify", "--online")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dledger_client import Message, Producer, SendResult
+from dledger_client import Message, Producer, ReceivedMessage, SendResult, TransactionProducer, TransactionState
 from dledger_wire.errors import DledgerError
 from tests.cluster.harness import ROOT, Cluster
 
@@ -123,6 +123,35 @@ def delayed(number: int) -> tuple[Message, str | None]:
         return Message("delayed", b"d%d" % number, delay_level=1), None
     due_ms = time.time_ns() // 1_000_000 + number * 7919 % 6000
     return Message("delayed", b"d%d" % number, deliver_at_ms=due_ms), None
+
+
+class Payer:
+    """Sends in transactions, one after the other: of three, the first is committed, the second rolled back, the third left to the check."""
+
+    def __init__(self) -> None:
+        self.prepared: set[bytes] = set()
+        self.failed = 0
+
+    @staticmethod
+    def check(message: ReceivedMessage) -> TransactionState:
+        return TransactionState.ROLLBACK if int(message.body[1:]) % 3 == 1 else TransactionState.COMMIT
+
+    def run(self, bootstrap: str, stop: threading.Event, settled: Callable[[], bool]) -> None:
+        """``settled``: whether every transaction has ended; the producer stays to be asked until then."""
+        states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
+        with TransactionProducer(bootstrap, "payers", self.check, send_timeout_ms=30_000) as producer:
+            number = 0
+            while not stop.wait(0.02):
+                body, state = b"t%d" % number, states[number % 3]
+                number += 1
+                try:
+                    producer.send_in_transaction(Message("paid", body), lambda *_, state=state: state)
+                    self.prepared.add(body)
+                except DledgerError:
+                    self.failed += 1
+            deadline = time.monotonic() + 60
+            while not settled() and time.monotonic() < deadline:
+                time.sleep(0.2)
 
 
 class Drill:

@@ -9,15 +9,18 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
-from dledger_client.aio import Action, Message
+from dledger_client.aio import Action, Message, TransactionProducer, TransactionState
+from dledger_client.received import ReceivedMessage
 from dledger_wire.errors import DledgerError
+from dledger_wire.names import HALF_TOPIC
 from tests.unit.client.push_rig import Group, Seen
 from tests.unit.client.sim_rig import Rig, until
 
 MESSAGES = 30
 FAULTS = 6
 LIMIT_S = 600.0
-QUEUES = {"plain": 3, "ordered": 3, "delayed": 2}
+QUEUES = {"plain": 3, "ordered": 3, "delayed": 2, "paid": 2}
+SETTINGS = "broker: {transactionTimeOut: 1s, transactionCheckInterval: 500ms, transactionCheckMax: 1000}\n"
 
 
 class World:
@@ -32,6 +35,7 @@ class World:
         self.groups = [self.workers, self.orderlies]
         self.faults: list[str] = []
         self._names = 0
+        self._healed = asyncio.Event()
 
     async def run(self) -> None:
         for topic, queues in QUEUES.items():
@@ -42,8 +46,7 @@ class World:
             await self._join(group)
         for group in self.groups:
             group.answers = [self.draw.choice([Action.COMMIT, Action.COMMIT, Action.RECONSUME_LATER, None]) for _ in range(40)]
-        await asyncio.gather(self._produce("plain"), self._produce("ordered"), self._produce("delayed"), self._strike())
-        self._heal()
+        await asyncio.gather(self._produce("plain"), self._produce("ordered"), self._produce("delayed"), self._pay(), self._strike())
         await self._settle()
         await self._account()
 
@@ -82,6 +85,30 @@ class World:
         else:
             self.acknowledged[topic].add(body)
 
+    # Transactions: every third is committed, rolled back, or left to the check, which commits it
+
+    async def _pay(self) -> None:
+        async with self.rig.transactions(self._check, send_timeout_ms=60_000) as producer:
+            sends = []
+            for number in range(MESSAGES):
+                sends.append(asyncio.ensure_future(self._send_in_transaction(producer, b"%d" % number)))
+                await asyncio.sleep(self.draw.random() * 0.15)
+            await asyncio.gather(*sends)
+            await self._healed.wait()
+            await until(lambda: self.rig.cluster.master() is not None and not self._open_transactions())
+
+    def _check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.ROLLBACK if int(message.body) % 3 == 1 else TransactionState.COMMIT
+
+    async def _send_in_transaction(self, producer: TransactionProducer, body: bytes) -> None:
+        states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
+        await self._send(producer.send_in_transaction(Message("paid", body), lambda *_: states[int(body) % 3]), "paid", body)
+
+    def _open_transactions(self) -> list[int]:
+        node = self.rig.cluster.hosts[self.rig.master].node
+        high = node.store.queues.max_offset((HALF_TOPIC, 0)) if node is not None else 0
+        return list(node.store.transactions.open_from(0, high)) if node is not None else [0]
+
     # Faults
 
     async def _strike(self) -> None:
@@ -89,6 +116,8 @@ class World:
         for _ in range(FAULTS):
             await asyncio.sleep(0.2 + self.draw.random())
             await self.draw.choice(steps)()  # type: ignore[misc]
+        self._heal()
+        self._healed.set()
 
     async def _kill_node(self) -> None:
         cluster = self.rig.cluster
@@ -146,6 +175,10 @@ class World:
             counts = Counter(await self._stored(topic))
             assert self.acknowledged[topic] <= set(counts), f"{topic}: acknowledged and lost"
             assert max(counts.values()) == 1, f"{topic}: stored twice"
+        paid = await self._stored("paid")
+        assert len(paid) == len(set(paid)), "a transaction was published twice"
+        assert {body for body in self.acknowledged["paid"] if int(body) % 3 != 1} <= set(paid), "a committed transaction was lost"
+        assert [body for body in paid if int(body) % 3 == 1] == [], "a transaction that was rolled back was published"
         await asyncio.sleep(5)  # the last ones were due within 4 s
         found = await self._stored("delayed")
         assert self.acknowledged["delayed"] <= set(found), "delayed: acknowledged and not delivered"
@@ -175,7 +208,7 @@ class World:
 
 def run(seed: int) -> World:
     """One run; any violation raises, with the faults that were carried out."""
-    rig = Rig(seed)
+    rig = Rig(seed, settings=SETTINGS)
     world = World(rig)
     try:
         rig.run(lambda _rig: world.run(), limit_s=LIMIT_S)
