@@ -47,6 +47,8 @@ def test_only_messages_that_the_expression_is_true_of_arrive(read_from: str) -> 
 
 
 def test_everything_filtered_out_still_moves_on() -> None:
+    """docs/semantics.md, row R7."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await fill(rig, 0, 500)
@@ -84,6 +86,8 @@ def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("how", [{"sql": "region = 'moon'"}, {"tags": "moon"}], ids=["sql", "tags"])
 def test_a_long_poll_goes_on_behind_messages_nobody_wants(how: dict[str, str]) -> None:
+    """docs/semantics.md, row R7."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await fill(rig, 0, 1)
