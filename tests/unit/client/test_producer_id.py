@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message, Producer
+from dledger_client.outcome import AsyncSendFuture
 from dledger_wire.batch import Sequence64
-from dledger_wire.errors import InvalidArgumentError, ProducerFencedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
 from store.sequences import SequenceTable, TailSequences
+from tests.sim.disk import DiskSettings
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_producer import bodies
 
@@ -128,3 +130,47 @@ def test_nothing_of_an_old_epoch_comes_behind_a_new_one() -> None:
     tail.registered("x")
     assert isinstance(judged(0).error, ProducerFencedError)
     assert judged(1).is_fresh
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_an_earlier_life_still_sends_never_comes_behind_the_count(seed: int) -> None:
+    """docs/semantics.md, row P5: the older one never stops sending while the newer one starts, and the master may die."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        draw = rig.cluster.random
+        old, new = rig.producer(producer_id=ID), rig.producer(producer_id=ID)
+        await old.send(Message("t", b"old"))
+        sent = [old.send_async(Message("t", b"old"))]
+
+        async def keep_sending() -> None:
+            for _ in range(200):
+                sent.append(old.send_async(Message("t", b"old")))
+                await asyncio.sleep(draw.random() * 0.004)
+
+        sending = asyncio.create_task(keep_sending())
+        await asyncio.sleep(draw.random() * 0.2)
+        if seed % 2:
+            rig.cluster.kill(rig.master)
+        count = (await new.stored("t"))["g0", 0]
+        await new.send(Message("t", b"new"))
+        await sending
+        sent.append(old.send_async(Message("t", b"old")))
+        outcomes = [await known(future) for future in sent]
+        assert isinstance(outcomes[-1], ProducerFencedError)
+        async with rig.consumer() as consumer:
+            assert await bodies(consumer) == [b"old"] * count + [b"new"]
+        assert outcomes.count(None) < count
+        await new.close()
+        await old.close()
+
+    # Slow disks: much is in the log and not applied yet when the newer one registers.
+    Rig(seed, disk=DiskSettings(sync_s=0.02)).run(scenario)
+
+
+async def known(future: AsyncSendFuture) -> DledgerError | None:
+    try:
+        await future
+    except DledgerError as error:
+        return error
+    return None
