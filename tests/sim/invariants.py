@@ -219,6 +219,9 @@ async def check_logs_match(nodes: Sequence[BrokerNode]) -> None:
         index = first
         while index <= upto:
             entries = await log.read(index, 1 << 20, upto)
+            if not entries:  # its head is being deleted while we look: look again
+                await check_logs_match(nodes)
+                return
             data += [(entry.index, entry.term, zlib.crc32(b"".join(bytes(buffer) for buffer in entry.buffers))) for entry in entries]
             index = entries[-1].index + 1
         if wanted is not None and data != wanted:
