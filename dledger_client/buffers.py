@@ -122,7 +122,7 @@ class _ConcurrentJob:
         self.total = len(messages)
         self.attempts = self.consumed = 0
         self.active = self.done = False
-        self.context = buffer.context(0)
+        self.context: ConsumeContext | None = None
 
     def calls(self) -> Calls:
         # First said, then looked: the loop does it the other way round, so that one of both sees the other.
@@ -185,7 +185,8 @@ class ConcurrentBuffer(_Buffer):
         if self._options.broadcast:
             gone = self._given_up(job)
         else:
-            gone = await self._workshop.send_back(self.queue, job.messages, job.context.delay_level)
+            delay_level = job.context.delay_level if job.context is not None else 0
+            gone = await self._workshop.send_back(self.queue, job.messages, delay_level)
         if gone:
             self._finish(job)
             return

@@ -1,4 +1,4 @@
-"""Orderly consumers in the simulator: killed, paused, cut off, restarted, while nodes die too; and the check that no two ever own a queue.
+"""Push consumers in the simulator: killed, paused, cut off, restarted, while nodes die too; and the check that no two ever own a queue.
 
 Owns the consumers, what strikes them, and the history of their listeners' calls.  A call notes when it began and ended, in which epoch, and
 which message it was given.  The rules, for each queue:
@@ -7,6 +7,8 @@ which message it was given.  The rules, for each queue:
     no call begins while another member's call is at work, unless that member was paused in the middle of it (a fact no lock can change)
     within an epoch messages come in order without gaps; a new epoch begins at or before where the one before ended
     in the end every acknowledged message was consumed
+
+Concurrent consumers are held by the last rule only, the messages they send back too.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ class Strike:
 class OwnersWorld:
     """Three nodes, some orderly consumers, one producer."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, orderly: bool) -> None:
+        self.orderly = orderly
         self.draw = random.Random(f"owners {seed}")
         self.cluster = SimCluster(seed, network=NetworkSettings(slow_chance=self.draw.choice((0.0, 0.02))))
         self.queues = self.draw.choice((1, 2, 4))
@@ -115,7 +118,7 @@ class OwnersWorld:
             self.cluster.bootstrap,
             GROUP,
             self._listener(host, host.runs),
-            orderly=True,
+            orderly=self.orderly,
             client_id=host.name,
             suspend_current_queue_time_ms=100,
             timeout_ms=100_000,
@@ -230,10 +233,8 @@ class OwnersWorld:
             await asyncio.sleep(self.draw.random() * 0.06)
 
     def is_consumed(self) -> bool:
-        return all(
-            bodies <= {call.body for call in self.calls.get(queue_id, ()) if call.committed}
-            for queue_id, bodies in self.acknowledged.items()
-        )
+        consumed = {call.body for calls in self.calls.values() for call in calls if call.committed}
+        return all(bodies <= consumed for bodies in self.acknowledged.values())
 
     async def acts(self) -> None:
         cluster = self.cluster
@@ -263,7 +264,7 @@ class OwnersWorld:
 
     def anomalies(self) -> list[str]:
         found = self.cluster.problems()
-        for queue_id, calls in self.calls.items():
+        for queue_id, calls in self.calls.items() if self.orderly else ():
             found += [f"queue {queue_id}: {text}" for text in self._check(calls)]
         return found
 
@@ -305,9 +306,9 @@ def _none(_names: Sequence[str], _draw: random.Random) -> list[Fault]:
     return []
 
 
-def run(seed: int) -> OwnersWorld:
+def run(seed: int, *, orderly: bool = True) -> OwnersWorld:
     """One run; what was wrong is in its ``anomalies()``."""
-    world = OwnersWorld(seed)
+    world = OwnersWorld(seed, orderly=orderly)
     try:
         world.cluster.loop.run_until_complete(asyncio.wait_for(world.acts(), RUN_LIMIT_S))
     except BaseException as error:
@@ -326,9 +327,10 @@ def main(seeds: str) -> int:
     first, _, upto = seeds.partition(":")
     bad = 0
     for seed in range(int(first), int(upto or int(first) + 1)):
-        found = run(seed).anomalies()
-        bad += bool(found)
-        print(seed, *(found or ["good"]), sep="\n  ")
+        for orderly in (True, False):
+            found = run(seed, orderly=orderly).anomalies()
+            bad += bool(found)
+            print(seed, "orderly" if orderly else "concurrent", *(found or ["good"]), sep="\n  ")
     return bad
 
 

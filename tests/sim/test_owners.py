@@ -26,6 +26,13 @@ def test_a_queue_never_has_two_owners_and_every_message_is_consumed(seed: int) -
     assert sum(len(calls) for calls in world.calls.values()) >= world.messages
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_concurrent_consumers_skip_nothing(seed: int) -> None:
+    """docs/semantics.md, row G1."""
+
+    assert run(seed, orderly=False).anomalies() == []
+
+
 def is_found() -> bool:
     for seed in range(MUTATION_SEEDS):
         try:
