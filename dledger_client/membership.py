@@ -57,6 +57,7 @@ class Grant:
 class SessionEvents(Protocol):
     """What a session tells its consumer.  Called on the loop; must not wait."""
 
+    def master_changed(self, group: str) -> None: ...
     def members_changed(self) -> None: ...
     def locks_changed(self, group: str) -> None: ...
     def lease_renewed(self, group: str) -> None: ...
@@ -85,6 +86,7 @@ class MemberSession:
         self._lease_ms, self._heartbeat_ms = 0, FIRST_HEARTBEAT_MS
         self._reset_version: int | None = None
         self._failed_address, self._failed_term = "", 0
+        self._master = ""
 
     # What the consumer wants
 
@@ -160,6 +162,9 @@ class MemberSession:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
                 await stream.write(self._join())
                 self._welcomed(await self._read(stream, address))
+            if address != self._master:
+                self._master = address
+                self._events.master_changed(self.group)
         except TimeoutError:
             await _close(stream)
             raise UnreachableError(f"{address} welcomed nobody in time", address=address) from None

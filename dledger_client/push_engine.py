@@ -16,7 +16,7 @@ from dledger_client.membership import Grant, MemberSession, Profile
 from dledger_client.positions import Positions
 from dledger_client.push_options import PushOptions
 from dledger_client.push_queue import PushQueue, message_kind
-from dledger_client.received import ReceivedMessage
+from dledger_client.received import Chunk, ReceivedMessage
 from dledger_client.replicas import Replicas
 from dledger_client.retry import PauseDrawn
 from dledger_client.router import Router, TopicQueues
@@ -25,12 +25,12 @@ from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.subscription import Subscription
 from dledger_wire._pb import broker_pb2
 from dledger_wire.allocation import MessageQueue
-from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX, retry_topic
 
 ROUTE_REFRESH_S = 2.0
 ROUTE_TIMEOUT_MS = 2000
-FETCH_TIMEOUT_MS = 5000
+FETCH_TIMEOUT_MS = 2000
 SEND_BACK_TIMEOUT_MS = 5000
 DRAIN_S = 0.7  # how long a concurrent queue's listeners are waited for when somebody else gets it
 RESET_PAUSE_S = 0.1
@@ -63,6 +63,7 @@ class PushEngine:
         self._sessions: dict[str, MemberSession] = {}
         self._routes: dict[str, list[TopicQueues]] = {}
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._news = asyncio.Event()
         self._look_at_routes = asyncio.Event()
@@ -105,6 +106,11 @@ class PushEngine:
 
     # What sessions tell
 
+    def master_changed(self, group: str) -> None:
+        """Fetches that wait for the one before would wait for long if it only stands still."""
+        for fetch in [fetch for fetch, of in self._fetches.items() if of == group]:
+            fetch.cancel()
+
     def members_changed(self) -> None:
         self._tell_queues(lambda queue: queue.news.set())
         self._news.set()
@@ -142,7 +148,16 @@ class PushEngine:
 
     async def fetch(self, request: broker_pb2.FetchRequest, group: str) -> list[tuple[list[ReceivedMessage], int, int]]:
         deadline_ms = self._router.clock.monotonic_ms() + FETCH_TIMEOUT_MS
-        chunks = await self._replicas.read(group, request, deadline_ms)
+        fetching = asyncio.ensure_future(self._replicas.read(group, request, deadline_ms))
+        self._fetches[fetching] = group
+        try:
+            await asyncio.wait([fetching])
+        finally:
+            del self._fetches[fetching]
+            fetching.cancel()
+        if fetching.cancelled():
+            raise UnreachableError(f"group {group} has another master now")
+        chunks = fetching.result()
         subscription, kind = self._subscriptions[request.topic], message_kind(request.topic)
         return [
             (subscription.wanted(chunk.messages(kind)) if chunk.count else [], len(chunk.frames), chunk.next_offset) for chunk in chunks
@@ -278,7 +293,12 @@ class PushEngine:
         ]
         if self._profile.client_id not in readers:
             return None
-        return {queue: found[queue] for queue in self._allocate(self._profile.client_id, list(found), readers) if queue in found}
+        try:
+            mine = self._allocate(self._profile.client_id, list(found), readers)
+        except Exception:  # it may be the application's own function
+            _logger.exception("consumer group %s: the allocation strategy failed on %s", self.group, topic)
+            return None
+        return {queue: found[queue] for queue in mine if queue in found}
 
     def _report(self) -> None:
         """Tell the others what is consumed here."""

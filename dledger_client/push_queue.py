@@ -22,7 +22,7 @@ from dledger_wire.allocation import MessageQueue
 from dledger_wire.errors import DledgerError, OffsetOutOfRangeError, OffsetsResetError, StaleLockError, TopicNotFoundError
 from dledger_wire.names import RETRY_PREFIX
 
-LONG_POLL_MS = 15_000
+LONG_POLL_MS = 5_000
 FETCH_BYTES = 4 << 20
 HANDOVER_S = 1.0  # how long whoever had the queue is waited for
 LONGEST_PAUSE_S = 1.0

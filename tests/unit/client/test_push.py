@@ -9,6 +9,7 @@ import pytest
 
 from dledger_client.aio import Action
 from dledger_client.push_options import PushOptions
+from dledger_wire.allocation import MessageQueue, by_config, consistent_hash
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
@@ -373,5 +374,46 @@ def test_mistakes_are_told_at_once() -> None:
         consumer.listener = None
         with pytest.raises(InvalidArgumentError, match="needs a listener"):
             await consumer.start()
+
+    Rig().run(scenario)
+
+
+def test_a_master_that_stands_still_is_left_for_its_successor() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        await group.start("a")
+        await until(lambda: group.share("a") == [0, 1])
+        await send(rig, 10, 2)
+        await until(lambda: len(group.seen) == 10)
+        process = rig.cluster.hosts[rig.master].process
+        assert process is not None
+        rig.cluster.loop.pause(process)
+        paused_s = rig.cluster.loop.now_s
+        await send(rig, 10, 2, first=10)
+        await until(lambda: len(group.seen) == 20)
+        assert rig.cluster.loop.now_s - paused_s < 3.5
+        rig.cluster.loop.resume(process)
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("strategy", ["AVG_BY_CIRCLE", "CONSISTENT_HASH", "CONFIG"])
+def test_members_share_by_the_strategy_they_are_given(strategy: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=8)
+        group = Group(rig)
+        every = [MessageQueue("t", "g0", number) for number in range(8)]
+        for name, preset in (("a", every[:3]), ("b", every[3:])):
+            chosen = by_config(preset) if strategy == "CONFIG" else strategy
+            await group.start(name, allocate_strategy=chosen)
+        golden = {
+            "AVG_BY_CIRCLE": {"a": [0, 2, 4, 6], "b": [1, 3, 5, 7]},
+            "CONFIG": {"a": [0, 1, 2], "b": [3, 4, 5, 6, 7]},
+            "CONSISTENT_HASH": {name: [queue.queue_id for queue in consistent_hash()(name, every, ["a", "b"])] for name in ("a", "b")},
+        }[strategy]
+        await until(lambda: group.shares == golden)
+        await group.stop()
 
     Rig().run(scenario)
