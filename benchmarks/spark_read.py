@@ -1,85 +1,121 @@
-"""How fast Spark reads a topic from the followers: one million messages of 1 KiB in local[2], session start-up not counted.
+"""How fast Spark reads a topic from the followers, against Parquet and a plain memory-mapped file through the same API, in one session.
 
-    python benchmarks/spark_read.py [--messages 1000000] [--columns all]
+    python benchmarks/spark_read.py [--megabytes 200] [--sizes 100,1024,10240]
 
-Starts a private cluster, fills a topic, then reads it twice with each projection; prints one JSON line a read.
+Each size is so many messages that they fill --megabytes (at most 1 000 000).  One JSON line a figure, the quickest of three rounds;
+start-up is not counted.  "with body" has the same four columns in all three sources; processor seconds of nodes are of all its rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
-import sys
-import tempfile
-import time
+import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from spark_bench import Surroundings, best_of, everything, fill, surroundings, tell
 
-TOPIC = "bench"
-PROJECTIONS = {"body": "queue_id,queue_offset,body", "all columns": ""}
-
-
-def fill(bootstrap: str, messages: int) -> None:
-    from dledger_client import Admin, Message, Producer
-
-    body = bytes(range(256)) * 4
-    with Admin(bootstrap) as admin:
-        admin.create_topic(TOPIC, queues=4)
-    with Producer(bootstrap) as producer:
-        for _ in range(messages):
-            producer.send_oneway(Message(TOPIC, body, tags="bench"))
-        producer.flush()
+FOUR = "queue_id,queue_offset,store_timestamp,body"
+FOUR_SCHEMA = "queue_id int, queue_offset bigint, store_timestamp timestamp, body binary"
+CHUNK_BYTES = 4 << 20
+TASKS = 4
 
 
-def read(spark: Any, bootstrap: str, columns: str) -> tuple[int, float]:
-    source = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", TOPIC)
-    if columns:
-        source = source.option("columns", columns)
-    start = time.perf_counter()
-    # Every column of every row is made and handed to Spark; "noop" throws them away there.
-    source.load().write.format("noop").mode("overwrite").save()
-    took_s = time.perf_counter() - start
-    return source.load().count(), took_s
+class MappedSource(DataSource):
+    """Records of one size in a file, memory-mapped: 4 bytes queue, 8 offset, 8 microseconds, body."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mapped"
+
+    def schema(self) -> str:
+        return FOUR_SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return MappedReader(self.options["path"], int(self.options["size"]), int(self.options["count"]))
+
+
+class MappedReader(DataSourceReader):
+    def __init__(self, path: str, size: int, count: int) -> None:
+        self.path, self.size, self.count = path, size, count
+
+    def partitions(self) -> list[InputPartition]:
+        step = -(-self.count // 4)
+        return [InputPartition((first, min(first + step, self.count))) for first in range(0, self.count, step)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import numpy as np
+        import pyarrow as pa
+
+        width = 20 + self.size
+        schema = pa.schema(
+            [
+                pa.field("queue_id", pa.int32()),
+                pa.field("queue_offset", pa.int64()),
+                pa.field("store_timestamp", pa.timestamp("us", tz="UTC")),
+                pa.field("body", pa.binary()),
+            ]
+        )
+        with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            first, end = partition.value
+            step = max(1, (4 << 20) // width)
+            for at in range(first, end, step):
+                count = min(step, end - at)
+                piece = mapped[at * width : (at + count) * width]
+                rows = np.frombuffer(piece, np.dtype([("q", ">i4"), ("o", ">i8"), ("t", ">i8"), ("b", f"V{self.size}")]))
+                borders = np.empty(2 * count, np.int32)
+                borders[0::2] = np.arange(count) * width + 20
+                borders[1::2] = borders[0::2] + self.size
+                spans = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(borders), pa.py_buffer(piece)])
+                bodies = spans.take(pa.array(np.arange(0, 2 * count - 1, 2)))
+                moments = pa.array(rows["t"].astype(np.int64), pa.timestamp("us", tz="UTC"))
+                columns = [pa.array(rows["q"].astype(np.int32)), pa.array(rows["o"].astype(np.int64)), moments, bodies]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def write_mapped(path: Path, count: int, size: int) -> None:
+    rows = np.zeros(count, np.dtype([("q", ">i4"), ("o", ">i8"), ("t", ">i8"), ("b", f"V{size}")]))
+    rows["o"], rows["t"] = np.arange(count), np.arange(count)
+    rows["b"] = np.frombuffer((bytes(range(256)) * (size // 256 + 1))[:size], f"V{size}")[0]
+    rows.tofile(path)
+
+
+def measure(around: Surroundings, size: int, count: int) -> None:
+    topic = f"bench-{size}"
+    fill(around, topic, count, size)
+    everything(around.source(topic))  # from here on files are in the page cache, as they are for the others
+    leader, before = around.cluster.leader(), around.cpu_s()
+    ours = best_of(lambda: everything(around.source(topic, columns=FOUR, minPartitions=TASKS)))
+    used = {node: round(seconds - before[node], 2) for node, seconds in around.cpu_s().items()}
+    followers = [seconds for node, seconds in used.items() if node != leader]
+    spark = around.spark
+    file, folder = around.work / "mapped", str(around.work / f"parquet-{size}")
+    write_mapped(file, count, size)
+    spark.dataSource.register(MappedSource)
+    reader = spark.read.format("mapped").option("path", str(file)).option("size", size).option("count", count)
+    mapped = best_of(lambda: everything(reader.load()))
+    around.source(topic, columns=FOUR).repartition(TASKS).write.parquet(folder)
+    parquet = best_of(lambda: everything(spark.read.parquet(folder)))
+    tell("with body", count, ours, size=size, of_mapped=round(mapped / ours, 2), leader_cpu_s=used[leader], follower_cpu_s=followers)
+    tell("mapped file, with body", count, mapped, size=size)
+    tell("parquet, with body", count, parquet, size=size)
+    tell("all columns", count, best_of(lambda: everything(around.source(topic, minPartitions=TASKS))), size=size)
+    bare = best_of(lambda: everything(around.source(topic, columns=FOUR.replace(",body", ""), minPartitions=TASKS)))
+    tell("without body", count, bare, size=size)
+    file.unlink()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--sizes", default="100,1024,10240")
     arguments = parser.parse_args()
-    from broker.cli.private_cluster import PrivateCluster
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
-    from pyspark.sql import SparkSession
-
-    work = Path(tempfile.mkdtemp(prefix="dledger-spark-bench-"))
-    try:
-        with PrivateCluster(work / "data") as cluster:
-            cluster.start()
-            fill(cluster.bootstrap, arguments.messages)
-            cluster.wait_equal()
-            builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-            spark = builder.config("spark.local.dir", str(work / "spark")).getOrCreate()
-            spark.range(10).count()
-            for name, columns in PROJECTIONS.items():
-                for attempt in (1, 2):
-                    rows, took_s = read(spark, cluster.bootstrap, columns)
-                    figures = {
-                        "columns": name,
-                        "attempt": attempt,
-                        "rows": rows,
-                        "took_s": round(took_s, 2),
-                        "rows_per_s": round(rows / took_s),
-                    }
-                    print(json.dumps(figures), flush=True)
-            spark.stop()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with surroundings() as around:
+        for size in map(int, arguments.sizes.split(",")):
+            measure(around, size, min(1_000_000, arguments.megabytes * 1_000_000 // size))
 
 
 if __name__ == "__main__":

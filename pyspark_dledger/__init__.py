@@ -4,6 +4,7 @@ Spark finds this package by its name and takes ``DefaultSource`` from it; no reg
 connection or starts a thread at import: workers are forked from a daemon that has imported it.
 """
 
+from pyspark_dledger.register import register
 from pyspark_dledger.source import DefaultSource
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "register"]

@@ -13,9 +13,11 @@ from tests.cluster.harness import Cluster
 
 
 def messages_of(cluster: Cluster, topic: str) -> list[Any]:
+    """Everything the topic holds."""
     with PullConsumer(cluster.bootstrap) as consumer:
-        held = consumer.offsets(topic)
-        return [message for (_, queue), offsets in held.items() for message in consumer.fetch(topic, queue, 0, offsets.max_offset or 1)]
+        held = {queue: offsets.max_offset for (_, queue), offsets in consumer.offsets(topic).items()}
+        chunks = [chunk for queue, end in held.items() for chunk in consumer.read_chunks(topic, queue, 0, end)]
+        return [message for chunk in chunks for message in chunk.messages()]
 
 
 def make(cluster: Cluster, topic: str) -> None:

@@ -1,0 +1,32 @@
+"""Interpreters that lack the source are told apart in plain words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger.jobs.common import reason
+from pyspark_dledger.register import check_interpreter
+
+
+def test_an_interpreter_is_checked(tmp_path: Path) -> None:
+    check_interpreter(sys.executable)
+    with pytest.raises(InvalidArgumentError, match=r"'no-such-python' \(PYSPARK_PYTHON\) is not found"):
+        check_interpreter("no-such-python")
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    with pytest.raises(InvalidArgumentError, match=r"cannot load the source \(ModuleNotFoundError: .*install dledger\[spark\] there"):
+        check_interpreter(str(bare))
+
+
+def test_the_line_of_ours_is_what_is_told_of_an_error_that_came_through_spark() -> None:
+    wrapped = RuntimeError(
+        "[PYTHON_DATA_SOURCE_ERROR] failed\n  File x\ndledger_wire.errors.TopicNotFoundError: topic t does not exist\n at java"
+    )
+    assert reason(wrapped) == "topic t does not exist"
+    assert "does not find pyspark_dledger" in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: dledger"))
+    assert reason(ValueError("one\ntwo")) == "ValueError: one"

@@ -1,0 +1,138 @@
+"""The stream's offsets against a view of the cluster that the test sets: limits, new queues, ends, loss, PySpark 4.1."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
+from pyspark_dledger import cluster, stream
+from pyspark_dledger.cluster import View
+from pyspark_dledger.options import parse_read_options
+from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId
+from pyspark_dledger.stream import StreamReader, from_json, to_json
+
+Q = [QueueId("t", "g0", number) for number in range(3)]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> View:
+    """What the cluster holds; the test changes it."""
+    view = View({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
+    monkeypatch.setattr(cluster, "describe", lambda _options: view)
+    return view
+
+
+def reader(**options: str) -> StreamReader:
+    return StreamReader(parse_read_options({"bootstrap": "h:1", "topic": "t", **options}, stream=True))
+
+
+def offsets(stored: dict[str, Any]) -> dict[QueueId, int]:
+    return from_json(stored)[0]
+
+
+def ranges(found: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
+    return [partition.piece for partition in found.partitions(start, end) if partition.piece is not None]
+
+
+def test_offsets_survive_the_checkpoint_and_others_are_refused() -> None:
+    stored = to_json({Q[0]: 5, Q[2]: 0}, {"t": "g0:7"})
+    assert from_json(stored) == ({Q[0]: 5, Q[2]: 0}, {"t": "g0:7"})
+    for other in ({}, {"version": 2, "topics": {}}, {"version": 1, "topics": {"t": {"queues": {"x": 1}, "incarnation": ""}}}):
+        with pytest.raises(InvalidArgumentError, match="checkpoint"):
+            from_json(other)
+
+
+def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: View) -> None:
+    found = reader(maxMessagesPerTrigger="30")
+    start = found.initialOffset()
+    assert offsets(start) == {Q[0]: 0, Q[1]: 0}
+    first = found.latestOffset(start, found.getDefaultReadLimit())
+    assert offsets(first) == {Q[0]: 20, Q[1]: 10}
+    assert offsets(found.latestOffset(first, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
+    seen.bounds[Q[0]] = QueueBounds(0, 10)  # a leader that knows less
+    assert offsets(found.latestOffset(first, ReadMaxRows(1000))) == {Q[0]: 20, Q[1]: 50}
+
+
+def test_a_new_queue_is_read_from_its_first_message(seen: View) -> None:
+    found = reader()
+    start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    seen.bounds[Q[2]] = QueueBounds(3, 9)
+    end = found.latestOffset(start, ReadAllAvailable())
+    assert ranges(found, start, end) == [OffsetRange(Q[2], 3, 9)]
+    assert ranges(found, end, end) == []
+
+
+def test_an_available_now_trigger_ends_where_it_began_to_look(seen: View) -> None:
+    found = reader(minMessagesPerTrigger="1000")
+    found.prepareForTriggerAvailableNow()
+    seen.bounds[Q[0]] = QueueBounds(0, 500)
+    assert offsets(found.latestOffset(found.initialOffset(), ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
+    assert offsets(found.reportLatestOffset()) == {Q[0]: 500, Q[1]: 50}
+
+
+def test_too_few_messages_wait_for_more_but_not_for_ever(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000_000]
+    monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
+    found = reader(minMessagesPerTrigger="200", maxTriggerDelayMs="5000")
+    start = found.initialOffset()
+    assert found.latestOffset(start, ReadAllAvailable()) == start
+    now[0] += 5000
+    end = found.latestOffset(start, ReadAllAvailable())
+    assert offsets(end) == {Q[0]: 100, Q[1]: 50}
+    seen.bounds[Q[0]] = QueueBounds(0, 300)
+    assert offsets(found.latestOffset(end, ReadAllAvailable())) == {Q[0]: 300, Q[1]: 50}
+
+
+def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "mean_sizes", lambda _options, spans: {queue: 10.0 for queue in spans})
+    found = reader(maxBytesPerTrigger="300")
+    assert offsets(found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())) == {Q[0]: 20, Q[1]: 10}
+
+
+def test_a_stream_that_is_told_where_to_stop_stops(seen: View) -> None:
+    found = reader(endingOffsets='{"t":{"g0:0":40}}')
+    end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    assert offsets(end) == {Q[0]: 40, Q[1]: 50}
+    assert found.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_loss_is_an_error_or_left_out(seen: View) -> None:
+    strict, loose = reader(), reader(failOnDataLoss="false")
+    start, end = to_json({Q[0]: 2, Q[1]: 0}, {"t": "g0:7"}), to_json({Q[0]: 90, Q[1]: 0}, {"t": "g0:7"})
+    seen.bounds[Q[0]] = QueueBounds(60, 100)
+    with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 60 are gone"):
+        strict.partitions(start, end)
+    assert ranges(loose, start, end) == [OffsetRange(Q[0], 60, 90)]
+    seen.incarnations["t"] = "g0:8"
+    with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
+        strict.latestOffset(start, ReadAllAvailable())
+    seen.incarnations["t"] = "g0:7,g1:9"  # another group holds queues of it too
+    strict.latestOffset(start, ReadAllAvailable())
+    del seen.incarnations["t"]
+    seen.bounds.clear()
+    with pytest.raises(OffsetOutOfRangeError, match="topic t is gone"):
+        strict.latestOffset(start, ReadAllAvailable())
+
+
+def test_pyspark_4_1_has_no_admission_control() -> None:
+    """There the module with the limits is missing, and latestOffset is called without arguments."""
+    script = """
+import sys
+import pyspark.sql.datasource  # of 4.3 itself needs it
+sys.modules["pyspark.sql.streaming.datasource"] = None
+from pyspark_dledger import DefaultSource, cluster
+from pyspark_dledger.cluster import View
+from pyspark_dledger.plan import QueueBounds, QueueId
+from pyspark.sql.types import LongType, StructField, StructType
+cluster.describe = lambda options: View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})
+reader = source.streamReader(StructType([StructField("queue_offset", LongType())]))
+assert reader.latestOffset()["topics"]["t"]["queues"] == {"g0:0": 9}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
