@@ -29,6 +29,7 @@ from broker.services.metadata import MetadataService
 from broker.services.offsets import OffsetsService
 from broker.services.produce import ProduceService
 from broker.services.producers import ProducerService
+from broker.services.query import QueryService
 from broker.services.read_advice import ReadAdvice
 from broker.services.retention import RetentionService
 from broker.services.retry import RetryService
@@ -131,6 +132,7 @@ class BrokerNode:
             self._transactions,
             RetryService(face),
             DeadLetterService(face),
+            QueryService(face),
             GroupSettingsService(face),
             AdminService(face, self._process, self.identity.store_id),
             RetentionService(face),

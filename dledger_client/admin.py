@@ -10,7 +10,10 @@ from dledger_client.aio.admin import NodeStatus
 from dledger_client.dead_letters import DeadLetters
 from dledger_client.loop_thread import LoopThread
 from dledger_client.open_transactions import GroupTransactions
+from dledger_client.query import QueryResult
+from dledger_client.received import ReceivedMessage
 from dledger_client.router import TopicQueues
+from dledger_client.trace import Trace
 
 
 class Admin:
@@ -61,6 +64,26 @@ class Admin:
     def transactions(self, producer_group: str = "", *, most: int = 100) -> list[GroupTransactions]:
         """What is open, replica group by replica group."""
         return self._thread.run(self._inner.transactions(producer_group, most=most))
+
+    def query_by_key(self, topic: str, key: str, **limits: int) -> QueryResult:
+        """The newest messages of a topic that have ``key`` among their keys."""
+        return self._thread.run(self._inner.query_by_key(topic, key, **limits))
+
+    def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
+        """The messages with this id."""
+        return self._thread.run(self._inner.query_by_id(msg_id, topic, max_messages=max_messages))
+
+    def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
+        """The first messages of a topic stored from ``begin_ms`` to ``end_ms``."""
+        return self._thread.run(self._inner.query_by_time(topic, begin_ms, end_ms, max_messages=max_messages))
+
+    def query_by_offset(self, topic: str, queue_id: int, offset: int, *, group: str | None = None) -> ReceivedMessage | None:
+        """The message at an offset of a queue."""
+        return self._thread.run(self._inner.query_by_offset(topic, queue_id, offset, group=group))
+
+    def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
+        """What became of messages, by key or by id."""
+        return self._thread.run(self._inner.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
 
     def update_group(self, consumer_group: str, **settings: int | bool) -> None:
         """Change settings of a consumer group: ``retry_max_times``, ``consume_enable`` and so on."""

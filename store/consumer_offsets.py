@@ -44,6 +44,7 @@ class ConsumerOffsets:
     def __init__(self, created_pos: Callable[[str], int | None], locked: Callable[[str, str, int], int] = lambda *_: 0) -> None:
         self._created_pos = created_pos
         self._locked = locked
+        self.on_commit: Callable[[str, str, int, int, int], None] | None = None  # told of every commit: group, topic, queue, offset, time
         self.on_reset: Callable[[str, str, int], None] | None = None  # told of every queue that a group was taken elsewhere in
         self._offsets: dict[GroupTopic, dict[int, int]] = {}
         self._generations: dict[GroupTopic, dict[int, int]] = {}
@@ -94,7 +95,7 @@ class ConsumerOffsets:
     def handlers(self) -> Mapping[str, Handler]:
         return {COMMIT: self._commit, RESET: self._reset}
 
-    def _commit(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
+    def _commit(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
         group, positions = self._checked(arguments)
         initial, refused = bool(arguments.get("initial")), []
         for each in positions:
@@ -106,6 +107,8 @@ class ConsumerOffsets:
             known = queues.get(each.queue_id)
             if known is None or not initial:
                 queues[each.queue_id] = max(each.offset, known or 0)
+                if self.on_commit is not None:
+                    self.on_commit(group, each.topic, each.queue_id, each.offset, context.at_ms)
         return {"group": group, "count": len(positions) - len(refused), "refused": refused}
 
     def _refusal(self, group: str, each: Position) -> DledgerError | None:

@@ -18,6 +18,7 @@ from dledger.env import Buffer, Environment
 from dledger.log.entry import RawEntry
 from dledger.service import TaskOwner
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, ReadOnlyError
+from store.commit_times import CommitTimes
 from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
 from store.delays import DelayOffsets
 from store.dispatcher import Applied, Dispatcher
@@ -75,7 +76,9 @@ class MessageStore:
         self.delays = DelayOffsets()
         self.subscription_groups = SubscriptionGroups()
         self.send_backs = SendBacks(self.consumer_offsets.position)
-        self.consumer_offsets.on_reset = self.send_backs.went_back
+        self.commit_times = CommitTimes()
+        self.consumer_offsets.on_commit = self.commit_times.committed
+        self.consumer_offsets.on_reset = self._was_reset
         self.timers = Timers()
         self.transactions = Transactions()
         sections: list[Section] = [
@@ -87,12 +90,13 @@ class MessageStore:
             self.subscription_groups,
             self.send_backs,
             self.transactions,
+            self.commit_times,
         ]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(
             settings, env.clock, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
         )
-        forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs)
+        forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs, self.commit_times)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
         self._snapshots = Snapshots(env.disk)
         self._waiters = QueueWaiters()
@@ -105,6 +109,10 @@ class MessageStore:
         self._suspended = False
         self._index: KeyIndex | None = None
         self._query: MessageQuery | None = None
+
+    def _was_reset(self, group: str, topic: str, queue_id: int) -> None:
+        self.send_backs.went_back(group, topic, queue_id)
+        self.commit_times.went_to(group, topic, queue_id, self.consumer_offsets.position(group, topic, queue_id))
 
     # Life
 

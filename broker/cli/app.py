@@ -21,6 +21,7 @@ from broker.cli import (
     group,
     leader,
     member,
+    message,
     node,
     produce,
     spark,
@@ -60,7 +61,25 @@ def _root(
         os.environ["DLEDGER_VERBOSE"] = "1"
 
 
-for module in (updown, node, status, topic, produce, consume, group, dlq, transaction, leader, member, expire, verify, dump, bench, spark):
+for module in (
+    updown,
+    node,
+    status,
+    topic,
+    produce,
+    consume,
+    message,
+    group,
+    dlq,
+    transaction,
+    leader,
+    member,
+    expire,
+    verify,
+    dump,
+    bench,
+    spark,
+):
     module.register(app)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.message_text import consumed_json
 from broker.cli.output import note, print_json
 
 if TYPE_CHECKING:
@@ -87,29 +87,11 @@ class _Printer:
         self.positions |= {(message.topic, message.group, message.queue_id): message.queue_offset + 1 for message in messages}
         if self._as_json:
             for message in messages:
-                print_json(_json_of(message))
+                print_json(consumed_json(message))
             return
         out = sys.stdout.buffer
         out.write(b"".join(message.body + b"\n" for message in messages))
         out.flush()
-
-
-def _json_of(message: ReceivedMessage) -> dict[str, Any]:
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "keys": message.keys,
-        "tags": message.tags,
-        "born_at": message.born_timestamp,
-        "stored_at": message.store_timestamp,
-        **body,
-    }
 
 
 async def _consume(

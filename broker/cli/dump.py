@@ -12,7 +12,7 @@ import typer
 from broker.cli.context import JsonOption
 from broker.cli.output import print_json
 
-FOLDERS = ("commitlog", "index-units", "consumequeue")
+FOLDERS = ("commitlog", "index-units", "consumequeue", "index")
 
 
 def register(app: typer.Typer) -> None:
@@ -49,6 +49,10 @@ def _rows(file: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, An
         return dump_log.index_unit_rows(file, from_pos)
     if kind == "consumequeue":
         return dump_log.queue_unit_rows(file, from_pos)
+    if kind == "index":
+        from broker.cli.dump_index import index_rows
+
+        return index_rows(file, from_pos)
     return _other_rows(file)
 
 

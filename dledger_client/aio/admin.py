@@ -1,4 +1,4 @@
-"""Topics, for asyncio: create, update, delete, list, describe."""
+"""Topics, groups, dead letters and single messages, for asyncio: what is asked of the cluster beside sending and consuming."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dledger_client.aio.consumer import PullConsumer
 from dledger_client.answers import parse
 from dledger_client.dead_letters import DeadLetters, list_dead_letters, redrive
 from dledger_client.local import surroundings
 from dledger_client.open_transactions import GroupTransactions, describe_transactions
-from dledger_client.ranges import MAX_U32, within
+from dledger_client.query import QueryResult, query_by_id, query_by_key, query_by_time
+from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.received import ReceivedMessage
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_client.trace import Trace, trace
 from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -51,7 +55,8 @@ class Admin:
         random: Random | None = None,
     ) -> None:
         parse_bootstrap(bootstrap)
-        around = surroundings(bootstrap, network, clock, random)
+        around = self._around = surroundings(bootstrap, network, clock, random)
+        self._bootstrap = bootstrap
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
 
@@ -158,6 +163,41 @@ class Admin:
     async def transactions(self, producer_group: str = "", *, most: int = 100) -> list[GroupTransactions]:
         """What is open, replica group by replica group: the ``most`` oldest transactions of a producer group, or of all."""
         return await describe_transactions(self._router, producer_group, most, self._deadline_ms())
+
+    def _consumer(self) -> PullConsumer:
+        around = self._around
+        return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms, network=around.network, clock=around.clock, random=around.random)
+
+    async def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
+        """The newest messages of a topic that have ``key`` among their keys, stored from ``begin_ms`` to ``end_ms`` (0: no bound)."""
+        within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
+        within(1, MAX_U32, max_messages=max_messages)
+        return await query_by_key(self._router, topic, key, begin_ms, end_ms, max_messages, self._deadline_ms())
+
+    async def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
+        """The messages with this id, given by their producer or by their place; of all topics, the system's own too, when none is named."""
+        within(1, MAX_U32, max_messages=max_messages)
+        return await query_by_id(self._router, msg_id, topic, max_messages, self._deadline_ms())
+
+    async def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
+        """The first messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
+        within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
+        within(1, MAX_U32, max_messages=max_messages)
+        async with self._consumer() as consumer:
+            return await query_by_time(consumer, topic, begin_ms, end_ms, max_messages)
+
+    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, group: str | None = None) -> ReceivedMessage | None:
+        """The message at an offset of a queue; None when there is none yet.  OffsetOutOfRangeError when it is not there any more."""
+        async with self._consumer() as consumer:
+            found = await consumer.fetch(topic, queue_id, offset, 1, group_name=group)
+        return found[0] if found else None
+
+    async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
+        """What became of messages, by a topic's ``key`` or by ``msg_id``: see ``dledger_client.trace``."""
+        if bool(key) == bool(msg_id) or (key and not topic):
+            raise InvalidArgumentError("expected a topic and a key, or a message id")
+        within(1, MAX_U32, max_messages=max_messages)
+        return await trace(self._router, topic, key, msg_id, max_messages, self._deadline_ms())
 
     async def group_settings(self, consumer_group: str = "", *, group: str = "") -> list[retry_pb2.GroupSettings]:
         """The settings of a consumer group, or of all that somebody configured."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dledger.log.hard_state import COPY_BYTES, MAGIC
 from dledger_wire import batch, frame_layout, layout, store_layout
+from store.index_file import Geometry
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 
@@ -49,6 +50,17 @@ def test_store_files() -> None:
     assert (store_layout.QUEUE_UNIT_SIZE, store_layout.QUEUE_UNITS_PER_FILE) == (20, 300_000)
     assert (store_layout.INDEX_HEADER_SIZE, store_layout.INDEX_SLOTS, store_layout.INDEX_ENTRIES) == (40, 5_000_000, 20_000_000)
     assert store_layout.CHECKPOINT_FILE_SIZE == 4096
+
+
+def test_index_file() -> None:
+    assert_is(table("Index file header (40 bytes)"), store_layout.INDEX_HEADER.format, store_layout.INDEX_HEADER_SIZE)
+    fields = store_layout.INDEX_ENTRY_DTYPE.fields
+    assert fields is not None
+    places = [(fields[name][1], fields[name][0].itemsize) for name in ("key_hash", "pos", "seconds", "previous")]
+    assert table("Index file entry (20 bytes)") == places
+    assert Geometry(store_layout.INDEX_SLOTS, store_layout.INDEX_ENTRIES).file_bytes == 420_000_040
+    assert "420 000 040" in TEXT
+    assert store_layout.INDEX_ENTRY_SIZE == 20
 
 
 def test_hard_state() -> None:
