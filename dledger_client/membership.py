@@ -95,6 +95,11 @@ class MemberSession:
         """Whether the locks may be used now.  May be asked from any thread."""
         return self._clock.monotonic_ms() < self.lease_until_ms
 
+    @property
+    def is_attending(self) -> bool:
+        """Whether a master hears us, as far as we know."""
+        return self._attending
+
     def wish(self, place: Place) -> None:
         """Ask for a lock; ``grants`` has it when it is there."""
         if place not in self._wishes and place not in self.grants:
@@ -178,6 +183,7 @@ class MemberSession:
             await self._speak(stream, address, reader)
         finally:
             self._attending = False
+            self._events.members_changed()  # another replica group's master may know better now
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             await _close(stream)

@@ -23,7 +23,7 @@ from dledger_client.router import Router, TopicQueues
 from dledger_client.runners import Runner
 from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.subscription import Subscription
-from dledger_wire._pb import broker_pb2
+from dledger_wire._pb import broker_pb2, sessions_pb2
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX, retry_topic
@@ -285,7 +285,7 @@ class PushEngine:
         found = _all(routes)
         if self._options.broadcast or not found:
             return found
-        members = self._session(min(queues.group for queues in routes)).members
+        members = self._members(sorted({queues.group for queues in routes}))
         readers = [
             member.client_id
             for member in members or ()
@@ -299,6 +299,12 @@ class PushEngine:
             _logger.exception("consumer group %s: the allocation strategy failed on %s", self.group, topic)
             return None
         return {queue: found[queue] for queue in mine if queue in found}
+
+    def _members(self, groups: list[str]) -> list[sessions_pb2.GroupMember] | None:
+        """The members as the first replica group's master tells them, whom all hear; as the next one's while that one is silent."""
+        sessions = [self._session(group) for group in groups]
+        told = [session for session in sessions if session.members is not None]
+        return next((session.members for session in told if session.is_attending), told[0].members if told else None)
 
     def _report(self) -> None:
         """Tell the others what is consumed here."""

@@ -31,7 +31,7 @@ LEASE_MS = 1000
 SESSION_MS = 1300
 SWEEP_MS = 50
 LATE_MS = 200  # a sweep as late as that means that this process stood still, and heard nobody meanwhile
-GATHER_S = 0.005  # news of one group within this time are told together
+GATHER_S = 0.005  # news of one group within this time are told together, heartbeats confirmed together
 CONFIRM_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 5.0
 
@@ -237,6 +237,7 @@ class TermSessions:
         """Acknowledge the heartbeats that leases hang on: those heard before a majority confirmed this leader."""
         while True:
             await self._heartbeats.wait()
+            await asyncio.sleep(GATHER_S)
             self._heartbeats.clear()
             heard, self._unconfirmed = self._unconfirmed, []
             try:

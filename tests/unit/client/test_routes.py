@@ -1,0 +1,76 @@
+"""Routes of topics that lie on several replica groups, each of whose nodes tells of its own group only."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from dledger_client.router import Router
+from dledger_wire._pb import broker_pb2
+from dledger_wire.clock import SystemClock
+from dledger_wire.errors import TopicNotFoundError, UnreachableError
+
+GROUPS = {"g0": ["h:1", "h:2"], "g1": ["h:3", "h:4"]}
+
+
+class Nodes:
+    """A network of nodes that answer Metadata.  ``topics``: address -> queues of topic ``t`` there; ``down``: who does not answer."""
+
+    def __init__(self) -> None:
+        self.topics = {"h:1": 2, "h:2": 2, "h:3": 3, "h:4": 3}
+        self.leaders = {"g0": "h:1", "g1": "h:3"}
+        self.down: set[str] = set()
+
+    def connect(self, address: str) -> Channel:
+        return Channel(self, address)
+
+    def answer(self, address: str, request: broker_pb2.MetadataRequest) -> broker_pb2.MetadataResponse:
+        reply = broker_pb2.MetadataResponse(cluster="c")
+        for name, members in GROUPS.items():
+            nodes = [broker_pb2.NodeInfo(id=each, address=each, voter=True) for each in members]
+            group = reply.groups.add(name=name, nodes=nodes)
+            if address in members:
+                group.term, group.leader_address, group.leader_id = 5, self.leaders[name], self.leaders[name]
+                queues = self.topics[address] if request.topics == ["t"] else 0
+                found = broker_pb2.TopicInfo(name="t", group=name, read_queues=queues, write_queues=queues, perm=6, found=queues > 0)
+                reply.topics.append(found)
+        return reply
+
+
+class Channel:
+    def __init__(self, nodes: Nodes, address: str) -> None:
+        self._nodes, self._address = nodes, address
+
+    async def call(self, _method: str, request: bytes, *, timeout_s: float) -> bytes:
+        if self._address in self._nodes.down:
+            raise UnreachableError(f"{self._address} is down")
+        return self._nodes.answer(self._address, broker_pb2.MetadataRequest.FromString(request)).SerializeToString()
+
+    async def close(self) -> None:
+        return None
+
+
+async def queues_of(router: Router, name: str = "t") -> dict[str, int]:
+    found = await router.topic(name, router.clock.monotonic_ms() + 2000, fresh=True)
+    return {queues.group: queues.read_queues for queues in found}
+
+
+def test_queues_of_every_group_are_found_and_kept_while_a_group_is_silent() -> None:
+    async def scenario() -> None:
+        nodes = Nodes()
+        router = Router("h:1,h:3", nodes, SystemClock(), random.Random(1))  # type: ignore[arg-type]
+        assert await queues_of(router) == {"g0": 2, "g1": 3}
+        nodes.down = {"h:3", "h:4"}
+        assert await queues_of(router) == {"g0": 2, "g1": 3}
+        nodes.down = {"h:3"}
+        nodes.topics |= {"h:2": 1, "h:4": 4}  # one lags, one is all there is
+        assert await queues_of(router) == {"g0": 2, "g1": 4}
+        nodes.down = set()
+        nodes.topics["h:3"] = nodes.topics["h:4"] = 0
+        assert await queues_of(router) == {"g0": 2}
+        with pytest.raises(TopicNotFoundError):
+            await queues_of(router, "nowhere")
+
+    asyncio.run(scenario())
