@@ -135,6 +135,14 @@ def test_dead_letters_go_back_to_their_topic(spark: Any) -> None:
     assert {(row.topic, row.properties["n"], "UNIQ_KEY" in row.properties) for row in sent} == {("back", str(n), False) for n in range(20)}
 
 
+def test_the_command_line_fills_in_the_addresses(cluster: Cluster) -> None:
+    report = json.loads(cluster.cli_ok("spark", "stats", TOPIC, "--json", timeout_s=200))
+    assert sum(row["messages"] for row in report["hours"]) >= COUNT
+    failed = cluster.cli("spark", "stats", timeout_s=60)
+    assert failed.returncode == 2
+    assert "TOPIC" in failed.stderr
+
+
 @pytest.mark.parametrize(
     ("job", "arguments", "expected"),
     [
