@@ -238,6 +238,7 @@ class MemberSession:
             if now_ms >= next_ms:
                 next_ms = now_ms + self._heartbeat_ms
                 self._number += 1
+                self._sent_ms = {number: at_ms for number, at_ms in self._sent_ms.items() if now_ms - at_ms < self._lease_ms}
                 self._sent_ms[self._number] = now_ms
                 await stream.write(
                     sessions_pb2.MemberMessage(heartbeat=sessions_pb2.SessionHeartbeat(number=self._number)).SerializeToString()

@@ -76,9 +76,14 @@ class LockKeeper:
         return done
 
     def held(self, session: Session) -> list[sessions_pb2.HeldLock]:
-        """What a session holds, as it is told."""
-        locks = self._face.store.queue_locks.held_by(session.group, session.session_id)
-        return [self._told(session.group, queue, lock.epoch) for queue, lock in locks.items()]
+        """What a session holds, as it is told; what is on its way to be freed is lost to it already."""
+        group, owner = session.group, session.session_id
+        freed = [release.rows for release in self._releases if (release.group, release.owner) == (group, owner)]
+        if [] in freed:
+            return []
+        gone = [row for rows in freed for row in rows]
+        locks = self._face.store.queue_locks.held_by(group, owner)
+        return [self._told(group, queue, lock.epoch) for queue, lock in locks.items() if [*queue, lock.epoch] not in gone]
 
     def _told(self, group: str, queue: Queue, epoch: int) -> sessions_pb2.HeldLock:
         known = self._face.store.consumer_offsets

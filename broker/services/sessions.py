@@ -120,7 +120,7 @@ class TermSessions:
         session = self._join(join, link, address)
         loop = asyncio.get_running_loop()
         telling = loop.create_task(link.write(), name="tell a member")
-        hearing = loop.create_task(self._listen(session, stream), name="hear a member")
+        hearing = loop.create_task(self._listen(session, link, stream), name="hear a member")
         tasks: list[asyncio.Future[Any]] = [telling, hearing]
         try:
             await asyncio.wait([*tasks, link.ended], return_when=asyncio.FIRST_COMPLETED)
@@ -148,6 +148,7 @@ class TermSessions:
             self.table.add(session)
         elif session.link is not None:
             session.link.end(None)
+            self._locks.forget_wishes(session)  # it says again what it wants
         session.heard_ms = self._clock.monotonic_ms()
         session.link = link
         session.told = sessions_pb2.GroupMember(
@@ -180,8 +181,10 @@ class TermSessions:
     def _is_settling(self) -> bool:
         return self._clock.monotonic_ms() - self._started_ms < SESSION_MS
 
-    async def _listen(self, session: Session, stream: ByteStream) -> None:
+    async def _listen(self, session: Session, link: Link, stream: ByteStream) -> None:
         while (message := await stream.read()) is not None:
+            if session.link is not link:  # it has joined on another stream, or its time is over: what comes late here counts no more
+                return
             heard = decoded(sessions_pb2.MemberMessage, message)
             session.heard_ms = self._clock.monotonic_ms()
             kind = heard.WhichOneof("body")

@@ -130,7 +130,7 @@ def members(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 
 @pytest.mark.parametrize("members", ["concurrent"], indirect=True)
-def test_queues_are_shared_anew_within_a_second(cluster: Cluster, members: Members) -> None:
+def test_queues_are_shared_anew_within_a_second_and_a_reset_is_followed(cluster: Cluster, members: Members) -> None:
     with Sending(cluster) as sending:
         members.start("a")
         members.start("b")
@@ -145,6 +145,9 @@ def test_queues_are_shared_anew_within_a_second(cluster: Cluster, members: Membe
         killed = members.gap_ms(now_ms())
         wait_for(lambda: members.shares() == {"c": [0, 1, 2, 3]})
     wait_for(lambda: {line.number for line in members.lines()} == set(range(sending.sent)))
+    before = len(members.lines())
+    cluster.cli_ok("group", "reset-offset", "g", "--topic", "t", "--to", "first")
+    wait_for(lambda: len(members.lines()) == before + sending.sent)
     assert left < 1500  # a second, and what two busy cores add
     assert killed < 1500
     members.end("c")
