@@ -1,0 +1,179 @@
+"""Sessions of consumer groups' members, spoken to by hand: what the master tells, whom it lets in, when it frees what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.services.session_locks import LockKeeper
+from broker.services.session_table import Session
+from broker.services.sessions import SESSION_MS
+from dledger_wire._pb import sessions_pb2
+from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotLeaderError
+from dledger_wire.rpc import ByteStream
+from store.consumer_offsets import ConsumerOffsets
+from store.group_state import CommandContext
+from store.queue_locks import LOCK, QueueLocks
+from tests.unit.client.sim_rig import Rig, until
+
+ATTEND = "/dledger.v1.Sessions/Attend"
+DESCRIBE = "/dledger.v1.Sessions/DescribeMembers"
+
+
+class Attending:
+    """One stream of a session; ``heard`` collects what the master says."""
+
+    def __init__(self, rig: Rig, client_id: str, session_id: str = "", **more: Any) -> None:
+        address = rig.cluster.hosts[rig.master].address
+        self.stream: ByteStream = rig.router().channel(address).open(ATTEND)
+        self.heard: list[sessions_pb2.MasterMessage] = []
+        self.error: DledgerError | None = None
+        self.ended = False
+        self._join = sessions_pb2.SessionJoin(
+            group="g", client_id=client_id, session_id=session_id or f"s-{client_id}", orderly=True, **more
+        )
+
+    async def join(self) -> None:
+        await self.say(join=self._join)
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def say(self, **body: Any) -> None:
+        await self.stream.write(sessions_pb2.MemberMessage(**body).SerializeToString())
+
+    async def _read(self) -> None:
+        try:
+            while (message := await self.stream.read()) is not None:
+                self.heard.append(sessions_pb2.MasterMessage.FromString(message))
+        except DledgerError as error:
+            self.error = error
+        self.ended = True
+
+    def of(self, kind: str) -> list[Any]:
+        return [getattr(message, kind) for message in self.heard if message.WhichOneof("body") == kind]
+
+    @property
+    def members(self) -> list[str]:
+        told = self.of("members")
+        return [member.client_id for member in told[-1].members] if told else []
+
+
+def lock_of(rig: Rig, queue_id: int = 0) -> str:
+    """The session that holds a queue, at the master."""
+    node = rig.cluster.hosts[rig.master].node
+    assert node is not None
+    lock = node.store.queue_locks.get("g", "t", queue_id)
+    return lock.owner if lock is not None else ""
+
+
+PLACE = sessions_pb2.QueuePlace(topic="t", queue_id=0)
+
+
+def test_members_hear_of_each_other_and_of_silence() -> None:
+    async def scenario(rig: Rig) -> None:
+        first, second = Attending(rig, "a"), Attending(rig, "b")
+        await first.join()
+        await second.join()
+        await until(lambda: first.members == second.members == ["a", "b"])
+        await second.say(queues=sessions_pb2.SessionQueues(queues=[PLACE]))
+        await until(lambda: len(first.of("members")[-1].members[1].queues) == 1)
+        heard_s = rig.cluster.loop.now_s
+        while not second.ended:  # it says nothing any more
+            await first.say(heartbeat=sessions_pb2.SessionHeartbeat(number=1))
+            await asyncio.sleep(0.05)
+        assert SESSION_MS / 1000 - 0.1 <= rig.cluster.loop.now_s - heard_s < SESSION_MS / 1000 + 0.3
+        assert second.error is not None
+        await until(lambda: first.members == ["a"])
+
+    Rig().run(scenario)
+
+
+def test_locks_are_granted_waited_for_and_freed() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        first, second = Attending(rig, "a"), Attending(rig, "b")
+        await first.join()
+        await second.join()
+        await first.say(wish=sessions_pb2.LockWish(queues=[PLACE]))
+        await until(lambda: lock_of(rig) == "s-a")
+        await second.say(wish=sessions_pb2.LockWish(queues=[PLACE]))
+        await asyncio.sleep(0.3)
+        assert lock_of(rig) == "s-a"
+        (held,) = first.of("granted")[0].locks
+        wrong, right = (sessions_pb2.QueuePlace(topic="t", queue_id=0, epoch=epoch) for epoch in (held.epoch - 1, held.epoch))
+        await first.say(release=sessions_pb2.LockRelease(queues=[wrong]))
+        await asyncio.sleep(0.2)
+        assert lock_of(rig) == "s-a"
+        await first.say(release=sessions_pb2.LockRelease(queues=[right]))
+        await until(lambda: lock_of(rig) == "s-b")
+        assert second.of("granted")[0].locks[0].epoch > held.epoch
+        left_s = rig.cluster.loop.now_s
+        await second.say(leave=sessions_pb2.SessionLeave())
+        await until(lambda: second.ended)
+        assert lock_of(rig) == ""
+        assert rig.cluster.loop.now_s - left_s < 0.2
+
+    Rig().run(scenario)
+
+
+def test_a_session_goes_on_over_another_stream_and_the_old_one_counts_no_more() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        old = Attending(rig, "a")
+        await old.join()
+        await old.say(wish=sessions_pb2.LockWish(queues=[PLACE]))
+        await until(lambda: lock_of(rig) == "s-a")
+        new = Attending(rig, "a")
+        await new.join()
+        await until(lambda: bool(new.of("welcome")))
+        (held,) = new.of("welcome")[0].locks
+        late = sessions_pb2.QueuePlace(topic="t", queue_id=0, epoch=held.epoch)
+        with contextlib.suppress(DledgerError):  # it is told that the stream has ended
+            await old.say(release=sessions_pb2.LockRelease(queues=[late]))
+        await until(lambda: old.ended)
+        await asyncio.sleep(0.3)
+        assert lock_of(rig) == "s-a"
+
+    Rig().run(scenario)
+
+
+def test_who_is_not_let_in() -> None:
+    async def scenario(rig: Rig) -> None:
+        await Attending(rig, "a").join()
+        await asyncio.sleep(0.1)
+        for wrong, error in (
+            (Attending(rig, "a", "another"), BusyError),
+            (Attending(rig, ""), InvalidArgumentError),
+        ):
+            await wrong.join()
+            await until(lambda wrong=wrong: wrong.ended)  # type: ignore[misc]
+            assert isinstance(wrong.error, error)
+        mute = Attending(rig, "b")
+        await mute.say(heartbeat=sessions_pb2.SessionHeartbeat(number=1))
+        with pytest.raises(InvalidArgumentError, match="begins with a join"):
+            await mute.stream.read()
+        follower = rig.router().channel(rig.cluster.hosts[rig.followers[0]].address)
+        with pytest.raises(NotLeaderError):
+            await follower.call(DESCRIBE, b"", timeout_s=1)
+
+    Rig().run(scenario)
+
+
+def test_what_is_on_its_way_to_be_freed_is_not_told_as_held() -> None:
+    async def scenario() -> None:
+        locks = QueueLocks(lambda _topic, _queue: True)
+        rows = [["t", 0, 0], ["t", 1, 0]]
+        locks.handlers()[LOCK]({"group": "g", "owner": "s", "client": "a", "queues": rows}, CommandContext(1, 1, 77, 0))
+        store = SimpleNamespace(queue_locks=locks, consumer_offsets=ConsumerOffsets(lambda _topic: 1))
+        keeper = LockKeeper(SimpleNamespace(store=store), lambda _session, _locks: None)  # type: ignore[arg-type]
+        session = Session("g", "a", "s", 0)
+        assert [lock.queue_id for lock in keeper.held(session)] == [0, 1]
+        keeper.release(session, [("t", 0, 77)])
+        assert [lock.queue_id for lock in keeper.held(session)] == [1]
+        keeper.free(session)
+        assert keeper.held(session) == []
+
+    asyncio.run(scenario())
