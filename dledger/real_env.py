@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dledger.copy.receiver import COPY_FOLDER
 from dledger.env import Environment
 from dledger.log.segment import LOG_FOLDER
 from dledger.real_disk import RealDisk
@@ -11,4 +12,5 @@ from dledger_wire.rpc import Network
 
 def real_environment(data_dir: str, network: Network) -> Environment:
     """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
-    return Environment(clock=SystemClock(), random=system_random(), disk=RealDisk(data_dir, direct_folders=(LOG_FOLDER,)), network=network)
+    disk = RealDisk(data_dir, direct_folders=(LOG_FOLDER, COPY_FOLDER))
+    return Environment(clock=SystemClock(), random=system_random(), disk=disk, network=network)
