@@ -72,6 +72,8 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     assert incomplete.returncode == 1  # one node does not answer, and that is said
     assert victim in incomplete.stderr
 
+    cluster.cli_ok("topic", "create", "needles", "--queues", "1")
+    cluster.cli_ok("produce", "needles", "--key", "k-1", stdin=b"needle\n")
     sending = threading.Thread(target=send, args=(cluster, 5000, 7000))
     sending.start()
     try:
@@ -96,6 +98,7 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     cluster.cli_ok("leader", "transfer", "--to", victim)
     send(cluster, 7000, 7100)
     assert read_all(cluster, victim, 7100)[1][-1] == 7099
+    wait_for_node(cluster, victim, lambda: "needle" in cluster.cli_ok("message", "query", "needles", "--key", "k-1"))
     assert not [path for path in (cluster.data / victim / "copy").rglob("*") if path.is_file()]
 
 
