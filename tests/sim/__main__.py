@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from tests.sim.scenarios import SCENARIOS, replay_command, run
+from tests.sim.result import replay_command
+from tests.sim.scenarios import NAMES, run
 
 WORKERS = 2
 BATCH = 60
@@ -46,7 +47,7 @@ def outcome_of(scenario: str, seed: int, keep: Sequence[int] | None = None) -> O
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="which (a soak without it takes all in turn)")
+    parser.add_argument("--scenario", choices=NAMES, help="which (a soak without it takes all in turn)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--seed", type=int, help="run this one and show what came of it")
     what.add_argument("--seeds", metavar="FROM:TO", help="run all of these (TO is not one of them); 0:100 unless told")
@@ -84,7 +85,7 @@ def _run_one(scenario: str, seed: int, keep: Sequence[int] | None, trace: str | 
     for position, fault in enumerate(result.faults):
         print(f"fault {position}: {fault}")
     print(f"{result.acknowledged} acknowledged, {result.read} read meanwhile, {result.committed} entries, {result.leaders} leaders")
-    print(f"{result.events} events, {result.steps} core steps, {result.virtual_s - 1000:.3f} s, trace {result.trace_hash:08x}")
+    print(f"{result.events} events, {result.steps} core steps, {result.virtual_s:.3f} s, trace {result.trace_hash:08x}")
     for anomaly in result.anomalies:
         print(f"ANOMALY {anomaly}")
     return 1 if result.anomalies else 0
@@ -94,7 +95,7 @@ def _run_one(scenario: str, seed: int, keep: Sequence[int] | None, trace: str | 
 
 
 def _jobs(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    names = [arguments.scenario] if arguments.scenario is not None else sorted(SCENARIOS)
+    names = [arguments.scenario] if arguments.scenario is not None else list(NAMES)
     if arguments.minutes is not None:
         fresh = random.SystemRandom()
         while True:

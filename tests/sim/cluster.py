@@ -15,7 +15,7 @@ from broker.config import ClusterConfig
 from broker.node import BrokerNode, store_settings_of
 from dledger.env import Environment
 from dledger.log.config import LogConfig
-from dledger_wire.errors import StorageFailedError, StorageFullError
+from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
 from tests.sim.archive import Archive
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
@@ -42,6 +42,7 @@ class Host:
     process: Process | None = None
     node: BrokerNode | None = None
     ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
+    rotten: str = ""  # of which files bits were flipped on its disk
     bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
     problems: list[BaseException] = field(default_factory=list)
 
@@ -114,7 +115,8 @@ class SimCluster:
             reason = error
         host.ended = reason
         self.trace.note("ended", host.ip, type(reason).__name__)
-        if not (host.bad_disk and isinstance(reason, StorageFailedError | StorageFullError | OSError)):
+        expected = host.bad_disk and isinstance(reason, StorageFailedError | StorageFullError | OSError)
+        if not expected and not (host.rotten and isinstance(reason, StorageDamagedError)):
             host.problems.append(reason)
 
     def ensure_running(self, node_id: str) -> None:

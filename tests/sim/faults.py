@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from broker.node import BrokerNode
 from dledger.copy.source import CopySource
 from dledger_wire.errors import DledgerError
+from tests.sim import rot
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
 
@@ -272,6 +273,24 @@ async def _failing_sync(cluster: SimCluster, fault: Fault, hosts: list[Host]) ->
     cluster.ensure_running(host.node_id)
 
 
+async def _bit_rot(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Bits flip on one disk, under a dead process or (``amount`` above a half) a running one, which starts anew later."""
+    host, draw = hosts[0], random.Random(fault.amount)
+    if any(other.rotten for other in cluster.hosts.values() if other is not host):
+        return
+    node = host.node
+    entries = rot.entry_bytes(cluster, node) if node is not None and cluster.is_up(host) else []
+    running = fault.amount > 0.5
+    if not running:
+        cluster.kill(host.node_id)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        rot.strike(cluster, host, draw, entries)
+    await asyncio.sleep(fault.lasts_s)
+    if running and cluster.is_up(host):
+        cluster.kill(host.node_id)
+    cluster.ensure_running(host.node_id)
+
+
 STRIKES: dict[str, Strike] = {
     "kill": _kill,
     "power": _power,
@@ -289,11 +308,12 @@ STRIKES: dict[str, Strike] = {
     "slow-disk": _slow_disk,
     "full-disk": _full_disk,
     "failing-sync": _failing_sync,
+    "bit-rot": _bit_rot,
     "expire": _expire,
     "flip-pieces": _flip_pieces,
 }
 # Kinds of which only plans of their own make sense of.
-OF_THEIR_OWN = ("expire", "flip-pieces")
+OF_THEIR_OWN = ("bit-rot", "expire", "flip-pieces")
 
 
 # Plans
@@ -340,6 +360,18 @@ def plan_storm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     for _ in range(draw.randint(8, 20)):
         victims = (draw.choice((LEADER, *names)),)
         plan.append(Fault("power", draw.random() * 0.12, victims, draw.random() * 0.02, draw.choice((Loss.NOTHING_KEPT, Loss.SUBSET))))
+    return plan
+
+
+def plan_rot(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Bits flip on one machine's disk, while others fail."""
+    victim, plan = draw.choice(names), []
+    for _ in range(draw.choice((1, 2, 3))):
+        lasts_s = draw.random() * 0.5
+        plan.append(Fault("bit-rot", 0.1 + draw.random() * 0.6, (victim,), lasts_s, blocks=draw.random() < 0.7, amount=draw.random()))
+        if draw.random() < 0.5:
+            kind = draw.choice(("kill", "power", "isolate", "transfer", "pause"))
+            plan.append(Fault(kind, draw.random() * 0.5, (draw.choice((LEADER, *names)),), draw.random(), draw.choice(list(Loss))))
     return plan
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from broker.node import BrokerNode
 from dledger.core.effects import Append, CommitTo, CutTail, Effect
-from dledger.core.events import CopyDone, Event, HardStateStored
+from dledger.core.events import CopyDone, Event, HardStateStored, Stored
 from dledger.core.raft import Raft
-from dledger.core.types import EntryMeta, NodeId, Role
+from dledger.core.types import EntryId, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from tests.sim.archive import Archive
@@ -51,11 +51,13 @@ class Invariants:
         self.copies = 0  # logs replaced by a copy
         self.leaders: dict[int, str] = {}
         self.committed: list[int] = [0]  # index -> term
+        self._commit_terms: list[int] = [0]  # index -> the term in which it was committed first
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
         self.violations: list[str] = []
         self._entries: dict[tuple[int, int], tuple[int, EntryMeta]] = {}  # (index, term) -> (term of the entry before, what it is)
         self.running: Callable[[], Iterable[BrokerNode]] = lambda: ()  # nodes whose processes live
         self.services: dict[int, str] = {}  # terms whose master-only services ran, and where
+        self._stored: dict[str, EntryId] = {}  # the newest entry each node called durable
         self._durable: dict[str, tuple[int, NodeId | None]] = {}  # newest hard state known to be on stable storage
 
     def watch(self, node_id: str, node: BrokerNode) -> None:
@@ -94,6 +96,9 @@ class Invariants:
         term, vote = self._durable.get(node_id, (0, None))
         if core.term < term or (core.term == term and vote is not None and core.vote != vote):
             self._violated(f"hard state: {node_id} started with {(core.term, core.vote)}, had saved {(term, vote)}")
+        stored = self._stored.get(node_id)
+        if stored is not None and core.term_at(stored.index) != stored.term and stored.index >= core.status().first_index:
+            self._violated(f"durable entry lost: {node_id} started with its log ending at {core.last}, had stored {stored}")
         seen = _Seen(node_id, core.role, core.term, core.vote, core.commit, core.last.index)
         step = core.step
 
@@ -111,6 +116,8 @@ class Invariants:
         self._check_services()
         if isinstance(event, CopyDone):
             self.copies += 1
+        if isinstance(event, Stored | CopyDone) or any(isinstance(effect, CutTail) for effect in effects):
+            self._stored[seen.node_id] = EntryId(core.durable, core.term_at(core.durable) or 0)
         if isinstance(event, HardStateStored):
             self._durable[seen.node_id] = (event.term, event.vote)
         if not effects:
@@ -147,10 +154,13 @@ class Invariants:
         first = self.leaders.setdefault(core.term, node_id)
         if first != node_id:
             self._violated(f"election safety: {first} and {node_id} both lead term {core.term}")
-        self._check_holds_committed(f"leader completeness: {node_id}, elected in term {core.term},", core)
+        # Late votes may make a leader of a term that others have left: it need not hold what they committed in a newer one.
+        self._check_holds_committed(f"leader completeness: {node_id}, elected in term {core.term},", core, before_term=core.term)
 
-    def _check_holds_committed(self, who: str, core: Raft) -> None:
+    def _check_holds_committed(self, who: str, core: Raft, *, before_term: int = 1 << 62) -> None:
         for index, term in enumerate(self.committed):
+            if self._commit_terms[index] >= before_term:
+                break
             held = core.term_at(index)
             if index and held != term and (held is not None or index > core.last.index):
                 self._violated(f"{who} has term {held} at {index}, term {term} was committed there")
@@ -165,6 +175,7 @@ class Invariants:
                 continue  # came with a copy
             if at == len(committed):
                 committed.append(term)
+                self._commit_terms.append(core.term)
             elif at > len(committed):
                 self._violated(f"commit: {seen.node_id} committed {at}, but nobody {len(committed)}")
             elif committed[at] != term:

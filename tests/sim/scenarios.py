@@ -16,6 +16,7 @@ from dledger.log.config import LogConfig
 from tests.checkers.append_log import check
 from tests.sim.archive import Archive
 from tests.sim.cluster import SMALL_LOG, SimCluster
+from tests.sim.core.runs import CORE_SCENARIOS, run_core
 from tests.sim.disk import DiskSettings
 from tests.sim.faults import (
     POLL_S,
@@ -25,37 +26,18 @@ from tests.sim.faults import (
     plan_everything,
     plan_kill_the_leader,
     plan_retention,
+    plan_rot,
     plan_split,
     plan_storm,
 )
 from tests.sim.invariants import check_logs_match
+from tests.sim.loop import START_S
 from tests.sim.network import NetworkSettings
+from tests.sim.result import LivenessError, RunResult, replay_command
 from tests.sim.workload import Workload
 
 RUN_LIMIT_S = 300.0
 LEADER_LIMIT_S = 15.0  # once faults have stopped
-
-
-class LivenessError(AssertionError):
-    """All is well again, and nothing happens."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a run was: two runs of one seed must be equal in every field."""
-
-    seed: int
-    trace_hash: int
-    events: int
-    steps: int
-    virtual_s: float
-    acknowledged: int
-    read: int
-    leaders: int
-    committed: int
-    copies: int
-    faults: tuple[str, ...]
-    anomalies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +83,13 @@ SCENARIOS = {
     "everything": Scenario(
         plan_everything, messages=60, queues=3, nodes=(3, 3, 3, 5), read_chance=1.0, network=_rough_network, disk=_any_disk
     ),
+    "rot": Scenario(
+        plan_rot,
+        messages=80,
+        read_chance=1.0,
+        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
+        batch_bytes=1024,
+    ),
     "retention": Scenario(
         plan_retention,
         messages=80,
@@ -115,12 +104,15 @@ SCENARIOS = {
         store="mappedFileSizeConsumeQueue: 200",
     ),
 }
+NAMES = (*sorted(SCENARIOS), *sorted(CORE_SCENARIOS))
 
 
 def run(
     name: str, seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None, keep: Sequence[int] | None = None
 ) -> RunResult:
     """One run.  Violations of safety raise; what clients saw wrong is in ``anomalies``.  ``keep``: the faults of the plan to carry out."""
+    if name in CORE_SCENARIOS:
+        return run_core(name, seed, sink=sink, keep=keep)
     scenario = SCENARIOS[name]
     draw = random.Random(f"{name} {seed}")
     nodes = draw.choice(scenario.nodes)
@@ -160,7 +152,7 @@ def run(
         cluster.trace.hash,
         cluster.trace.events,
         cluster.invariants.steps,
-        cluster.loop.now_s,
+        cluster.loop.now_s - START_S,
         workload.acknowledged,
         workload.read,
         len(cluster.invariants.leaders),
@@ -169,11 +161,6 @@ def run(
         tuple(str(fault) for fault in plan),
         tuple(anomalies),
     )
-
-
-def replay_command(name: str, seed: int, keep: Sequence[int] | None = None) -> str:
-    kept = f" --keep {','.join(map(str, keep)) or 'none'}" if keep is not None else ""
-    return f"scripts/sim --scenario {name} --seed {seed}{kept} --trace trace.txt"
 
 
 async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], keep: Sequence[int] | None) -> None:

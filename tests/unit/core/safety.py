@@ -5,13 +5,39 @@ Knows every log and every disk, so it asks them and not the cores.  Row numbers 
 
 from __future__ import annotations
 
-from dledger.core.effects import Append, CommitTo, CutTail, Effect, ReadReady, RoleChanged
-from dledger.core.messages import AppendResponse, VoteRequest, VoteResponse
-from dledger.core.quorum import majority
-from dledger.core.types import EntryId, EntryMeta, NodeId, Role
-from tests.unit.core.harness import Cluster, Envelope, Node
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-Chain = tuple[int, int]
+from dledger.core.effects import Append, CommitTo, CutTail, Effect, MembershipChanged, ReadReady, RoleChanged
+from dledger.core.messages import AppendResponse, TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.progress import ProgressState
+from dledger.core.quorum import majority
+from dledger.core.raft import Raft
+from dledger.core.types import EntryId, EntryMeta, HardState, Membership, NodeId, Role
+from tests.unit.core.harness import Disk, Envelope
+
+
+class Watched(Protocol):
+    """A node as the checks see it."""
+
+    @property
+    def name(self) -> NodeId: ...
+    @property
+    def disk(self) -> Disk: ...
+    @property
+    def core(self) -> Raft: ...
+    @property
+    def starts(self) -> int: ...
+
+
+class World(Protocol):
+    """Whoever runs nodes: calls every watcher after every step and ``log_replaced`` after a copy."""
+
+    watchers: list[Callable[[Any, list[Effect]], None]]
+    log_replaced: Callable[[Any], None]
+
+    @property
+    def nodes(self) -> Mapping[NodeId, Watched]: ...
 
 
 class Violation(AssertionError):
@@ -31,15 +57,21 @@ def link(before: int, meta: EntryMeta) -> int:
 class Safety:
     """Watches a cluster from its first step on."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: World) -> None:
         self.cluster = cluster
         self.leaders: dict[int, NodeId] = {}
         self.votes: dict[tuple[NodeId, int], NodeId] = {}
         self.registry: dict[tuple[int, int], int] = {}  # (index, term) -> chain of the prefix
         self.committed: list[int] = [0]  # chain at every committed index
+        self.commit_terms: list[int] = [0]  # in which term that was committed first
         self.chains: dict[NodeId, dict[int, int]] = {}
         self.node_commit: dict[NodeId, int] = {}
         self.read_floor: dict[tuple[NodeId, int, int], int] = {}
+        self.configs: dict[NodeId, list[tuple[int, Membership]]] = {}
+        self.ordered: set[tuple[NodeId, int]] = set()  # (node, term) that was told to take over
+        self.pre_votes: dict[tuple[NodeId, int], set[NodeId]] = {}  # (candidate, term) -> who told it that it could win
+        self.saved: dict[NodeId, HardState] = {}  # what each disk was seen to hold
+        self.matches: dict[tuple[NodeId, int, NodeId], tuple[int, int]] = {}
         self.counters: dict[str, int] = {}
         for node in cluster.nodes.values():
             self.restarted(node)
@@ -53,12 +85,15 @@ class Safety:
     def commit(self) -> int:
         return len(self.committed) - 1
 
-    def restarted(self, node: Node) -> None:
+    def restarted(self, node: Watched) -> None:
         """A node begins anew from its disk."""
         self.node_commit[node.name] = node.disk.before.index
+        known, now = self.saved.get(node.name, HardState()), node.disk.hard_state
+        kept = now.term > known.term or (now.term == known.term and known.vote in (None, now.vote))
+        expect(kept, "I8", node.name, "starts with", now, "had saved", known)
         self.log_replaced(node)
 
-    def log_replaced(self, node: Node) -> None:
+    def log_replaced(self, node: Watched) -> None:
         """Take a node's log as its disk has it."""
         before = node.disk.before.index
         expect(before <= self.commit or before == 0, node.name, "starts behind", before, "committed", self.commit)
@@ -68,14 +103,17 @@ class Safety:
             chain = chains[index] = link(chain, meta)
             self._register(node, EntryId(index, meta.term), chain)
         self.chains[node.name] = chains
+        entries = enumerate(node.disk.entries, before + 1)
+        configs = [(index, meta.config) for index, meta in entries if meta.config is not None]
+        self.configs[node.name] = [(before, node.disk.membership), *configs]
 
-    def _register(self, node: Node, entry: EntryId, chain: int) -> None:
+    def _register(self, node: Watched, entry: EntryId, chain: int) -> None:
         known = self.registry.setdefault((entry.index, entry.term), chain)
         expect(known == chain, "I3 log matching:", node.name, "has another prefix at", entry)
 
     # Steps
 
-    def after_step(self, node: Node, effects: list[Effect]) -> None:
+    def after_step(self, node: Watched, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, RoleChanged):
                 self._role(node, effect)
@@ -87,83 +125,156 @@ class Safety:
                 self._commit(node, effect)
             elif isinstance(effect, ReadReady):
                 self._read(node, effect)
+            elif isinstance(effect, MembershipChanged):
+                self.matches.clear()
+        if effects:
+            configured = self.configs[node.name][-1][1]
+            expect(node.core.membership == configured, "I10", node.name, "goes by", node.core.membership, "its log says", configured)
         self._watermark(node)
+        if node.core.role is Role.LEADER:
+            self._leader_numbers(node)
 
-    def _role(self, node: Node, effect: RoleChanged) -> None:
+    def _role(self, node: Watched, effect: RoleChanged) -> None:
         if effect.role is not Role.LEADER or effect.confirmed:
             return
         self.count("elected")
         known = self.leaders.setdefault(effect.term, node.name)
         expect(known == node.name, "I1 election safety: term", effect.term, "has leaders", known, "and", node.name)
-        # The no-op comes with the same step and is in the log already.
-        chains = self.chains[node.name]
-        expect(self.commit in chains or self.commit < min(chains), "I4 leader completeness:", node.name, "lacks", self.commit)
-        if self.commit in chains:
-            expect(chains[self.commit] == self.committed[-1], "I4 leader completeness:", node.name, "differs at", self.commit)
+        # The no-op comes with the same step and is in the log already.  Late votes may make a leader of a term that others have left.
+        chains, index = self.chains[node.name], self.commit
+        while index and self.commit_terms[index] >= effect.term:
+            index -= 1
+        expect(index in chains or index < min(chains), "I4 leader completeness:", node.name, "lacks", index)
+        if index in chains:
+            expect(chains[index] == self.committed[index], "I4 leader completeness:", node.name, "differs at", index)
 
-    def _append(self, node: Node, effect: Append) -> None:
+    def _append(self, node: Watched, effect: Append) -> None:
         chains = self.chains[node.name]
         for index, meta in enumerate(effect.entries, effect.first_index):
             chains[index] = link(chains[index - 1], meta)
             self._register(node, EntryId(index, meta.term), chains[index])
+            if meta.config is not None:
+                self._configured(node, EntryId(index, meta.term), meta.config)
 
-    def _cut(self, node: Node, effect: CutTail) -> None:
+    def _configured(self, node: Watched, entry: EntryId, membership: Membership) -> None:
+        """Neighbouring configurations share a majority, and a leader makes a new one only on top of committed ground."""
+        configs = self.configs[node.name]
+        index, before = configs[-1]
+        configs.append((entry.index, membership))
+        self.count("changed members")
+        if before.voters:
+            differing = set(before.voters) ^ set(membership.voters)
+            expect(len(differing) <= 1, "I10", node.name, "goes from", before, "to", membership)
+        if node.core.role is Role.LEADER:
+            commit = self.node_commit[node.name]
+            expect(index <= commit, "I10", node.name, "changes members at", entry, "while", index, "is not committed:", commit)
+            expect(node.core.term_at(commit) == node.core.term, "I10", node.name, "changes members before its term's first commit")
+
+    def _cut(self, node: Watched, effect: CutTail) -> None:
         self.count("cut")
-        expect(node.role is not Role.LEADER, "I2 leader append-only:", node.name, "cut at", effect.from_index)
+        expect(node.core.role is not Role.LEADER, "I2 leader append-only:", node.name, "cut at", effect.from_index)
         commit = self.node_commit[node.name]
         expect(effect.from_index > commit, "I6", node.name, "cut at", effect.from_index, "committed", commit)
         chains = self.chains[node.name]
         for index in range(effect.from_index, max(chains) + 1):
             del chains[index]
+        configs = self.configs[node.name]
+        while configs[-1][0] >= effect.from_index:
+            configs.pop()
 
-    def _commit(self, node: Node, effect: CommitTo) -> None:
+    def _commit(self, node: Watched, effect: CommitTo) -> None:
         expect(effect.index > self.node_commit[node.name], "I6 commit went back:", node.name, effect)
         self.node_commit[node.name] = effect.index
         chains = self.chains[node.name]
         for index in range(self.commit + 1, effect.index + 1):
             self.committed.append(chains[index])
+            self.commit_terms.append(node.core.term)
         known = [index for index in chains if index <= effect.index]
         for index in (max(known), min(known)):
             expect(chains[index] == self.committed[index], "I5 state-machine safety:", node.name, "differs at", index)
-        if node.role is Role.LEADER:
+        if node.core.role is Role.LEADER:
             self._majority_has(node, effect.index)
 
-    def _majority_has(self, node: Node, index: int) -> None:
+    def _majority_has(self, node: Watched, index: int) -> None:
         entry = EntryId(index, node.core.term_at(index) or 0)
         voters = self._voters_at(node, index)
         holders = [voter for voter in voters if voter in self.cluster.nodes and self.cluster.nodes[voter].disk.holds(entry)]
         expect(len(holders) >= majority(len(voters)), "I7 committed durability:", entry, "only on", holders, "of", voters)
 
     @staticmethod
-    def _voters_at(node: Node, index: int) -> tuple[NodeId, ...]:
+    def _voters_at(node: Watched, index: int) -> tuple[NodeId, ...]:
         """A commit is counted with the newest configuration of the leader's log."""
         return node.core.membership.voters
 
-    def _read(self, node: Node, effect: ReadReady) -> None:
+    def _read(self, node: Watched, effect: ReadReady) -> None:
         self.count("read")
         floor = self.read_floor.get((node.name, node.starts, effect.token), 0)
         expect(effect.index >= floor, "I11 stale read:", node.name, effect, "committed before it:", floor)
 
-    def read_asked(self, node: Node, token: int) -> None:
+    def read_asked(self, node: Watched, token: int) -> None:
         """Call right before a read is stepped."""
         self.read_floor[node.name, node.starts, token] = self.commit
 
-    def _watermark(self, node: Node) -> None:
+    def _watermark(self, node: Watched) -> None:
+        self.saved[node.name] = node.disk.hard_state
         durable = node.core.durable
         if durable > node.disk.before.index:
             entry = EntryId(durable, node.core.term_at(durable) or 0)
             expect(node.disk.holds(entry), "D6 watermark:", node.name, "calls", entry, "durable, disk ends at", node.disk.last)
 
+    def _leader_numbers(self, node: Watched) -> None:
+        """I14, I15: what a leader counts is what its log and its peers say."""
+        core = node.core._core
+        replication, log = core.replication, core.log
+        if core.commit >= replication.term_start:
+            counted = replication.uncommitted_bytes
+            held = log.size_between(core.commit + 1, log.last.index)
+            expect(counted == held, "I14", node.name, "counts", counted, "uncommitted bytes of", held)
+        for peer in replication.peers.values():
+            key = (node.name, core.term, peer.node)
+            match, denied = self.matches.get(key, (0, 0))
+            lower = peer.match < match and replication.ack_regressions == denied  # a denial that came late is counted, and does no harm
+            expect(not lower, "I15", node.name, "takes back", peer.node, "from", match, "to", peer.match)
+            self.matches[key] = (peer.match, replication.ack_regressions)
+            other = self.cluster.nodes.get(peer.node)
+            if other is not None and other.core.term <= core.term:  # no later leader has cut it
+                entry = EntryId(peer.match, log.term_at(peer.match) or 0)
+                expect(other.disk.holds(entry), "I9", node.name, "takes", entry, "to be on", peer.node, "which has", other.disk.last)
+            if peer.state is ProgressState.REPLICATE and peer.next - peer.match > 1:
+                under_way = log.size_between(peer.match + 1, peer.next - 1)
+                expect(
+                    under_way <= peer.inflight_bytes, "I14", node.name, "to", peer.node, under_way, "in flight, counts", peer.inflight_bytes
+                )
+
+    def check_holds_all(self, node: Watched) -> None:
+        """After the dust has settled: the node's disk has every committed entry."""
+        chain, before = 0, node.disk.before.index
+        if before:
+            chain = self.committed[before]
+        for index, meta in enumerate(node.disk.entries[: self.commit - before], before + 1):
+            chain = link(chain, meta)
+            expect(chain == self.committed[index], "committed entry lost:", node.name, "differs at", index)
+        expect(node.disk.last.index >= self.commit, "committed entry lost:", node.name, "ends at", node.disk.last, "of", self.commit)
+
     # Messages leaving a node
 
     def sent(self, envelope: Envelope) -> None:
         message, node = envelope.message, self.cluster.nodes[envelope.source]
+        if isinstance(message, TimeoutNow):
+            self.ordered.add((envelope.to, message.term))
         if isinstance(message, VoteRequest | VoteResponse) and message.pre_vote:
+            if isinstance(message, VoteResponse) and message.granted:
+                self.pre_votes.setdefault((envelope.to, message.term), set()).add(node.name)
             return
         saved = node.disk.hard_state
         expect(message.term <= saved.term, "I8", node.name, "sends", message, "disk has", saved)
         if isinstance(message, VoteRequest):
             self._voted(node.name, message.term, node.name)
+            ordered = not message.transfer or (node.name, message.term - 1) in self.ordered
+            told = len(self.pre_votes.get((node.name, message.term), ())) + 1
+            asked = message.transfer or told >= majority(len(node.core.membership.voters))
+            expect(asked, "P", node.name, "campaigns in term", message.term, "although only", told, "would vote for it")
+            expect(ordered, "T", node.name, "campaigns against a live leader in term", message.term, "without its order")
         elif isinstance(message, VoteResponse) and message.granted:
             self._voted(node.name, message.term, envelope.to)
             expect(saved.term > message.term or saved.vote == envelope.to, "V6", node.name, "sends", message, "disk has", saved)

@@ -1,4 +1,4 @@
-"""Deliberate faults in deleting the log's head and in catching up by copy, for the table in ``mutations.py``."""
+"""Deliberate faults in deleting the log's head and in catching up by copy, for the table of mutations."""
 
 from __future__ import annotations
 

@@ -1,0 +1,159 @@
+"""One core with its disk, its clock and its state machine: what survives a crash, what waits for a sync, what was applied.
+
+Owns a replica's memory and disk, not the time things take (that is the world's).  The write stream follows the driver's rule: writes
+reach the disk in the order returned, a ``Send`` with ``after_sync`` waits for every write before it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from dledger.core.config import CoreConfig
+from dledger.core.effects import Append, CutTail, Effect, SaveHardState, Send
+from dledger.core.events import Event, HardStateStored, Stored
+from dledger.core.messages import AppendResponse
+from dledger.core.raft import Raft
+from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
+from tests.sim.core.machine import FIRST_SIZE, Machine, Operation
+from tests.unit.core.harness import Disk
+
+
+class CoreNode:
+    """A replica.  ``up`` is false between a crash and the restart; ``starts`` numbers its runs."""
+
+    def __init__(self, name: NodeId, disk: Disk, config: CoreConfig, seed: str) -> None:
+        self.name = name
+        self.disk = disk
+        self.config = config
+        self.seed = seed
+        self.up = False
+        self.starts = 0
+        # Faults that are on
+        self.paused = False
+        self.full = False
+        self.sync_fails = False
+        self.slow_ms = 0.0
+        self.sync_factor = 1.0
+        # The clock: local time is base + (world's - since) * rate
+        self.rate = 1.0
+        self.base_ms = 0.0
+        self.since_ms = 0.0
+
+    # Clock
+
+    def local_ms(self, now_ms: float) -> int:
+        return int(self.base_ms + (now_ms - self.since_ms) * self.rate)
+
+    def world_ms(self, local_ms: int) -> float:
+        return self.since_ms + (local_ms - self.base_ms) / self.rate + 0.001
+
+    def set_clock(self, now_ms: float, *, rate: float, leap_ms: float = 0.0) -> None:
+        self.base_ms += (now_ms - self.since_ms) * self.rate + leap_ms
+        self.since_ms = now_ms
+        self.rate = rate
+
+    # Lives
+
+    def boot(self, now_ms: float, operations: Sequence[Operation]) -> None:
+        """Start from the disk; everything in memory is new."""
+        self.up, self.paused = True, False
+        self.starts += 1
+        self.pending: list[Effect] = []  # writes not on disk yet, in order
+        self.flushing = False
+        self.told_full = False
+        self.held: list[tuple[int, Send]] = []
+        self.written = self.synced = 0
+        self.inbox: list[tuple[object, ...]] = []  # what fell due while it was paused
+        self.heard: dict[NodeId, float] = {}  # when it last heard from whom, in the world's time
+        self.steady_since_ms = now_ms  # since when nothing happened to its time, its role or its group
+        self.timer_local_ms: int | None = None
+        self.timer_number = 0
+        self.waiting: dict[int, tuple[int, Operation]] = {}  # index -> (term, the operation whose client waits here)
+        self.reads: dict[int, Operation] = {}  # token -> operation
+        self.ready_reads: list[tuple[int, Operation]] = []  # (read index, operation)
+        self.log = Disk(self.disk.hard_state, self.disk.before, list(self.disk.entries), self.disk.membership, self.disk.commit)
+        draws = random.Random(f"{self.seed}/{self.name}/{self.starts}")
+        self.core = Raft(self.config, self.name, self.disk.membership, self.disk.saved(), draws, self, now_ms=self.local_ms(now_ms))
+        self.machine = Machine()
+        self.applied = self.commit_told = self.disk.commit
+        self.applying = False
+        for meta in self.disk.entries[: self.applied]:
+            self._apply(meta, operations)
+
+    def crash(self, keep_writes: int, snapshot: int) -> None:
+        """Of the writes not synced the first ``keep_writes`` survive; the state machine's snapshot lies at ``snapshot``."""
+        self.sync(keep_writes)
+        self.up = False
+        self.disk.commit = min(snapshot, self.disk.last.index)
+
+    def metas(self, first_index: int, last_index: int) -> Sequence[EntryMeta]:
+        """The core's view of old entries."""
+        return self.log.entries[first_index - 1 : last_index]
+
+    # Looking
+
+    @property
+    def role(self) -> Role:
+        return self.core.role
+
+    @property
+    def commit(self) -> int:
+        return self.core.commit
+
+    # The write stream
+
+    def write(self, effect: SaveHardState | Append | CutTail) -> None:
+        self.pending.append(effect)
+        self.written += 1
+        self.log.write(effect)
+
+    def sync(self, count: int) -> list[Event]:
+        """The oldest ``count`` writes reach the disk; returns their completions, which nobody has heard of yet."""
+        done = self.pending[:count]
+        del self.pending[:count]
+        hard_state = changed = False
+        for effect in done:
+            self.disk.write(effect)
+            if isinstance(effect, SaveHardState):
+                hard_state = True
+            else:
+                changed = True
+        self.synced += len(done)
+        events: list[Event] = []
+        if hard_state:
+            events.append(HardStateStored(self.disk.hard_state.term, self.disk.hard_state.vote))
+        if changed:
+            events.append(Stored(self.disk.last))
+        return events
+
+    def released(self) -> list[Send]:
+        """Messages whose writes are on disk by now.  What an older term acknowledged is not sent any more, as in the driver."""
+        count, held = 0, self.held
+        while count < len(held) and held[count][0] <= self.synced:
+            count += 1
+        free = [send for _number, send in held[:count]]
+        del held[:count]
+        term = self.core.term
+        return [send for send in free if not isinstance(send.message, AppendResponse) or send.message.term >= term]
+
+    # The state machine
+
+    def apply_upto(self, index: int, operations: Sequence[Operation]) -> list[tuple[Operation, tuple[bool, Any] | None]]:
+        """Apply committed entries; returns what became of the operations whose clients wait here, None for one that is gone for good."""
+        answers: list[tuple[Operation, tuple[bool, Any] | None]] = []
+        for at in range(self.applied + 1, index + 1):
+            meta = self.log.entries[at - 1]
+            result = self._apply(meta, operations)
+            waiting = self.waiting.pop(at, None)
+            if waiting is not None:
+                term, operation = waiting
+                answers.append((operation, result if term == meta.term else None))
+        self.applied = max(self.applied, index)
+        return answers
+
+    def _apply(self, meta: EntryMeta, operations: Sequence[Operation]) -> tuple[bool, Any] | None:
+        if meta.kind is not EntryKind.NORMAL:
+            return None
+        return self.machine.apply(operations[meta.size_bytes - FIRST_SIZE])

@@ -1,0 +1,244 @@
+"""Deliberate faults in elections, terms, membership and reads of the core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dledger.core.quorum
+import dledger.core.reads
+import dledger.core.replication
+from dledger.core.effects import RefusedReason, SaveHardState
+from dledger.core.election import Elections
+from dledger.core.events import ChangeRequested
+from dledger.core.membership import Memberships
+from dledger.core.messages import HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.quorum import VoteTally
+from dledger.core.raft import Raft
+from dledger.core.reads import Reads
+from dledger.core.replication import Replication
+from dledger.core.state import CoreState
+from dledger.core.types import EntryId, Membership, NodeId, Role
+
+# Votes and terms
+
+
+def votes_counted_not_voters(patch: pytest.MonkeyPatch) -> None:
+    def every(self: VoteTally, voter: NodeId, granted: bool) -> bool:
+        if voter not in self._voters:
+            return False
+        self._answers[voter] = granted
+        self._granted += granted
+        return True
+
+    patch.setattr(VoteTally, "record", every)
+
+
+def removed_peers_vote_counts(patch: pytest.MonkeyPatch) -> None:
+    def anybody(self: VoteTally, voter: NodeId, granted: bool) -> bool:
+        if voter in self._answers:
+            return False
+        self._answers[voter] = granted
+        self._granted += granted
+        return True
+
+    patch.setattr(VoteTally, "record", anybody)
+
+
+def half_of_an_even_group_is_enough(patch: pytest.MonkeyPatch) -> None:
+    def half(values: Any) -> int:
+        return sorted(values, reverse=True)[(len(values) - 1) // 2]
+
+    patch.setattr(dledger.core.quorum, "majority", lambda count: (count + 1) // 2)
+    patch.setattr(dledger.core.replication, "quorum_value", half)
+    patch.setattr(dledger.core.reads, "quorum_value", half)
+
+
+def vote_cleared_on_step_down(patch: pytest.MonkeyPatch) -> None:
+    become_follower = Elections.become_follower
+
+    def forgetful(self: Elections, term: int, leader: NodeId | None) -> None:
+        core = self._core
+        if term == core.term and core.role in (Role.CANDIDATE, Role.LEADER):
+            core.vote, core._hard_state_dirty, core.hard_state_durable = None, True, False
+        become_follower(self, term, leader)
+
+    patch.setattr(Elections, "become_follower", forgetful)
+
+
+def votes_leave_before_their_sync(patch: pytest.MonkeyPatch) -> None:
+    send = CoreState.send
+
+    def hasty(self: CoreState, to: NodeId, message: Any, *, after_sync: bool = False) -> None:
+        send(self, to, message, after_sync=after_sync)
+        if isinstance(message, VoteRequest | VoteResponse):
+            self.effects[-1].after_sync = False  # type: ignore[union-attr]
+
+    patch.setattr(CoreState, "send", hasty)
+
+
+def vote_and_term_saved_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
+    promise, save = CoreState.promise, CoreState.save_hard_state
+
+    def remembering(self: CoreState, term: int, vote: NodeId | None) -> None:
+        if not self._hard_state_dirty:
+            self.config_term_before = self.term  # type: ignore[attr-defined]
+        promise(self, term, vote)
+
+    def twice(self: CoreState) -> None:
+        if self._hard_state_dirty and self.vote is not None:
+            self.effects.append(SaveHardState(getattr(self, "config_term_before", self.term), self.vote))
+        save(self)
+
+    patch.setattr(CoreState, "promise", remembering)
+    patch.setattr(CoreState, "save_hard_state", twice)
+
+
+def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
+    may_grant = Elections._may_grant
+
+    def blind(self: Elections, source: NodeId, message: VoteRequest) -> bool:
+        return may_grant(self, source, replace(message, last=EntryId(1 << 40, 1 << 40)))
+
+    patch.setattr(Elections, "_may_grant", blind)
+
+
+def vote_twice(patch: pytest.MonkeyPatch) -> None:
+    def generous(self: Elections, source: NodeId, message: VoteRequest) -> bool:
+        last = self._core.log.last
+        return (message.last.term, message.last.index) >= (last.term, last.index) and message.term >= self._core.term
+
+    def forget(self: CoreState, term: int, vote: NodeId | None) -> None:
+        self.term, self.vote, self._hard_state_dirty, self.hard_state_durable = term, vote, True, False
+
+    patch.setattr(Elections, "_may_grant", generous)
+    patch.setattr(CoreState, "promise", forget)
+
+
+def no_pre_vote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Elections, "start_pre_vote", lambda self: self.become_candidate(by_transfer=False))
+
+
+def no_check_quorum(patch: pytest.MonkeyPatch) -> None:
+    def never(self: Replication) -> None:
+        self.quorum_deadline_ms = 1 << 60
+
+    patch.setattr(Replication, "_set_quorum_deadline", never)
+
+
+def lower_terms_are_not_answered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Raft, "_older_term", lambda _self, _source, _message: None)
+
+
+def order_to_campaign_of_an_older_term(patch: pytest.MonkeyPatch) -> None:
+    older = Raft._older_term
+
+    def obedient(self: Raft, source: NodeId, message: Any) -> None:
+        core = self._core
+        if isinstance(message, TimeoutNow) and core.role is Role.FOLLOWER and core.elections.may_campaign:
+            core.elections.become_candidate(by_transfer=True)
+            return
+        older(self, source, message)
+
+    patch.setattr(Raft, "_older_term", obedient)
+
+
+# Membership
+
+
+def _allowing(patch: pytest.MonkeyPatch, reason: RefusedReason) -> None:
+    why_not = Memberships._why_not
+
+    def lax(self: Memberships, wanted: Membership) -> RefusedReason | None:
+        found = why_not(self, wanted)
+        if found is reason and sorted(wanted.voters) != sorted(self.current.voters):
+            return None
+        return found
+
+    patch.setattr(Memberships, "_why_not", lax)
+
+
+def two_changes_in_flight(patch: pytest.MonkeyPatch) -> None:
+    _allowing(patch, RefusedReason.CHANGE_IN_PROGRESS)
+
+
+def change_before_the_no_op(patch: pytest.MonkeyPatch) -> None:
+    _allowing(patch, RefusedReason.NOT_READY)
+
+
+def two_voters_changed_at_once(patch: pytest.MonkeyPatch) -> None:
+    def swap(self: Memberships, event: ChangeRequested) -> None:
+        """The first learner for the first voter, in one step."""
+        now = self.current
+        if now.learners and len(now.voters) > 1 and event.membership.voters != now.voters:
+            event.membership = Membership((*now.voters[1:], now.learners[0]), now.learners[1:])
+        original(self, event)
+
+    original = Memberships.on_change_requested
+    patch.setattr(Memberships, "on_change_requested", swap)
+    _allowing(patch, RefusedReason.INVALID_CHANGE)
+
+
+def configuration_kept_on_truncation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Memberships, "truncated", lambda _self, _from_index: None)
+
+
+def learner_counted_in_quorum(patch: pytest.MonkeyPatch) -> None:
+    set_peers = Replication._set_peers
+
+    def generous(self: Replication, next_index: int) -> None:
+        set_peers(self, next_index)
+        self._voters = tuple(self.peers.values())
+
+    patch.setattr(Replication, "_set_peers", generous)
+
+
+def learner_refuses_its_vote(patch: pytest.MonkeyPatch) -> None:
+    may_grant = Elections._may_grant
+
+    def shy(self: Elections, source: NodeId, message: VoteRequest) -> bool:
+        return self._core.memberships.is_voter and may_grant(self, source, message)
+
+    patch.setattr(Elections, "_may_grant", shy)
+
+
+# Reads
+
+
+def read_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
+    def alone(self: Reads) -> None:
+        core = self._core
+        waiting, self._waiting = self._waiting, []
+        for read in waiting:
+            if read.source is None:
+                core.emit(dledger.core.reads.ReadReady(read.token, core.commit))
+            else:
+                message = dledger.core.reads.ReadIndexResponse(term=core.term, token=read.token, index=core.commit, ok=True)
+                core.send(read.source, message)
+
+    patch.setattr(Reads, "start_round", alone)
+
+
+def any_answer_confirms_a_read(patch: pytest.MonkeyPatch) -> None:
+    on_response = Replication.on_heartbeat_response
+
+    def gullible(self: Replication, source: NodeId, message: HeartbeatResponse) -> None:
+        on_response(self, source, replace(message, round=self._core.reads.round))
+
+    patch.setattr(Replication, "on_heartbeat_response", gullible)
+
+
+def read_before_the_no_op(patch: pytest.MonkeyPatch) -> None:
+    start_round = Reads.start_round
+
+    def early(self: Reads) -> None:
+        core = self._core
+        confirmed, core.confirmed = core.confirmed, True
+        try:
+            start_round(self)
+        finally:
+            core.confirmed = confirmed
+
+    patch.setattr(Reads, "start_round", early)

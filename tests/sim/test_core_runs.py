@@ -1,0 +1,79 @@
+"""Pure cores under every kind of fault: fresh seeds for every commit, so that the suite looks somewhere else each time.
+
+A failure prints the seed and the command that replays it with its trace; ``FAILED_ONCE`` keeps those that found something.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.sim.core.runs import CORE_SCENARIOS, run_core
+from tests.sim.result import replay_command
+
+SEEDS = {
+    "core-swarm": 100,
+    "core-reorder": 20,
+    "core-restarts": 60,
+    "core-blackout": 40,
+    "core-partings": 20,
+    "core-members": 60,
+    "core-coups": 60,
+    "core-rotations": 20,
+    "core-handovers": 40,
+    "core-late-answers": 20,
+    "core-promotions": 20,
+    "core-seclusions": 10,
+}
+CHUNK = 10
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commit_number() -> int:
+    """A number that is another one for every commit, and the same one for everybody who looks at that commit."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return zlib.crc32(done.stdout.encode()) & 0xFFFF_FF00
+
+
+def assert_clean(scenario: str, seed: int) -> None:
+    result = run_core(scenario, seed)
+    assert not result.anomalies, f"{result.anomalies}\nreplay: {replay_command(scenario, seed)}"
+    assert result.committed > 0
+
+
+@pytest.mark.parametrize(("scenario", "first"), [(name, first) for name, count in SEEDS.items() for first in range(0, count, CHUNK)])
+def test_cores_keep_every_rule_under_faults(scenario: str, first: int) -> None:
+    base = commit_number() + first
+    for seed in range(base, base + CHUNK):
+        assert_clean(scenario, seed)
+
+
+@pytest.mark.parametrize("scenario", sorted(CORE_SCENARIOS))
+def test_the_same_seed_gives_the_same_run(scenario: str) -> None:
+    """In this interpreter and in another one, whose strings have other hashes."""
+    code = f"from tests.sim.core.runs import run_core; print(run_core({scenario!r}, 3))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(run_core(scenario, 3))
+
+
+def test_a_run_of_cores_shows_that_it_tests_something() -> None:
+    """Over some seeds everything interesting happens: otherwise the simulator silently stopped testing it."""
+    results = [run_core(name, seed) for name in CORE_SCENARIOS for seed in range(6)]
+    assert sum(result.leaders for result in results) > 3 * len(results)
+    assert sum(result.acknowledged for result in results) > 50 * len(results)
+    assert sum(result.read for result in results) > 1000
+
+
+# Seeds that failed once.  core-late-answers 50: the check itself was too strict about leaders of terms that others have left.
+FAILED_ONCE = (("core-late-answers", 50), ("core-promotions", 12), ("core-members", 128), ("core-rotations", 123))
+
+
+@pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)
+def test_core_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
+    assert_clean(scenario, seed)

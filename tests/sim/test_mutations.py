@@ -1,0 +1,43 @@
+"""The simulators are worth what they find: every deliberate fault is found, and docs/simulation.md says by what and how soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sim.mutations import MUTATIONS, NOT_APPLICABLE, Mutation, is_found_by_its_test, seeds_until_found
+from tests.sim.test_runs import quiet
+
+__all__ = ["quiet"]
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+QUICK = [mutation for mutation in MUTATIONS if not mutation.slow]
+LIST = range(1, 41)
+
+
+@pytest.mark.parametrize("mutation", QUICK, ids=lambda mutation: mutation.name)
+def test_a_fault_put_in_on_purpose_is_found(mutation: Mutation) -> None:
+    if mutation.is_simulated:
+        assert seeds_until_found(mutation) is not None
+    else:
+        assert is_found_by_its_test(mutation)
+
+
+def test_the_document_tells_of_every_fault_put_in() -> None:
+    rows = [tuple(cell.strip() for cell in line.strip("| \n").split("|")) for line in DOCUMENT.read_text(encoding="utf-8").splitlines()]
+    told = {row[1]: row for row in rows if len(row) == 4}
+    for mutation in MUTATIONS:
+        number, _, finder, seeds = told[mutation.name]
+        assert (number, finder) == (mutation.number or "-", f"`{mutation.finder}`")
+        if not mutation.is_simulated:
+            assert seeds == "-"
+        elif not mutation.slow:
+            assert 0 < int(seeds) <= mutation.limit
+    for number, (name, _why) in NOT_APPLICABLE.items():
+        assert told[name][0] == number
+
+
+def test_every_number_of_the_list_is_accounted_for() -> None:
+    numbers = {int(number) for mutation in MUTATIONS for number in mutation.number.split(",") if number}
+    assert numbers | {int(number) for number in NOT_APPLICABLE} >= set(LIST)
