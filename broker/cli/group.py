@@ -27,14 +27,16 @@ def register(root: typer.Typer) -> None:
 
 
 def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """List all consumer groups with the topics they read."""
-    topics: dict[str, set[str]] = {}
-    for name, topic, _, _, _ in run(_positions(load_config(config), [], timeout)):
+    """List all consumer groups with the topics they read and how many members they have now."""
+    members, rows = run(_listed(load_config(config), timeout))
+    topics: dict[str, set[str]] = {name: {topic for each in found for topic in each.subscriptions} for name, found in members.items()}
+    for name, topic, _, _, _ in rows:
         topics.setdefault(name, set()).add(topic)
+    found = [(name, sorted(read), len(members.get(name, ()))) for name, read in sorted(topics.items())]
     if as_json:
-        print_json({"groups": [{"name": name, "topics": sorted(read)} for name, read in sorted(topics.items())]})
+        print_json({"groups": [{"name": name, "topics": read, "members": count} for name, read, count in found]})
         return
-    print_table(("GROUP", "TOPICS"), [(name, ", ".join(sorted(read))) for name, read in sorted(topics.items())])
+    print_table(("GROUP", "MEMBERS", "TOPICS"), [(name, count, ", ".join(read)) for name, read, count in found], right=("MEMBERS",))
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
@@ -88,6 +90,12 @@ async def _positions(cluster: ClusterConfig, names: list[str], timeout_s: float)
         for positions in broker_pb2.GroupOffsetsResponse.FromString(answer).groups:
             found += [(positions.group, each.topic, group.name, each.queue_id, each.offset) for each in positions.offsets]
     return found
+
+
+async def _listed(cluster: ClusterConfig, timeout_s: float) -> tuple[dict[str, list[MemberRow]], list[tuple[str, str, str, int, int]]]:
+    from broker.cli.group_members import all_members
+
+    return await all_members(cluster, timeout_s), await _positions(cluster, [], timeout_s)
 
 
 async def _described(cluster: ClusterConfig, name: str, timeout_s: float) -> tuple[list[MemberRow], list[tuple[Any, ...]]]:

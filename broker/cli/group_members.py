@@ -52,11 +52,21 @@ class MemberRow:
 
 
 async def members_of(cluster: ClusterConfig, name: str, timeout_s: float) -> list[MemberRow]:
-    """The members of a consumer group, by name; what they consume is joined from all replica groups."""
+    """The members of a consumer group, by name."""
+    return (await _members(cluster, [name], timeout_s)).get(name, [])
+
+
+async def all_members(cluster: ClusterConfig, timeout_s: float) -> dict[str, list[MemberRow]]:
+    """The members of every consumer group that has some."""
+    return await _members(cluster, [], timeout_s)
+
+
+async def _members(cluster: ClusterConfig, names: list[str], timeout_s: float) -> dict[str, list[MemberRow]]:
+    """What members consume is joined from all replica groups."""
     from dledger_wire._pb import sessions_pb2
 
-    found: dict[str, MemberRow] = {}
-    request = sessions_pb2.DescribeMembersRequest(groups=[name]).SerializeToString()
+    found: dict[tuple[str, str], MemberRow] = {}
+    request = sessions_pb2.DescribeMembersRequest(groups=names).SerializeToString()
     for group in cluster.groups:
         answer = await call_leader(group, METHOD, request, timeout_s)
         for told in sessions_pb2.DescribeMembersResponse.FromString(answer).groups:
@@ -64,6 +74,9 @@ async def members_of(cluster: ClusterConfig, name: str, timeout_s: float) -> lis
                 kind = "broadcast" if member.broadcast else "orderly" if member.orderly else "concurrent"
                 subscriptions = {each.topic: each.expression for each in member.subscriptions}
                 row = MemberRow(member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms)
-                row = found.setdefault(member.client_id, row)
+                row = found.setdefault((told.group, member.client_id), row)
                 row.queues |= {(place.topic, group.name, place.queue_id): place.epoch for place in member.queues}
-    return [found[client_id] for client_id in sorted(found)]
+    groups: dict[str, list[MemberRow]] = {}
+    for (name, _), row in sorted(found.items(), key=lambda item: item[0]):
+        groups.setdefault(name, []).append(row)
+    return groups

@@ -18,7 +18,7 @@ def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> Non
     assert read == [str(number) for number in range(8, 20)]
     (queue,) = json.loads(cluster.cli_ok("group", "describe", "audit", "--json"))["queues"]
     assert (queue["offset"], queue["max_offset"], queue["lag"]) == (20, 20, 0)
-    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [{"name": "audit", "topics": ["t"]}]}
+    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [{"name": "audit", "topics": ["t"], "members": 0}]}
     cluster.cli_ok("group", "reset-offset", "audit", "--topic", "t", "--to", "first")
     assert len(cluster.cli_ok("consume", "t", "--group", "audit", "--idle-exit", "1").splitlines()) == 20
     result = cluster.cli("group", "describe", "nobody")

@@ -135,6 +135,8 @@ def test_queues_are_shared_anew_within_a_second_and_a_reset_is_followed(cluster:
         members.start("a")
         members.start("b")
         wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]})
+        (listed,) = json.loads(cluster.cli_ok("group", "list", "--json"))["groups"]
+        assert (listed["name"], listed["members"]) == ("g", 2)
         members.start("c")
         wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2], "c": [3]})
         left_ms = now_ms()
