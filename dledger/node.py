@@ -124,7 +124,7 @@ class RaftNode:
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
         self._repairing: set[int] = set()
-        self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture)
+        self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture, self._is_member)
         copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_addresses, self._misfit, self._decide_copy, self._replace_log)
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
         self._mending = asyncio.Lock()
@@ -446,6 +446,9 @@ class RaftNode:
             await self._applier.wait_for(self._machine.applied_index)
         index, configuration = self._configurations.newest
         return Captured(self.log, self._machine.copy_state(), configuration, index)
+
+    def _is_member(self, node: str) -> bool:
+        return node in self.membership
 
     def _member_addresses(self) -> dict[NodeId, str]:
         members = (*self.membership.voters, *self.membership.learners)

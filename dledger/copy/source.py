@@ -83,9 +83,16 @@ class CopySource:
     """What one node gives to others."""
 
     def __init__(
-        self, identity: NodeIdentity, clock: Clock, random: Random, bytes_per_s: int, capture: Callable[[], Awaitable[Captured]]
+        self,
+        identity: NodeIdentity,
+        clock: Clock,
+        random: Random,
+        bytes_per_s: int,
+        capture: Callable[[], Awaitable[Captured]],
+        is_member: Callable[[str], bool],
     ) -> None:
         self._identity = identity
+        self._is_member = is_member
         self._clock = clock
         self._random = random
         self._capture = capture
@@ -122,6 +129,8 @@ class CopySource:
 
     async def plan(self, data: bytes, _context: CallContext) -> bytes:
         request = self._decoded(copy_pb2.CopyPlanRequest, data)
+        if not self._is_member(request.node_id):
+            raise InvalidArgumentError(f"{self._identity.node_id} knows no member {request.node_id!r} of {self._identity.group}")
         self._forget_unused()
         # A node that asks again has lost the thread of its earlier copy; what it has already fits the new one too.
         for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.node_id == request.node_id]:

@@ -14,7 +14,7 @@ from dledger.log.config import LogConfig
 from dledger.node import RaftNode
 from dledger_wire import envelope
 from dledger_wire._pb import copy_pb2
-from dledger_wire.errors import NotReadyError
+from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change, wiped
 
@@ -278,6 +278,30 @@ def test_a_copy_that_went_on_from_a_source_with_a_later_start_does_not_count_wha
         await assert_same_files(cluster, victim, leader)
         await write(leader, 80, 83)
         await cluster.until(lambda: numbers(cluster, victim) == list(range(83)))
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        ({"cluster": "other", "group": "g", "node_id": "n1"}, "expected c/g, got other/g"),
+        ({"cluster": "c", "group": "other", "node_id": "n1"}, "expected c/g, got c/other"),
+        ({"cluster": "c", "group": "g", "node_id": "n9"}, "knows no member 'n9'"),
+    ],
+)
+def test_S14_a_foreign_node_gets_no_copy(request_: dict[str, str], text: str) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        await cluster.start()
+        leader = await cluster.leader()
+        asked = copy_pb2.CopyPlanRequest(**request_).SerializeToString()
+        with pytest.raises(InvalidArgumentError, match=text):
+            await leader._source.plan(asked, None)  # type: ignore[arg-type]
+        stale = copy_pb2.CopyStateRequest(cluster="c", group="g", copy_id="0123", path="state.json").SerializeToString()
+        with pytest.raises(InvalidArgumentError, match="knows no copy"):
+            await leader._source.state(stale, None)  # type: ignore[arg-type]
         await cluster.stop()
 
     run(scenario())
