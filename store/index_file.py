@@ -14,11 +14,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
+
 from dledger.log.segment import FilePool, InUse
-from dledger_wire.store_layout import INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE, INDEX_SLOT_DTYPE
+from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE, INDEX_SLOT_DTYPE
 
 INDEX_FOLDER = "index"
 BLOCK_ENTRIES = 512  # read at once on a walk: the entries of a frequent key stand close to each other
+WALK_ENTRIES = 4096  # steps along a chain in front of the window; then it is quicker to look through the entries in it
+SCAN_ENTRIES = 50_000
 NAME_DIGITS = 17
 SLOT_SIZE = INDEX_SLOT_DTYPE.itemsize
 _ENTRY = struct.Struct(">iqii")
@@ -156,9 +160,9 @@ class IndexFile:
         number: int = _SLOT.unpack(await self.pread(self.geometry.slot_at(slot), SLOT_SIZE))[0]
         return number
 
-    async def block(self, number: int) -> tuple[int, bytes]:
-        """(number of the first entry, bytes) of entries up to and with ``number``."""
-        first = max(1, number + 1 - BLOCK_ENTRIES)
+    async def block(self, number: int, most: int = BLOCK_ENTRIES) -> tuple[int, bytes]:
+        """(number of the first entry, bytes) of at most ``most`` entries up to and with ``number``."""
+        first = max(1, number + 1 - most)
         return first, await self.pread(self.geometry.entry_at(first), (number + 1 - first) * INDEX_ENTRY_SIZE)
 
     async def find(self, key_hash: int, window: Window) -> AsyncIterator[int]:
@@ -166,7 +170,7 @@ class IndexFile:
         slot, begin_ms = key_hash % self.geometry.slots, self.mark.begin_ms
         number = await self.newest(slot)
         limit = self.mark.count + 1
-        first, data = limit, b""
+        first, data, outside = limit, b"", 0
         while number:
             if not 0 < number < limit:
                 raise self.damaged(self.geometry.slot_at(slot), f"a chain that leads to entry {number}; expected one below {limit}")
@@ -179,6 +183,37 @@ class IndexFile:
             stored_ms = begin_ms + 1000 * seconds
             if stored_ms + 999 < window.begin_ms:
                 return  # as are all behind it, which are older
-            if found_hash == key_hash and pos < window.before_pos and stored_ms <= window.end_ms:
+            if pos >= window.before_pos or stored_ms > window.end_ms:
+                outside += 1
+                if outside >= WALK_ENTRIES:
+                    async for found in self._scan(key_hash, window, await self._newest_inside(window, number)):
+                        yield found
+                    return
+            elif found_hash == key_hash:
                 yield pos
             limit, number = number, previous
+
+    async def _newest_inside(self, window: Window, upto: int) -> int:
+        """The newest entry of the file, at most ``upto``, that is not behind the window; 0 for none.  Positions and times only rise."""
+        low, high = 0, upto
+        while low < high:
+            middle = (low + high + 1) // 2
+            _, data = await self.block(middle, 1)
+            _, pos, seconds, _ = _ENTRY.unpack(data)
+            if pos < window.before_pos and self.mark.begin_ms + 1000 * seconds <= window.end_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    async def _scan(self, key_hash: int, window: Window, upto: int) -> AsyncIterator[int]:
+        """``find`` without the chain: looks at every entry from ``upto`` down to the window's begin."""
+        while upto:
+            first, data = await self.block(upto, SCAN_ENTRIES)
+            entries = np.frombuffer(data, INDEX_ENTRY_DTYPE)
+            inside = self.mark.begin_ms + 1000 * entries["seconds"].astype(np.int64) + 999 >= window.begin_ms
+            for pos in entries["pos"][(entries["key_hash"] == key_hash) & inside][::-1].tolist():
+                yield pos
+            if not inside[0]:
+                return
+            upto = first - 1

@@ -106,11 +106,11 @@ class OpenIndexFile(IndexFile):
     async def newest(self, slot: int) -> int:
         return int(self._slots[slot])
 
-    async def block(self, number: int) -> tuple[int, bytes]:
+    async def block(self, number: int, most: int = BLOCK_ENTRIES) -> tuple[int, bytes]:
         tail_first = self._tail_first
         if number < tail_first:
-            return await super().block(number)
-        first = max(tail_first, number + 1 - BLOCK_ENTRIES)
+            return await super().block(number, most)
+        first = max(tail_first, number + 1 - most)
         return first, self._tail[first - tail_first : number + 1 - tail_first].tobytes()
 
     # Writing

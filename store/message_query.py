@@ -24,6 +24,7 @@ from store.settings import StoreSettings
 
 CATCH_UP_S = 1.0
 MAX_RESULTS = 1024
+MAX_LOOKED_AT = 4096  # messages read for one answer, wanted or not
 DEFAULT_BYTES = 4 << 20
 MAX_BYTES = 16 << 20
 
@@ -84,13 +85,17 @@ class MessageQuery:
         most, left_bytes = most or self._settings.defaultQueryMaxNum, min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
         upto = self._applied().index
         await self._index.caught_up(upto, CATCH_UP_S)
-        answer = Answer()
+        answer, looked_at = Answer(), 0
         for topic in topics:
             last_pos = -1
             async for pos in self._index.find(key_hash(topic, key), window):
                 if pos == last_pos:
                     continue  # the same word twice in a message
-                last_pos = pos
+                if looked_at >= MAX_LOOKED_AT:  # others of the same hash, of which there may be many
+                    answer.complete &= len(topics) == 1
+                    answer.before_pos = last_pos if len(topics) == 1 else 0
+                    break
+                last_pos, looked_at = pos, looked_at + 1
                 found = await self.at(pos)
                 if found is None or found.frame.topic != topic or not is_wanted(found.frame):
                     continue

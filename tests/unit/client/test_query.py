@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message, ReceivedMessage
+from dledger_client.router import Router
 from dledger_client.send_back import DEAD_LETTER
 from dledger_client.trace import (
     CONSUMED_STATE,
@@ -185,3 +186,53 @@ def test_a_trace_tells_what_was_sent_back_and_which_replica_is_behind_or_silent(
         assert states[silent] in (HOLDS, HAS_NOT)
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_every_replica_finds_every_message_whoever_died_meanwhile(seed: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        draw = rig.cluster.random
+        ids: list[str] = []
+        async with rig.producer(send_timeout_ms=30_000) as producer:
+            for _ in range(4):
+                sent = [producer.send_async(Message("t", bytes(50), keys=["k", f"k{number % 7}"]), queue_id=0) for number in range(300)]
+                victim = draw.choice(sorted(rig.cluster.hosts))
+                await asyncio.sleep(draw.random() * 0.2)
+                rig.cluster.kill(victim)
+                await asyncio.sleep(draw.random())
+                rig.cluster.start(victim)
+                await producer.flush()
+                ids += [future.result().msg_id for future in sent]
+                await asyncio.sleep(draw.random() * 6)  # some of it becomes durable in between
+        await until(lambda: len(set(_applied(rig))) == 1)
+        router = rig.router()
+        for host in rig.cluster.hosts.values():
+            for msg_id in draw.sample(ids, 100):
+                request = query_pb2.QueryMessagesRequest(topic="t", unique_id=msg_id).SerializeToString()
+                answer = await router.channel(host.address).call(QUERY, request, timeout_s=5)
+                reply = query_pb2.QueryMessagesResponse.FromString(answer)
+                assert (reply.complete, len(reply.messages)) == (True, 1)
+            assert await _all_with(router, host.address, "k") == list(range(1199, -1, -1))
+        await router.close()
+
+    Rig(seed).run(scenario)
+
+
+def _applied(rig: Rig) -> list[int]:
+    nodes = [host.node for host in rig.cluster.running() if host.node is not None and hasattr(host.node, "raft")]
+    return [node.store.applied_index for node in nodes] if len(nodes) == 3 else [0, 1]
+
+
+async def _all_with(router: Router, address: str, key: str) -> list[int]:
+    """Queue offsets of all messages with a key, as one replica finds them."""
+    offsets: list[int] = []
+    request = query_pb2.QueryMessagesRequest(topic="t", key=key, max_messages=500)
+    while True:
+        reply = query_pb2.QueryMessagesResponse.FromString(
+            await router.channel(address).call(QUERY, request.SerializeToString(), timeout_s=5)
+        )
+        offsets += [message.queue_offset for message in reply.messages]
+        if not reply.before_pos:
+            return offsets
+        request.before_pos = reply.before_pos

@@ -79,6 +79,33 @@ def test_a_file_by_hand_is_read() -> None:
     run(scenario)
 
 
+def test_a_window_far_back_in_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.index_file.WALK_ENTRIES", 5)
+    monkeypatch.setattr("store.index_file.SCAN_ENTRIES", 7)
+    count = 100
+
+    async def scenario() -> None:
+        file = OpenIndexFile(FilePool(CrashDisk(), 4), Geometry(3, 200), IndexMark(NAME, 9, 1000))
+        await file.create()
+        numbers = np.arange(count)
+        hashes = np.where(numbers % 3, 3, 6).astype(np.int32)  # one chain of two keys
+        columns = KeyColumns(hashes, 1000 + 10 * numbers, BEGIN_MS + 500 * numbers, np.full(count, 9))
+        assert file.add(columns.part(0, 60)) == 60
+        await file.flush()
+        assert file.add(columns.part(60, count)) == 40  # these are in memory only
+        for first, last in ((0, 99), (0, 20), (30, 40), (10, 70), (55, 65), (98, 99), (0, 0)):
+            by_time = await found(file, 6, begin_ms=BEGIN_MS + 500 * first, end_ms=BEGIN_MS + 500 * last)
+            by_place = await found(file, 6, before_pos=1000 + 10 * last + 1)
+            wanted = [1000 + 10 * number for number in range(last, -1, -1) if not number % 3]
+            assert by_place == wanted
+            # Seconds are rounded down: one of a second that the window only touches may come too.
+            low, high = 1000 + 10 * first, 1000 + 10 * last
+            assert [pos for pos in by_time if low <= pos <= high] == [pos for pos in wanted if pos >= low]
+            assert all(low - 20 <= pos <= high + 10 for pos in by_time)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("at", "value", "text"),
     [

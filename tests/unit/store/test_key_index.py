@@ -180,6 +180,24 @@ def test_time_range_paging_limit_and_ids() -> None:
     run(scenario)
 
 
+def test_messages_of_another_key_with_the_same_hash_are_looked_through_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.message_query.MAX_LOOKED_AT", 5)
+
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk(), TINY, clock=StepClock())
+        await rig.topic("a")
+        await rig.send(batch_of("a", 0, [b"wanted"], keys=["AaAa"]))
+        await rig.send(batch_of("a", 0, [b"other"] * 12, keys=["BBBB"] * 12))  # Java's hash of both is the same
+        await settle(rig)
+        answer = await rig.store.query.by_key("a", "AaAa", Window())
+        assert (bodies_of(answer), answer.before_pos > 0) == ([], True)
+        assert await find(rig, "a", "AaAa") == [b"wanted"]
+        assert len(await find(rig, "a", "BBBB")) == 12
+        await rig.close()
+
+    run(scenario)
+
+
 def rig_clock(rig: StoreRig) -> StepClock:
     clock = rig.store._env.clock
     assert isinstance(clock, StepClock)
