@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger_client.aio import Action
+from dledger_client.aio import Action, ConsumeContext, Message
 from dledger_client.push_options import PushOptions
+from dledger_client.received import ReceivedMessage
 from dledger_wire.allocation import MessageQueue, by_config, consistent_hash
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from tests.unit.client.push_rig import Group, send
@@ -414,6 +415,50 @@ def test_members_share_by_the_strategy_they_are_given(strategy: str) -> None:
             "CONSISTENT_HASH": {name: [queue.queue_id for queue in consistent_hash()(name, every, ["a", "b"])] for name in ("a", "b")},
         }[strategy]
         await until(lambda: group.shares == golden)
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_sql_filters_and_positions_behind_what_they_leave_out() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            for number in range(20):
+                await producer.send(Message("t", b"%d" % number, properties={"n": str(number)}))
+        group = Group(rig)
+        group.add("a").consumer.subscribe("t", sql="n BETWEEN 5 AND 8")
+        await group.start("a")
+        await until(lambda: len(group.seen) == 4)
+        await group.stop()
+        assert sorted(group.bodies()) == numbers(4, 5)
+        async with rig.consumer("g") as operator:
+            assert (await operator.committed("t"))["g0", 0] == 20
+
+    Rig().run(scenario)
+
+
+def test_a_listener_may_take_part_of_a_batch_and_give_the_rest_up() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 4)
+        group = Group(rig, consume_message_batch_max_size=4)
+        consumer = group.add("a").consumer
+        given: list[list[bytes]] = []
+
+        def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+            given.append([message.body for message in messages])
+            context.ack_index, context.delay_level = 1, -1
+            return Action.COMMIT
+
+        consumer.listener = listener
+        await group.start("a")
+        await until(lambda: bool(given))
+        await asyncio.sleep(2)
+        assert given == [numbers(4)]
+        async with rig.admin() as admin:
+            (letters,) = await admin.dead_letters("g")
+            assert letters.max_offset - letters.min_offset == 2
         await group.stop()
 
     Rig().run(scenario)
