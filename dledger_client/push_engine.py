@@ -96,6 +96,7 @@ class PushEngine:
             self._finish(queue, commit=True)
         if self._finishing:
             await asyncio.wait(list(self._finishing.values()), timeout=max(0.05, deadline - loop.time()) + 1.0)
+        await self._commit(list(self.queues.values()))
         if not self._finishing:  # a listener still at work keeps its lock until the session ends by itself
             await asyncio.gather(*(session.leave(max(0.5, deadline - loop.time())) for session in self._sessions.values()))
         tasks = list(self._tasks)
@@ -322,7 +323,8 @@ class PushEngine:
 
     async def _finished(self, mine: PushQueue, *, commit: bool) -> None:
         queue = mine.queue
-        await mine.stop(None if self._options.orderly else DRAIN_S)
+        patience_s = self._options.await_termination_ms / 1000 if self._stopping else DRAIN_S
+        await mine.stop(None if self._options.orderly else patience_s)
         if commit:
             await self._commit([mine])
         if self._locking:

@@ -462,3 +462,20 @@ def test_a_listener_may_take_part_of_a_batch_and_give_the_rest_up() -> None:
         await group.stop()
 
     Rig().run(scenario)
+
+
+def test_a_shutdown_waits_for_listeners_at_work_and_commits_what_they_did() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 3)
+        group = Group(rig)
+        group.pause_s = 3.0
+        await group.start("a")
+        await until(lambda: len(group.seen) == 3)
+        stopped_s = rig.cluster.loop.now_s
+        await group.stop()
+        assert 2.5 < rig.cluster.loop.now_s - stopped_s < 3.5
+        async with rig.consumer("g") as operator:
+            assert (await operator.committed("t"))["g0", 0] == 3
+
+    Rig().run(scenario)

@@ -258,3 +258,26 @@ def test_a_deposed_master_that_wakes_up_renews_no_lease() -> None:
         await group.stop()
 
     Rig().run(scenario)
+
+
+def test_a_shutdown_that_gives_up_waiting_does_not_free_the_lock_under_its_listener() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 10)
+        group = Group(rig, orderly=True, await_termination_ms=500)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 10)
+        group.pause_s = 30.0
+        await send(rig, 2, first=10)
+        await until(lambda: len(group.seen) == 11)
+        await group.start("b")
+        stopped_s = rig.cluster.loop.now_s
+        await group.stop("a")
+        group.pause_s = 0.0
+        assert rig.cluster.loop.now_s - stopped_s < 3
+        await until(lambda: len(group.seen) == 13)
+        assert rig.cluster.loop.now_s - stopped_s > 1.3
+        assert group.bodies()[10:] == [b"10", b"10", b"11"]
+        await group.stop()
+
+    Rig().run(scenario)
