@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dledger.applier import Applier, StateMachine
 from dledger.configuration import Configuration
@@ -48,7 +48,7 @@ from dledger.read_barriers import ReadBarriers
 from dledger.refusals import REFUSALS
 from dledger.repair import FETCH_METHOD, LogRepair, serve_entry
 from dledger.service import TaskOwner
-from dledger.settings import PeerStatus, RaftSettings, RaftStatus
+from dledger.settings import RaftSettings, RaftStatus, peer_statuses
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     BusyError,
@@ -125,7 +125,7 @@ class RaftNode:
         self._reads = ReadBarriers()
         self._repairing: set[int] = set()
         self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture, self._is_member)
-        copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_addresses, self._misfit, self._decide_copy, self._replace_log)
+        copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_links, self._misfit, self._decide_copy, self._replace_log)
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
         self._mending = asyncio.Lock()
         self._running = False
@@ -450,10 +450,6 @@ class RaftNode:
     def _is_member(self, node: str) -> bool:
         return node in self.membership
 
-    def _member_addresses(self) -> dict[NodeId, str]:
-        members = (*self.membership.voters, *self.membership.learners)
-        return self._reachable(members)
-
     def _misfit(self, plan: CopyPlan) -> str | None:
         """Why a copy may not take the place of this log now."""
         if not self._running or self._core.copy_wanted is None:
@@ -645,33 +641,19 @@ class RaftNode:
             self._schedule_offer()
 
     def _connect_members(self) -> None:
-        members = (*self.membership.voters, *self.membership.learners)
-        self._links.set_peers(self._reachable(members))
+        self._links.set_peers(self._member_links())
 
-    def _reachable(self, members: Iterable[NodeId]) -> dict[NodeId, str]:
+    def _member_links(self) -> dict[NodeId, str]:
         """Where this node dials those of the members it knows."""
         addresses = {**self._addresses, **self._settings.links}
-        return {node: addresses[node] for node in members if node in addresses}
+        return {node: addresses[node] for node in (*self.membership.voters, *self.membership.learners) if node in addresses}
 
     def address_of(self, node: NodeId) -> str:
         """Where a known replica serves; empty when it is not known."""
         return self._addresses.get(node, "")
 
     def status(self) -> RaftStatus:
-        progress = {peer.node: peer for peer in self._core.status().peers}
-        members = (*self.membership.voters, *self.membership.learners)
-        peers = tuple(
-            PeerStatus(
-                node_id=node,
-                address=self._addresses.get(node, ""),
-                connected=node == self.identity.node_id or self._links.connected(node),
-                voter=node in self.membership.voters,
-                match_index=progress[node].match if node in progress else -1,
-                state=progress[node].state if node in progress else "",
-                silent_ms=progress[node].silent_ms if node in progress else -1,
-            )
-            for node in members
-        )
+        peers = peer_statuses(self.identity.node_id, self.membership, self._addresses, self._core.status().peers, self._links.connected)
         return RaftStatus(
             node_id=self.identity.node_id,
             group=self.identity.group,

@@ -5,10 +5,11 @@ Owns values only.  ``CoreConfig`` and ``LogConfig`` have the settings of the cor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dledger.core.config import CoreConfig
+from dledger.core.status import PeerProgress
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.config import LogConfig
 
@@ -54,6 +55,29 @@ class PeerStatus:
     match_index: int
     state: str = ""
     silent_ms: int = -1
+
+
+def peer_statuses(
+    own: NodeId,
+    membership: Membership,
+    addresses: Mapping[NodeId, str],
+    progress: Sequence[PeerProgress],
+    connected: Callable[[NodeId], bool],
+) -> tuple[PeerStatus, ...]:
+    """Every member as this node sees it."""
+    known = {peer.node: peer for peer in progress}
+    return tuple(
+        PeerStatus(
+            node_id=node,
+            address=addresses.get(node, ""),
+            connected=node == own or connected(node),
+            voter=node in membership.voters,
+            match_index=known[node].match if node in known else -1,
+            state=known[node].state if node in known else "",
+            silent_ms=known[node].silent_ms if node in known else -1,
+        )
+        for node in (*membership.voters, *membership.learners)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
