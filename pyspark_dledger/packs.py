@@ -15,9 +15,10 @@ from dledger_client import Message
 from dledger_client.delay import parked
 from dledger_client.encode import encode_messages
 from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES
-from dledger_wire.errors import CorruptBatchError, InvalidArgumentError
+from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.message_id import UniqueIds
+from dledger_wire.timer import MAX_TIMER_DELAY_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "properties": ("map<string,string>",),
 }
 PACK_BYTES = 512 << 10
+MAX_BODY_BYTES = 4 << 20  # the brokers' default, maxMessageSize
 _PACK = struct.Struct(">IB")  # size of the record, length of the group's name
 
 
@@ -92,6 +94,7 @@ class Packer:
         columns = {name: _values(batch.column(place)) for place, name in enumerate(batch.schema.names)}
         self._turn += 1
         for message, key, queue_id in _messages(columns, self._topic, batch.num_rows):
+            self._check(message)
             lane = self._lane(message.topic, key, queue_id)
             if message.delay_level or message.deliver_at_ms:
                 message, parked_in = parked(message, lane.queue_id)
@@ -103,6 +106,14 @@ class Packer:
             if size >= PACK_BYTES:
                 yield self._pack(lane)
         self.rows += batch.num_rows
+
+    def _check(self, message: Message) -> None:
+        """Refuse now what the brokers would refuse when it is published, and nobody can take it back any more."""
+        if len(message.body) > MAX_BODY_BYTES:
+            text = f"topic {message.topic}: body of {len(message.body)} bytes; expected at most {MAX_BODY_BYTES}"
+            raise MessageTooLargeError(text, limit_bytes=MAX_BODY_BYTES)
+        if message.deliver_at_ms and message.deliver_at_ms > self._maker.wall_ms() + MAX_TIMER_DELAY_MS:
+            raise InvalidArgumentError(f"topic {message.topic}: delivery at {message.deliver_at_ms} ms; expected at most 40 days ahead")
 
     def finish(self) -> Iterator[bytes]:
         """What is left."""

@@ -290,13 +290,14 @@ class PullConsumer:
                     offset = chunk.next_offset
                     if chunk.count:
                         yield chunk
-                if offset == before:  # it has nothing there yet
-                    raise OffsetOutOfRangeError(
-                        f"{topic}/{queue_id}: nothing at {offset}, expected messages up to {upto}", min_offset=0, max_offset=offset
-                    )
+                if offset == before:
+                    nothing = f"{topic}/{queue_id}: nothing at {offset} on {source.node_id}, expected messages up to {upto}"
+                    if not source.is_leader:
+                        raise NotYetError(nothing)
+                    raise OffsetOutOfRangeError(nothing, min_offset=0, max_offset=offset)
                 failures, deadline_ms = 0, self._deadline_ms()
             except DledgerError as error:
-                problem = lag_or_error(error, source, max(offset, 1) if isinstance(error, OffsetOutOfRangeError) else offset)
+                problem = lag_or_error(error, source, offset)
                 untried.pop(0)
                 failures += 1
                 if not (problem.retriable or problem.refresh_route) or self._router.clock.monotonic_ms() >= deadline_ms:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -215,6 +216,24 @@ def test_packs_survive_any_cutting() -> None:
     list(reader.feed(whole[:-1]))
     with pytest.raises(CorruptBatchError, match="in the middle of a pack"):
         reader.finish()
+
+
+def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> None:
+    def add(row: dict[str, Any]) -> None:
+        made = Maker(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1_700_000_000_000)
+        list(Packer(made, lambda _: LANES, TARGET, turn=0).add(pa.RecordBatch.from_pylist([row])))
+
+    for row, words in (
+        ({"body": bytes(packs.MAX_BODY_BYTES + 1)}, "body of 4194305 bytes; expected at most 4194304"),
+        ({"body": b"x", "deliver_timestamp": datetime(2030, 1, 1, tzinfo=UTC)}, "expected at most 40 days ahead"),
+        ({"body": b"x", "delay_level": 1, "deliver_timestamp": datetime(2023, 11, 20, tzinfo=UTC)}, "expected one of them"),
+        ({"body": b"x", "queue_id": 9}, "queue 9 takes no messages; expected one of 0, 1, 2"),
+        ({"body": None}, "a row without a body"),
+        ({"body": b"x", "properties": [("TAGS", "x")]}, "property 'TAGS' is reserved"),
+        ({"body": b"x", "tags": "a|b"}, "a message has one tag"),
+    ):
+        with pytest.raises(DledgerError, match=words):
+            add(row)
 
 
 class SimLess:
