@@ -10,8 +10,8 @@ import asyncio
 import logging
 
 from broker.services.face import ServiceFace
-from dledger.node import PeerStatus, RaftStatus
 from dledger.service import TaskOwner
+from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire.errors import DledgerError
 
 CHECK_S = 1.0
