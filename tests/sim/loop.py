@@ -88,6 +88,8 @@ class Handle:
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop.  ``shuffle`` interleaves processes at random (order within one process stays as asyncio promises it)."""
 
+    made = 0  # loops in this process so far
+
     def __init__(self, *, shuffle: random.Random | None = None, max_handles: int = 50_000_000) -> None:
         self.now_s = START_S
         self.world = Process("world", 0)
@@ -102,6 +104,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self._closed = False
         self._buried: list[object] = []
+        SimLoop.made += 1
         self._world_context = self.world.context
 
     # Time and scheduling
