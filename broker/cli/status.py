@@ -154,6 +154,8 @@ def _note(answer: NodeAnswer) -> str:
     notes = [] if status.state in ("", "ok") else [status.state]
     if status.role == "leader":
         notes.append("master on" if status.leader_confirmed else "confirming its term")
+        if status.leader_confirmed and not status.services_term:
+            notes.append(status.role_state)
     elif not status.leader:
         notes.append("knows no leader")
     return ", ".join(notes)
@@ -190,5 +192,7 @@ def _node_json(answer: NodeAnswer) -> dict[str, Any]:
         "voters": list(status.voters),
         "learners": list(status.learners),
         "peers": peers,
+        "role_state": status.role_state,
+        "services_term": status.services_term or None,
         "role_log": list(status.role_log),
     }

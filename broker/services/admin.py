@@ -115,11 +115,13 @@ class AdminService:
             anonymous_bytes=process.anonymous_bytes,
             version=process.version,
             committed_pos=await committed_end(face.raft.log, raft.commit_index),
-            # The master's services, not only its term: until they are on it refuses writes.
+            # Not only elected: its tail is applied, and it takes writes.
             leader_confirmed=bool(face.roles.master_term),
             started_at_ms=self._started_at_ms,
             voters=[peer.node_id for peer in raft.peers if peer.voter],
             learners=[peer.node_id for peer in raft.peers if not peer.voter],
+            role_state=face.roles.state.value,
+            services_term=face.roles.services_term,
             role_log=list(face.roles.steps)[-SHOWN_ROLE_STEPS:],
         )
         for peer in raft.peers:

@@ -132,6 +132,8 @@ class NodeStatusReply(google.protobuf.message.Message):
     LEARNERS_FIELD_NUMBER: builtins.int
     PEERS_FIELD_NUMBER: builtins.int
     ROLE_LOG_FIELD_NUMBER: builtins.int
+    ROLE_STATE_FIELD_NUMBER: builtins.int
+    SERVICES_TERM_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -154,6 +156,10 @@ class NodeStatusReply(google.protobuf.message.Message):
     committed_pos: builtins.int
     leader_confirmed: builtins.bool
     started_at_ms: builtins.int
+    role_state: builtins.str
+    """where the role's state machine is: "replica", "waiting for the lease", "master" ..."""
+    services_term: builtins.int
+    """the term whose master-only services run here now; 0: none"""
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -194,8 +200,10 @@ class NodeStatusReply(google.protobuf.message.Message):
         learners: collections.abc.Iterable[builtins.str] | None = ...,
         peers: collections.abc.Iterable[global___PeerStatus] | None = ...,
         role_log: collections.abc.Iterable[builtins.str] | None = ...,
+        role_state: builtins.str = ...,
+        services_term: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "rss_bytes", b"rss_bytes", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 
