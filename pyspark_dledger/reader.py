@@ -17,6 +17,7 @@ from dledger_client import PullConsumer
 from dledger_client.local import own_address
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger import cluster
+from pyspark_dledger.by_key import narrowed_by_keys
 from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
 from pyspark_dledger.plan import OffsetRange, resolve, split
 from pyspark_dledger.schema import NEEDS_BODY
@@ -51,7 +52,8 @@ class BatchReader(DataSourceReader):
         options = self._options
         view = cluster.describe(options)
         ranges = resolve(view.bounds, options.start, options.end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
-        return partitions_of(split(ranges, options.min_partitions, options.max_records_per_partition))
+        wanted = narrowed_by_keys(options, ranges)
+        return partitions_of(split(wanted, options.min_partitions, options.max_records_per_partition))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
