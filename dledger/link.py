@@ -49,7 +49,8 @@ class LinkHooks:
     received: Callable[[NodeId, bytes], None]
     lost: Callable[[NodeId], None]
     # Raises when a peer may not come with this store id (its folder was wiped).
-    check_store: Callable[[NodeId, str], Awaitable[None]]
+    check_store: Callable[[NodeId, str, int], Awaitable[None]]
+    since: Callable[[], int]  # the length of the log when this replica was added to the group; 0: one of the first
 
 
 def _supersedes(later: Message, earlier: Message) -> bool:
@@ -216,6 +217,7 @@ class RaftLinks:
             "dledger-group": identity.group,
             "dledger-node": identity.node_id,
             "dledger-store": identity.store_id,
+            "dledger-since": str(self.hooks.since()),
             "dledger-to": peer,
         }
 
@@ -226,7 +228,7 @@ class RaftLinks:
             raise InvalidArgumentError(f"{peer}: unreadable greeting") from error
         if hello.node_id != peer:
             raise InvalidArgumentError(f"expected node {peer}, found node {hello.node_id!r}")
-        await self.hooks.check_store(peer, hello.store_id)
+        await self.hooks.check_store(peer, hello.store_id, hello.since)
 
     def up(self, peer: NodeId) -> None:
         self._up[peer] = True
@@ -246,7 +248,8 @@ class RaftLinks:
             self._tell_refusal(context.peer, refusal)
             raise
         self._inbound[peer] = stream
-        await stream.write(raft_pb2.LinkHello(node_id=self.identity.node_id, store_id=self.identity.store_id).SerializeToString())
+        hello = raft_pb2.LinkHello(node_id=self.identity.node_id, store_id=self.identity.store_id, since=self.hooks.since())
+        await stream.write(hello.SerializeToString())
         self.up(peer)
         if peer in self._outgoing:
             self._outgoing[peer].retry_now()
@@ -278,7 +281,10 @@ class RaftLinks:
         peer = NodeId(metadata.get("dledger-node", ""))
         if not peer or peer == own.node_id:
             raise InvalidArgumentError(f"node: expected another node than {own.node_id!r}, got {peer!r}")
-        await self.hooks.check_store(peer, metadata.get("dledger-store", ""))
+        since = metadata.get("dledger-since", "0")
+        if not (since.isascii() and since.isdigit()):
+            raise InvalidArgumentError(f"since: expected a number, got {since!r}")
+        await self.hooks.check_store(peer, metadata.get("dledger-store", ""), int(since))
         return peer
 
     def _tell_refusal(self, address: str, refusal: InvalidArgumentError) -> None:

@@ -42,6 +42,7 @@ from dledger.env import Buffer, Environment
 from dledger.link import LinkHooks, NodeIdentity, RaftLinks
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.members import Members
 from dledger.peer_stores import PeerStores
 from dledger.proposals import Payload, Proposals
 from dledger.read_barriers import ReadBarriers
@@ -55,7 +56,6 @@ from dledger_wire.errors import (
     DataDirectoryError,
     DeadlineExceededError,
     DledgerError,
-    InvalidArgumentError,
     NotLeaderError,
     NotReadyError,
     OutcomeUnknownError,
@@ -106,9 +106,11 @@ class RaftNode:
         self._tasks = TaskOwner(identity.node_id, self._fail)
         self._stores = PeerStores(env.disk, identity.node_id)
         self._configurations = ConfigurationFile(env.disk)
-        hooks = LinkHooks(encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._check_store)
+        hooks = LinkHooks(
+            encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._check_store, since=self._since
+        )
         self._links = RaftLinks(identity, env.network, self._tasks, hooks)
-        self._addresses: dict[NodeId, str] = dict(settings.peers)
+        self._members = Members(settings.peers)
         self._proposals = Proposals(
             join_bytes=settings.join_bytes,
             entry_bytes=min(settings.join_bytes, settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
@@ -140,7 +142,9 @@ class RaftNode:
 
     def _repair(self) -> LogRepair:
         settings = self._settings
-        return LogRepair(self.identity, self._env, {**self._addresses, **settings.links}, settings.log, limit_s=settings.repair_limit_s)
+        return LogRepair(
+            self.identity, self._env, {**self._members.addresses, **settings.links}, settings.log, limit_s=settings.repair_limit_s
+        )
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -194,7 +198,7 @@ class RaftNode:
             raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
         configurations = await self._configurations.find_all(log, applied)
         for index, configuration in configurations:
-            self._addresses.update(configuration.addresses)
+            self._members.learn(configuration)
             if index <= applied:
                 self._forget_stores_outside(configuration.membership)
         saved = Saved(
@@ -382,19 +386,16 @@ class RaftNode:
     ) -> Membership:
         """Replace the membership (one voter more or less, any learners); returns once the change is committed."""
         membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
-        known = {**self._addresses, **{NodeId(node): address for node, address in addresses.items()}}
-        missing = [node for node in (*voters, *learners) if node not in known]
-        if missing:
-            raise InvalidArgumentError(f"no address known for {', '.join(missing)}")
+        configuration = self._members.changed(self.membership, membership, addresses, self.log.last.index)
         if self.role is not Role.LEADER:
             raise self._not_leader()
-        self._offered_configuration = Configuration(membership, known)
+        self._offered_configuration = configuration
         try:
-            size_bytes = ENTRY_HEADER_SIZE + len(self._offered_configuration.encode())
+            size_bytes = ENTRY_HEADER_SIZE + len(configuration.encode())
             self._raise_refused(self._driver.step(ChangeRequested(membership, size_bytes)))
         finally:
             self._offered_configuration = None
-        self._addresses = known
+        self._members.learn(configuration)
         self._connect_members()
         index = self.log.last.index
         future: asyncio.Future[EntryId] = self._loop.create_future()
@@ -491,7 +492,7 @@ class RaftNode:
             self.log, self.recovery = await self._repair().run(self.log, self.recovery)
         await self._configurations.find_all(self.log, plan.last.index)
         if plan.configuration is not None:
-            self._addresses.update(plan.configuration.addresses)
+            self._members.learn(plan.configuration)
         membership = plan.configuration.membership if plan.configuration is not None else self._settings.membership
         log, before = self.log, self._applier
         self._applier = Applier(log, self._machine, self._applied, self._state_replaced)
@@ -568,8 +569,11 @@ class RaftNode:
         if self._configurations.applied(entries):
             self._tasks.spawn(self._configurations.save(), "save-configuration")
 
-    async def _check_store(self, peer: NodeId, store_id: str) -> None:
-        await self._stores.check(peer, store_id, is_member=peer in self.membership)
+    async def _check_store(self, peer: NodeId, store_id: str, since: int) -> None:
+        await self._stores.check(peer, store_id, since, is_member=peer in self.membership)
+
+    def _since(self) -> int:
+        return self._members.since(self.identity.node_id)
 
     def _forget_stores_outside(self, committed: Membership) -> None:
         if self._stores.keep_only((*committed.voters, *committed.learners)):
@@ -578,7 +582,7 @@ class RaftNode:
     def _entries_added(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
             if entry.kind is EntryKind.CONFIG:
-                self._addresses.update(Configuration.decode(entry.body_bytes()).addresses)
+                self._members.learn(Configuration.decode(entry.body_bytes()))
 
     def _told(self, effect: Effect) -> None:
         match effect:
@@ -622,7 +626,7 @@ class RaftNode:
 
     def _not_leader(self) -> NotLeaderError:
         leader = self.leader if self.leader != self.identity.node_id else None
-        address = self._addresses.get(leader, "") if leader is not None else ""
+        address = self._members.addresses.get(leader, "") if leader is not None else ""
         text = f"{self.identity.node_id} is not the leader of {self.identity.group}; nothing was stored"
         return NotLeaderError(text, leader_id=leader or "", leader_address=address)
 
@@ -645,15 +649,17 @@ class RaftNode:
 
     def _member_links(self) -> dict[NodeId, str]:
         """Where this node dials those of the members it knows."""
-        addresses = {**self._addresses, **self._settings.links}
+        addresses = {**self._members.addresses, **self._settings.links}
         return {node: addresses[node] for node in (*self.membership.voters, *self.membership.learners) if node in addresses}
 
     def address_of(self, node: NodeId) -> str:
         """Where a known replica serves; empty when it is not known."""
-        return self._addresses.get(node, "")
+        return self._members.addresses.get(node, "")
 
     def status(self) -> RaftStatus:
-        peers = peer_statuses(self.identity.node_id, self.membership, self._addresses, self._core.status().peers, self._links.connected)
+        peers = peer_statuses(
+            self.identity.node_id, self.membership, self._members.addresses, self._core.status().peers, self._links.connected
+        )
         return RaftStatus(
             node_id=self.identity.node_id,
             group=self.identity.group,

@@ -1,6 +1,7 @@
 """Which data folder each peer came with: a known voter that returns with another one has forgotten what it promised.
 
-Owns ``peers.json``.  The first store id seen of a member is kept; another one is refused until a committed configuration left it out.
+Owns ``peers.json``.  The first store id seen of a member is kept; another one is refused until a committed configuration left it out,
+or until the member shows that it was added anew since: this replica may have been away all the while, and only the others can tell it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class PeerStores:
         self._disk = disk
         self._own_id = own_id
         self._stores: dict[NodeId, str] = {}
+        self._since: dict[NodeId, int] = {}  # when a peer with that folder was added to the group; not there: 0
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
@@ -35,38 +37,46 @@ class PeerStores:
         data = await file.pread(0, await file.size())
         await file.close()
         try:
-            stores = json.loads(data)["stores"]
-            self._stores = {NodeId(node): str(store) for node, store in stores.items()}
+            saved = json.loads(data)
+            self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
+            self._since = {NodeId(node): int(since) for node, since in saved.get("since", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._disk.local_path(PATH)
             raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
 
-    async def check(self, peer: NodeId, store_id: str, *, is_member: bool) -> None:
-        """InvalidArgumentError when ``peer`` came with another folder before.  Only a member's folder is kept in mind."""
+    async def check(self, peer: NodeId, store_id: str, since: int, *, is_member: bool) -> None:
+        """InvalidArgumentError when ``peer`` came with another folder before and was not added anew.  Only a member's is kept in mind."""
         if not store_id:
             raise InvalidArgumentError(f"store: {peer} gave no store id")
         known = self._stores.get(peer)
         if known is None:
             if is_member:
-                self._stores[peer] = store_id
-                await self.save()
+                await self._keep(peer, store_id, since)
+        elif since > self._since.get(peer, 0):
+            await self._keep(peer, store_id, since)
         elif known != store_id:
             raise InvalidArgumentError(
                 f"store: {peer} comes with data folder {store_id}, but {self._own_id} knows it with {known}; "
                 "a voter whose folder was lost must be replaced as a member"
             )
 
+    async def _keep(self, peer: NodeId, store_id: str, since: int) -> None:
+        self._stores[peer], self._since[peer] = store_id, since
+        await self.save()
+
     def keep_only(self, members: Sequence[NodeId]) -> bool:
         """A committed configuration: who is out of it may come back with another folder.  True when somebody was forgotten."""
         gone = [peer for peer in self._stores if peer not in members]
         for peer in gone:
             del self._stores[peer]
+            self._since.pop(peer, None)
         return bool(gone)
 
     async def save(self) -> None:
         """Write the list; a failure is told, and what is in memory counts."""
         async with self._saving:
-            data = json.dumps({"stores": dict(sorted(self._stores.items()))}, indent=1).encode() + b"\n"
+            saved = {"stores": dict(sorted(self._stores.items())), "since": {peer: at for peer, at in sorted(self._since.items()) if at}}
+            data = json.dumps(saved, indent=1).encode() + b"\n"
             try:
                 await self._disk.write_atomic(PATH, data)
             except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger_client.answers import garbage, parse
-from dledger_client.retry import until
+from dledger_client.retry import may_try_again, until
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError, TopicNotFoundError, UnreachableError
@@ -215,6 +215,18 @@ class Router:
 
         ``again`` is sent in place of ``request`` after an attempt with an unknown outcome: the form that does no harm when done already.
         """
+        lost: list[DledgerError] = []
+        try:
+            return await self._call_whoever_leads(group, method, request, deadline_ms, again, lost)
+        except DledgerError as error:
+            if lost and may_try_again(error) and not error.outcome_unknown:
+                raise lost[-1] from error  # the last attempt failed for certain, that one may have been carried out
+            raise
+
+    async def _call_whoever_leads(
+        self, group: str, method: str, request: bytes, deadline_ms: int, again: bytes | None, lost: list[DledgerError]
+    ) -> bytes:
+        """``lost`` takes the error of the last attempt that may have been carried out."""
         failed, term, known = "", 0, False
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
@@ -229,8 +241,9 @@ class Router:
                     if isinstance(error, NotLeaderError) and error.leader_address:
                         known = error.leader_address == failed
                         self.leader_is(group, error.leader_address)
-                    if error.outcome_unknown and again is not None:
-                        request = again
+                    if error.outcome_unknown:
+                        lost[:] = [error]
+                        request = request if again is None else again
                     raise
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
 

@@ -12,19 +12,24 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class LinkHello(google.protobuf.message.Message):
+    """since: how long the log was when this replica was added to the group; 0: one of the first."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: builtins.int
     STORE_ID_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
+    since: builtins.int
     def __init__(
         self,
         *,
         node_id: builtins.str = ...,
         store_id: builtins.str = ...,
+        since: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["node_id", b"node_id", "store_id", b"store_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["node_id", b"node_id", "since", b"since", "store_id", b"store_id"]) -> None: ...
 
 global___LinkHello = LinkHello
 

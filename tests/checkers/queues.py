@@ -70,6 +70,35 @@ def _check_seen_end(refused: ConditionalAppend, acked: Sequence[ConditionalAppen
     return [Anomaly("stale end", f"{refused.value} was told end {refused.seen_end}, possible were {surely_before} to {surely_after}")]
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetCall:
+    """A commit of a group's offset, or a read of it (``offset`` is what it returned; 0: nothing committed yet)."""
+
+    is_commit: bool
+    offset: int
+    invoked: float
+    returned: float
+    outcome: Outcome
+
+
+def check_group_offsets(calls: Sequence[OffsetCall]) -> list[Anomaly]:
+    """W7: a committed offset is a register that only rises, so it is linearizable exactly if no read is older than what was known before it
+    (an acknowledged commit, another read's answer), and none tells what nobody had tried to commit by then.
+    """
+    known = sorted((call.returned, call.offset) for call in calls if call.outcome is Outcome.ACKED)
+    tried = sorted((call.invoked, call.offset) for call in calls if call.is_commit and call.outcome is not Outcome.FAILED)
+    found: list[Anomaly] = []
+    for read in calls:
+        if read.is_commit or read.outcome is not Outcome.ACKED:
+            continue
+        oldest = max((offset for returned, offset in known if returned < read.invoked), default=0)
+        if read.offset < oldest:
+            found.append(Anomaly("stale offset", f"{read.offset} read from {read.invoked} on, {oldest} was known before"))
+        elif read.offset and read.offset not in [offset for invoked, offset in tried if invoked < read.returned]:
+            found.append(Anomaly("unexpected", f"offset {read.offset} read by {read.returned}, nobody had committed it"))
+    return found
+
+
 def check_redelivery(commits: Sequence[tuple[float, int]], deliveries: Sequence[tuple[float, int]]) -> list[Anomaly]:
     """W7: after a commit of ``offset`` (next to read) was acknowledged, nothing below it is delivered again.
 

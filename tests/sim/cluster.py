@@ -76,6 +76,7 @@ class SimCluster:
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
         self.invariants = Invariants(self.trace, archive)
         self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}, store) + settings, "sim.yaml")
+        self.operator_at_work = False  # one changes members at a time
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
         self.invariants.running = lambda: [host.node for host in self.running() if host.node is not None]
@@ -155,6 +156,16 @@ class SimCluster:
         """The machine goes: unsynced bytes may be lost or torn, and nobody hears a connection end."""
         self._end(self.hosts[node_id], silent=True)
         self.hosts[node_id].disk.power_failure(loss)
+
+    def wipe(self, node_id: str) -> None:
+        """Its folder is lost; only for a node that a committed configuration leaves out, which comes back as somebody new."""
+        host = self.hosts[node_id]
+        self.kill(node_id)
+        host.disk.names.clear()
+        host.disk.durable_names.clear()
+        host.rotten = ""
+        self.invariants.forget(node_id)
+        self.trace.note("wipe", host.ip)
 
     def _end(self, host: Host, *, silent: bool) -> None:
         if host.process is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from broker.node import BrokerNode
 from dledger.copy.source import CopySource
 from dledger_wire.errors import DledgerError
-from tests.sim import rot
+from tests.sim import operators, rot
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
 
@@ -291,6 +291,30 @@ async def _bit_rot(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None
     cluster.ensure_running(host.node_id)
 
 
+async def _members(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """An operator takes a member out (the leader, if that is named) and brings it back, with its folder or an empty one."""
+    if cluster.operator_at_work:
+        return
+    cluster.operator_at_work = True
+    until_s = cluster.loop.now_s + fault.lasts_s + 1.0
+    try:
+        await operators.take_out_and_bring_back(cluster, hosts[0], random.Random(fault.amount), until_s)
+    finally:
+        cluster.operator_at_work = False
+
+
+async def _slow_node(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Others use its processors: it stands still for moments, again and again."""
+    host, draw, until_s = hosts[0], random.Random(fault.amount), cluster.loop.now_s + fault.lasts_s
+    while cluster.loop.now_s < until_s:
+        process = host.process
+        if process is not None and not process.paused:
+            cluster.loop.pause(process)
+            await asyncio.sleep(draw.random() * 0.1)
+            cluster.loop.resume(process)
+        await asyncio.sleep(draw.random() * 0.05)
+
+
 STRIKES: dict[str, Strike] = {
     "kill": _kill,
     "power": _power,
@@ -308,12 +332,15 @@ STRIKES: dict[str, Strike] = {
     "slow-disk": _slow_disk,
     "full-disk": _full_disk,
     "failing-sync": _failing_sync,
+    "slow-node": _slow_node,
+    "members": _members,
     "bit-rot": _bit_rot,
     "expire": _expire,
     "flip-pieces": _flip_pieces,
 }
-# Kinds of which only plans of their own make sense of.
-OF_THEIR_OWN = ("bit-rot", "expire", "flip-pieces")
+# Kinds that only plans of their own make sense of, and those that came after the seeds of ``everything`` that failed once.
+RETENTION = ("expire", "flip-pieces")
+OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION)
 
 
 # Plans
@@ -363,6 +390,19 @@ def plan_storm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_members(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Operators change members while others fail."""
+    plan = []
+    for _ in range(draw.randint(1, 3)):
+        nodes = (draw.choice((LEADER, *names)),)
+        plan.append(Fault("members", 0.1 + draw.random() * 0.4, nodes, draw.random() * 2, blocks=draw.random() < 0.5, amount=draw.random()))
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            kind = draw.choice(("kill", "power", "isolate", "transfer", "pause", "cut", "reset", "restart", "slow-disk"))
+            nodes = (draw.choice((LEADER, *names)),)
+            plan.append(Fault(kind, draw.random() * 0.5, nodes, draw.random(), draw.choice(list(Loss)), amount=draw.random()))
+    return plan
+
+
 def plan_rot(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Bits flip on one machine's disk, while others fail."""
     victim, plan = draw.choice(names), []
@@ -394,7 +434,16 @@ def plan_retention(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
-    kinds = draw.sample(sorted(set(STRIKES) - set(OF_THEIR_OWN)), draw.randint(2, 8))
+    return _some_of(sorted(set(STRIKES) - set(OF_THEIR_OWN)), names, draw)
+
+
+def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The same with operators who change members, bit rot and slow nodes."""
+    return _some_of(sorted(set(STRIKES) - set(RETENTION)), names, draw)
+
+
+def _some_of(all_kinds: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fault]:
+    kinds = draw.sample(all_kinds, draw.randint(2, 8))
     plan = []
     for _ in range(draw.randint(3, 8)):
         kind = draw.choice(kinds)

@@ -92,6 +92,11 @@ class Invariants:
 
         roles._step = watched_note  # type: ignore[method-assign]
 
+    def forget(self, node_id: str) -> None:
+        """Its folder is gone, and what it promised with it."""
+        self._stored.pop(node_id, None)
+        self._durable.pop(node_id, None)
+
     def _watch_core(self, node_id: str, core: Raft) -> None:
         term, vote = self._durable.get(node_id, (0, None))
         if core.term < term or (core.term == term and vote is not None and core.vote != vote):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from broker.node import BrokerNode
 from dledger.log.config import LogConfig
 from tests.checkers.append_log import check
+from tests.checkers.queues import check_group_offsets
+from tests.sim import operators
 from tests.sim.archive import Archive
 from tests.sim.cluster import SMALL_LOG, SimCluster
 from tests.sim.core.runs import CORE_SCENARIOS, run_core
@@ -25,10 +27,12 @@ from tests.sim.faults import (
     plan_blackout,
     plan_everything,
     plan_kill_the_leader,
+    plan_members,
     plan_retention,
     plan_rot,
     plan_split,
     plan_storm,
+    plan_swarm,
 )
 from tests.sim.invariants import check_logs_match
 from tests.sim.loop import START_S
@@ -55,6 +59,7 @@ class Scenario:
     settings: str = ""  # of the cluster file, beside those of the store
     store: str = ""
     deletes: bool = False  # old messages
+    committers: int = 0  # clients that commit and read offsets of a consumer group
     batch_bytes: int = 0  # of producers; 0: their default
 
 
@@ -82,6 +87,19 @@ SCENARIOS = {
     "storm": Scenario(plan_storm, nodes=(3, 3, 5), network=_slow_network, disk=_any_disk),
     "everything": Scenario(
         plan_everything, messages=60, queues=3, nodes=(3, 3, 3, 5), read_chance=1.0, network=_rough_network, disk=_any_disk
+    ),
+    "members": Scenario(plan_members, messages=60, nodes=(3, 3, 5), read_chance=0.5, network=_rough_network, disk=_any_disk),
+    "offsets": Scenario(plan_split, messages=20, nodes=(3, 3, 5), network=_rough_network, committers=3),
+    "swarm": Scenario(
+        plan_swarm,
+        messages=60,
+        queues=3,
+        nodes=(3, 3, 5),
+        read_chance=1.0,
+        network=_rough_network,
+        disk=_any_disk,
+        committers=2,
+        store="cleanFileForciblyEnable: false",  # a full disk would cost messages, as told
     ),
     "rot": Scenario(
         plan_rot,
@@ -129,7 +147,15 @@ def run(
     )
     reads = draw.random() < scenario.read_chance
     options = {"batch_bytes": scenario.batch_bytes} if scenario.batch_bytes else {}
-    workload = Workload(cluster, queues=scenario.queues, messages=scenario.messages, send_timeout_ms=20_000, reads=reads, options=options)
+    workload = Workload(
+        cluster,
+        queues=scenario.queues,
+        messages=scenario.messages,
+        send_timeout_ms=20_000,
+        reads=reads,
+        committers=scenario.committers,
+        options=options,
+    )
     plan = scenario.plan(list(cluster.hosts), draw)
     try:
         cluster.loop.run_until_complete(asyncio.wait_for(_acts(cluster, workload, plan, keep), RUN_LIMIT_S))
@@ -147,6 +173,7 @@ def run(
                 sink(line)
         cluster.loop.close()
     anomalies = [str(anomaly) for history in workload.histories for anomaly in check(history)] + cluster.problems()
+    anomalies += [str(anomaly) for anomaly in check_group_offsets(workload.offset_calls)]
     return RunResult(
         seed,
         cluster.trace.hash,
@@ -170,16 +197,21 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
     await spawn(workload.process, workload.create_topic(), "create topic")
     producing = spawn(workload.process, workload.produce(), "produce")
     reading = spawn(workload.process, workload.read_along(), "read")
+    committing = [spawn(process, workload.commit_along(number), "commit") for number, (process, _) in enumerate(workload.committers)]
     asking = spawn(cluster.loop.world, workload.ask_read_indexes(), "read index")
     await carry_out(cluster, plan, keep)
     cluster.net.heal_all()
     for node_id in cluster.hosts:
         cluster.ensure_running(node_id)
     await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
+    if any(fault.kind == "members" for fault in plan):
+        await operators.restore(cluster)
     await producing
     workload.stop_reading()
     await asking
     await reading
+    for each in committing:
+        await each
     await _until(cluster, lambda: _is_settled(cluster), LEADER_LIMIT_S, "replicas do not come together")
     if cluster.problems():
         return

@@ -14,7 +14,7 @@ from tests.sim.result import replay_command
 from tests.sim.scenarios import SCENARIOS, run
 
 CHUNK = 20
-SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60, "retention": 20}
+SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60, "swarm": 40, "members": 40, "offsets": 20, "retention": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,9 @@ FAILED_ONCE = (
     ("retention", 14),
     ("retention", 34),
     ("retention", 108),
+    ("members", 61),
+    ("members", 209),
+    ("offsets", 186),
 )
 
 

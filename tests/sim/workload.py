@@ -14,12 +14,15 @@ from dledger.node import RaftNode
 from dledger_client.aio import Admin, Message, Producer, PullConsumer
 from dledger_wire.errors import DledgerError, OffsetOutOfRangeError
 from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome, Poll
+from tests.checkers.queues import OffsetCall
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import Process
 
 TOPIC = "t"
 CLIENT_IP = "10.0.1.1"
+COMMITTER_IP = "10.0.2."
+GROUP = "g"
 
 
 class Workload:
@@ -33,12 +36,14 @@ class Workload:
         messages: int,
         send_timeout_ms: int,
         reads: bool,
+        committers: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.histories = [LogHistory() for _ in range(queues)]
         self.acknowledged = 0
         self.read = 0
         self._reading = reads
+        self._over = False
         self._cluster = cluster
         self._messages = messages
         self._timeout_ms = send_timeout_ms
@@ -47,6 +52,9 @@ class Workload:
         self._clock = SimClock(cluster.loop)
         self.process: Process
         self.process, self._network = cluster.new_client(CLIENT_IP)
+        self.committers = [cluster.new_client(f"{COMMITTER_IP}{number}") for number in range(committers)]
+        self.offset_calls: list[OffsetCall] = []
+        self._committed = 0
 
     async def create_topic(self) -> None:
         async with Admin(
@@ -90,7 +98,7 @@ class Workload:
     # Reading while faults strike
 
     def stop_reading(self) -> None:
-        self._reading = False
+        self._reading, self._over = False, True
 
     async def read_along(self) -> None:
         """Follow every queue from its start on whichever replica answers: what was read once must stay, without gaps and repeats."""
@@ -133,6 +141,34 @@ class Workload:
         except DledgerError:
             return
         invariants.check_read_index(node_id, index, committed)
+
+    # Offsets of a consumer group
+
+    async def commit_along(self, number: int) -> None:
+        """One of several clients that commit rising offsets of one group and read them back."""
+        draw = random.Random(self._cluster.random.getrandbits(64))
+        async with PullConsumer(
+            self._cluster.bootstrap, group=GROUP, network=self.committers[number][1], clock=self._clock, random=draw, timeout_ms=3000
+        ) as consumer:
+            while not self._over:
+                await self._call_for_offsets(consumer, is_commit=draw.random() < 0.4)
+                await asyncio.sleep(draw.random() * 0.1)
+
+    async def _call_for_offsets(self, consumer: PullConsumer, *, is_commit: bool) -> None:
+        loop, outcome, offset = self._cluster.loop, Outcome.ACKED, 0
+        if is_commit:
+            self._committed += 1
+            offset = self._committed
+        invoked = loop.now_s
+        try:
+            if is_commit:
+                await consumer.commit({(TOPIC, 0): offset})
+            else:
+                offset = next(iter((await consumer.committed(TOPIC)).values()), 0)
+        except DledgerError as error:
+            outcome = Outcome.UNKNOWN if error.outcome_unknown else Outcome.FAILED
+            self._cluster.trace.note("offsets", GROUP, error.code)
+        self.offset_calls.append(OffsetCall(is_commit, offset, invoked, loop.now_s, outcome))
 
     # The end
 

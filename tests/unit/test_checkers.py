@@ -10,7 +10,14 @@ from random import Random
 import pytest
 
 from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome, Poll, check
-from tests.checkers.queues import ConditionalAppend, check_conditional_appends, check_redelivery, check_total_queue
+from tests.checkers.queues import (
+    ConditionalAppend,
+    OffsetCall,
+    check_conditional_appends,
+    check_group_offsets,
+    check_redelivery,
+    check_total_queue,
+)
 from tests.checkers.register import Operation, Verdict, check_registers
 
 
@@ -194,3 +201,31 @@ def test_random_histories_of_a_real_register_pass_and_a_read_of_nothing_ever_wri
         operations = random_register_history(random, 25)
         assert check_registers(operations) is Verdict.LINEARIZABLE
         assert check_registers([*operations, Operation("k", "read", 99, 40.0, 41.0)]) is Verdict.NOT_LINEARIZABLE
+
+
+def _offset_call(is_commit: bool, offset: int, invoked: float, returned: float, outcome: Outcome = Outcome.ACKED) -> OffsetCall:
+    return OffsetCall(is_commit, offset, invoked, returned, outcome)
+
+
+def test_group_offsets_that_a_rising_register_could_give_pass() -> None:
+    calls = [
+        _offset_call(True, 5, 0, 1),
+        _offset_call(False, 5, 2, 3),
+        _offset_call(True, 9, 2, 8, Outcome.UNKNOWN),
+        _offset_call(False, 5, 3, 4),
+        _offset_call(False, 9, 5, 6),
+    ]
+    assert not check_group_offsets(calls)
+
+
+@pytest.mark.parametrize(
+    ("calls", "kind"),
+    [
+        ([_offset_call(True, 5, 0, 1), _offset_call(False, 0, 2, 3)], "stale offset"),
+        ([_offset_call(True, 5, 0, 9, Outcome.UNKNOWN), _offset_call(False, 5, 1, 2), _offset_call(False, 0, 3, 4)], "stale offset"),
+        ([_offset_call(True, 5, 3, 4), _offset_call(False, 5, 1, 2)], "unexpected"),
+        ([_offset_call(True, 5, 0, 1, Outcome.FAILED), _offset_call(False, 5, 2, 3)], "unexpected"),
+    ],
+)
+def test_group_offsets_that_no_register_gives_are_found(calls: list[OffsetCall], kind: str) -> None:
+    assert kind in [anomaly.kind for anomaly in check_group_offsets(calls)]

@@ -10,7 +10,7 @@ import pytest
 from dledger_client.router import Router
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import SystemClock
-from dledger_wire.errors import TopicNotFoundError, UnreachableError
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
 
 GROUPS = {"g0": ["h:1", "h:2"], "g1": ["h:3", "h:4"]}
 
@@ -72,5 +72,44 @@ def test_queues_of_every_group_are_found_and_kept_while_a_group_is_silent() -> N
         assert await queues_of(router) == {"g0": 2}
         with pytest.raises(TopicNotFoundError):
             await queues_of(router, "nowhere")
+
+    asyncio.run(scenario())
+
+
+class ScriptedLeader(Channel):
+    """Answers calls other than Metadata with ``script``, the last of them again and again."""
+
+    script: list[Exception]
+
+    async def call(self, method: str, request: bytes, *, timeout_s: float) -> bytes:
+        if method.endswith("/Metadata"):
+            return await super().call(method, request, timeout_s=timeout_s)
+        raise self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected", "unknown"),
+    [
+        ([UnreachableError("cut"), NotLeaderError("nobody leads")], UnreachableError, True),
+        ([NotLeaderError("nobody leads")], NotLeaderError, False),
+        ([UnreachableError("cut"), InvalidArgumentError("no such queue")], InvalidArgumentError, False),
+    ],
+)
+def test_a_call_that_may_have_been_carried_out_once_never_ends_as_certainly_failed(
+    script: list[Exception], expected: type[Exception], unknown: bool
+) -> None:
+    """Seed 186 of ``offsets``: the answer to a commit was lost, nobody led until the deadline, and NOT_LEADER told that it was not done."""
+
+    class Cluster(Nodes):
+        def connect(self, address: str) -> Channel:
+            channel = ScriptedLeader(self, address)
+            channel.script = script
+            return channel
+
+    async def scenario() -> None:
+        router = Router("h:1", Cluster(), SystemClock(), random.Random(1))  # type: ignore[arg-type]
+        with pytest.raises(expected) as failure:
+            await router.call_leader("g0", "/change", b"", deadline_ms=router.clock.monotonic_ms() + 150)
+        assert failure.value.outcome_unknown is unknown  # type: ignore[attr-defined]
 
     asyncio.run(scenario())

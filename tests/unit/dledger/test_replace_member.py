@@ -99,3 +99,30 @@ def test_M21_a_removed_member_that_still_runs_does_not_keep_its_place() -> None:
         await cluster.stop()
 
     run(scenario())
+
+
+def test_M21_a_member_that_was_away_follows_a_leader_that_was_replaced_meanwhile() -> None:
+    """Seed 209 of ``members``: only the new leader could tell it of its own replacement, and it would not listen to a folder unknown."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        first, name, away = leader.identity.node_id, *(node.identity.node_id for node in cluster.followers(leader))
+        await change(leader, cluster, [first, name], [])
+        await cluster.kill(away)
+        await change(leader, cluster, [first], [])
+        await wiped(cluster, name)
+        node = await cluster.start_one(name, store_id="new folder")
+        await change(leader, cluster, [first], [name])
+        await cluster.until(lambda: node.role is Role.LEARNER)
+        await change(leader, cluster, [first, name], [])
+        await leader.transfer(name, 5)
+        await cluster.until(lambda: node.role is Role.LEADER)
+        await cluster.start_one(away)
+        await change(node, cluster, [first, name], [away])
+        await node.propose(Text("x"))
+        await cluster.until(lambda: cluster.machines[away].bodies == [b"x"], "the one that was away follows")
+        await cluster.stop()
+
+    run(scenario())
