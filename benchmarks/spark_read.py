@@ -86,11 +86,13 @@ def write_mapped(path: Path, count: int, size: int) -> None:
 def measure(around: Surroundings, size: int, count: int) -> None:
     topic = f"bench-{size}"
     fill(around, topic, count, size)
-    everything(around.source(topic))  # from here on files are in the page cache, as they are for the others
+    for replica in around.cluster.processes:
+        everything(around.source(topic, replica=replica))  # from here on files are in the page cache, as they are for the others
     leader, before = around.cluster.leader(), around.cpu_s()
     ours = best_of(lambda: everything(around.source(topic, columns=FOUR, minPartitions=TASKS)))
     used = {node: round(seconds - before[node], 2) for node, seconds in around.cpu_s().items()}
     followers = [seconds for node, seconds in used.items() if node != leader]
+    local = best_of(lambda: everything(around.source(topic, columns=FOUR, minPartitions=TASKS, localFiles=True)))
     spark = around.spark
     file, folder = around.work / "mapped", str(around.work / f"parquet-{size}")
     write_mapped(file, count, size)
@@ -100,6 +102,7 @@ def measure(around: Surroundings, size: int, count: int) -> None:
     around.source(topic, columns=FOUR).repartition(TASKS).write.parquet(folder)
     parquet = best_of(lambda: everything(spark.read.parquet(folder)))
     tell("with body", count, ours, size=size, of_mapped=round(mapped / ours, 2), leader_cpu_s=used[leader], follower_cpu_s=followers)
+    tell("with body, localFiles", count, local, size=size, of_mapped=round(mapped / local, 2))
     tell("mapped file, with body", count, mapped, size=size)
     tell("parquet, with body", count, parquet, size=size)
     tell("all columns", count, best_of(lambda: everything(around.source(topic, minPartitions=TASKS))), size=size)

@@ -32,7 +32,8 @@ class QueueOffsets:
 
 
 class Chunk:
-    """Messages of one queue: ``frames`` back to back, ``sizes`` of each, their queue ``offsets``.  Reading goes on at ``next_offset``."""
+    """Messages of one queue: ``frames`` back to back, ``sizes`` of each, their queue ``offsets``.  Reading goes on at ``next_offset``.
+    ``bodiless``: the bodies are cut out of the frames."""
 
     def __init__(
         self,
@@ -45,10 +46,12 @@ class Chunk:
         frames: memoryview | bytes,
         next_offset: int = 0,
         max_offset: int = 0,
+        *,
+        bodiless: bool = False,
     ) -> None:
         self.topic, self.group, self.queue_id, self.replica = topic, group, queue_id, replica
         self.offsets, self.sizes, self.frames = offsets, sizes, frames
-        self.next_offset, self.max_offset = next_offset, max_offset
+        self.next_offset, self.max_offset, self.bodiless = next_offset, max_offset, bodiless
 
     @property
     def count(self) -> int:
@@ -255,8 +258,10 @@ def decode_chunk(
     payload: memoryview,
     next_offset: int,
     max_offset: int,
+    bodiless: bool = False,
+    frames: memoryview | None = None,
 ) -> Chunk:
-    """A chunk out of a fetch answer's payload: (offsets,) sizes, frames."""
+    """A chunk out of a fetch answer's payload: (offsets,) sizes, and the frames unless they are given."""
     at = 8 * count if has_offsets else 0
     if at + 4 * count > len(payload):
         raise CorruptFrameError(f"a chunk of {count} messages in {len(payload)} bytes")
@@ -265,7 +270,8 @@ def decode_chunk(
     else:
         offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
     sizes = np.frombuffer(payload, ">u4", count, at)
-    frames = payload[at + 4 * count :]
+    if frames is None:
+        frames = payload[at + 4 * count :]
     if int(sizes.sum(dtype=np.int64)) != len(frames):
         raise CorruptFrameError(f"a chunk whose sizes add up to {int(sizes.sum(dtype=np.int64))}, with {len(frames)} bytes of frames")
-    return Chunk(topic, group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset)
+    return Chunk(topic, group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset, bodiless=bodiless)

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from dledger_client.answers import garbage, parse_envelope
+from dledger_client.log_files import FilePiece, LogFiles
 from dledger_client.received import Chunk, decode_chunk
 from dledger_client.retry import until
 from dledger_client.router import Router
@@ -58,6 +59,7 @@ class Replicas:
         near: frozenset[str] = frozenset(),
         *,
         idle_streams: int = IDLE_STREAMS,
+        files: LogFiles | None = None,
     ) -> None:
         if read_from not in READ_FROM:
             raise InvalidArgumentError(f"read_from {read_from!r}: expected one of {', '.join(READ_FROM)}")
@@ -65,6 +67,8 @@ class Replicas:
         self._read_from = read_from
         self._replica = replica
         self._near = near
+        self._files = files
+        self._unreadable: set[str] = set()  # replicas near by whose files are not to be read from here
         self._idle: dict[str, list[ByteStream]] = {}
         self._idle_streams = idle_streams
         self._next_id = 1
@@ -72,6 +76,8 @@ class Replicas:
         self._advised: dict[tuple[str, int], str] = {}  # of queues that are better read elsewhere than at their leader
 
     async def close(self) -> None:
+        if self._files is not None:
+            await asyncio.to_thread(self._files.close)
         streams = [stream for idle in self._idle.values() for stream in idle]
         self._idle.clear()
         for stream in streams:
@@ -107,7 +113,10 @@ class Replicas:
 
     def _in_turn(self, sources: list[Source]) -> list[Source]:
         turned = [sources[(place + self._turn) % len(sources)] for place in range(len(sources))]
-        return sorted(turned, key=lambda source: source.address.rpartition(":")[0] not in self._near) if self._near else turned
+        return sorted(turned, key=lambda source: not self._is_near(source)) if self._near else turned
+
+    def _is_near(self, source: Source) -> bool:
+        return source.address.rpartition(":")[0] in self._near
 
     async def chunks(
         self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
@@ -116,9 +125,10 @@ class Replicas:
 
         A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
         """
+        request.in_place = self._files is not None and self._is_near(source) and source.address not in self._unreadable
         again = broker_pb2.FetchRequest()
         again.CopyFrom(request)
-        async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
+        async with contextlib.aclosing(self._answer_here(source, group, request, deadline)) as answer:
             async for chunk in answer:
                 bad = None if request.without_body else chunk.damaged_offset()
                 if bad is not None:
@@ -129,12 +139,31 @@ class Replicas:
             else:
                 return
         _logger.warning("%s gave out %s/%d: message %d damaged; asking it to look", source.node_id, request.topic, request.queue_id, bad)
-        again.verify = True
+        again.verify, again.in_place = True, False
         async with contextlib.aclosing(self._answer(source, group, again, deadline)) as answer:
             async for chunk in answer:
                 bad = chunk.damaged_offset()
                 if bad is not None:
                     raise garbage(source.address, f"message {bad} of {request.topic}/{request.queue_id} is damaged there")
+                yield chunk
+
+    async def _answer_here(
+        self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
+    ) -> AsyncGenerator[Chunk]:
+        """The answer, with frames out of files on this machine where that works, over the network where it does not."""
+        try:
+            async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
+                async for chunk in answer:
+                    yield chunk
+                    request.offset = chunk.next_offset
+                    request.max_messages -= chunk.count if request.max_messages else 0
+                return
+        except _FilesUnreadableError as reason:
+            _logger.warning("log files of %s cannot be read here, its messages come over the network: %s", source.node_id, reason)
+            self._unreadable.add(source.address)
+            request.in_place = False
+        async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
+            async for chunk in answer:
                 yield chunk
 
     async def _answer(
@@ -153,11 +182,22 @@ class Replicas:
                 self._heed(request, source, header.advised_replica)
                 if header.HasField("error"):
                     raise from_detail(header.error)
-                chunk = _chunk_of(request, group, source, header, payload, offset)
+                frames = await self._in_place(header) if header.pieces else None
+                chunk = _chunk_of(request, group, source, header, payload, frames, offset)
                 offset = chunk.next_offset
                 yield chunk
         finally:
             await self._give_back(source.address, stream, whole=whole)
+
+    async def _in_place(self, header: broker_pb2.FetchResponse) -> memoryview:
+        """The frames that a replica on this machine told the places of."""
+        if self._files is None:
+            raise InvalidArgumentError("places in log files, which were not asked for")
+        pieces = [FilePiece(piece.file, piece.at, piece.size) for piece in header.pieces]
+        try:
+            return await asyncio.to_thread(self._files.read, pieces)
+        except OSError as error:
+            raise _FilesUnreadableError(str(error)) from None
 
     def _heed(self, request: broker_pb2.FetchRequest, source: Source, advised: str) -> None:
         """Take the advice of an answer; a follower's is to go back to the leader."""
@@ -225,10 +265,23 @@ class Replicas:
         await self._look_around(group)
 
 
+class _FilesUnreadableError(Exception):
+    """Log files on this machine do not give what their replica says is there; never seen outside."""
+
+
 def _chunk_of(
-    request: broker_pb2.FetchRequest, group: str, source: Source, header: broker_pb2.FetchResponse, payload: memoryview, offset: int
+    request: broker_pb2.FetchRequest,
+    group: str,
+    source: Source,
+    header: broker_pb2.FetchResponse,
+    payload: memoryview,
+    frames: memoryview | None,
+    offset: int,
 ) -> Chunk:
-    """The chunk in an answer; UnreachableError when it is none that goes on at ``offset``, so that another replica is asked."""
+    """The chunk in an answer; UnreachableError when it is none that goes on at ``offset``, so that another replica is asked.
+
+    ``frames`` read from its files must be the very messages: _FilesUnreadableError.
+    """
     try:
         chunk = decode_chunk(
             request.topic,
@@ -241,8 +294,14 @@ def _chunk_of(
             payload=payload,
             next_offset=header.next_offset,
             max_offset=header.max_offset,
+            bodiless=request.without_body and frames is None,
+            frames=frames,
         )
+        if frames is not None and not bool((chunk.columns.heads["queue_offset"] == chunk.offsets).all()):
+            raise CorruptFrameError("other messages")
     except CorruptFrameError as error:
+        if frames is not None:
+            raise _FilesUnreadableError(error.message) from None
         raise garbage(source.address, error.message) from None
     if chunk.count and not (offset <= chunk.offsets[0] and chunk.offsets[-1] < chunk.next_offset):
         raise garbage(source.address, f"messages {chunk.offsets[0]} to {chunk.offsets[-1]}, then {chunk.next_offset}; asked for {offset}")

@@ -28,13 +28,12 @@ _STRING_OFFSET_LIMIT = (1 << 31) - 1
 
 
 class ChunkDecoder:
-    """Builds the columns of one chunk on demand; ``bodiless``: the bodies are cut out of its frames."""
+    """Builds the columns of one chunk on demand."""
 
-    def __init__(self, chunk: Chunk, *, bodiless: bool = False) -> None:
+    def __init__(self, chunk: Chunk) -> None:
         if len(chunk.frames) > _STRING_OFFSET_LIMIT:
             raise CorruptFrameError(f"a chunk of {len(chunk.frames)} bytes; expected at most {_STRING_OFFSET_LIMIT}")
         self._chunk = chunk
-        self._bodiless = bodiless
         self._count = len(chunk.sizes)
         self._data = np.frombuffer(chunk.frames, np.uint8)
         self._positions = frame_positions(chunk.sizes)
@@ -55,7 +54,7 @@ class ChunkDecoder:
 
     @cached_property
     def _body_ends(self) -> npt.NDArray[np.int64]:
-        ends = self._body_starts + (0 if self._bodiless else self.heads["body_length"].astype(np.int64))
+        ends = self._body_starts + (0 if self._chunk.bodiless else self.heads["body_length"].astype(np.int64))
         if (ends + 3 > self._positions + self._chunk.sizes).any():
             raise CorruptFrameError(f"topic {self._chunk.topic} queue {self._chunk.queue_id}: a body length does not fit its frame")
         return ends
@@ -165,9 +164,9 @@ _BUILDERS: dict[str, Callable[[ChunkDecoder], pa.Array]] = {
 }
 
 
-def record_batch(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_FILTERS, *, bodiless: bool = False) -> pa.RecordBatch:
+def record_batch(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_FILTERS) -> pa.RecordBatch:
     """The chunk as a record batch of ``columns``; only messages that have one of the tags and one of the keys, where some are wanted."""
-    decoder = ChunkDecoder(chunk, bodiless=bodiless)
+    decoder = ChunkDecoder(chunk)
     batch = pa.RecordBatch.from_arrays([decoder.column(name) for name in columns], schema=arrow_schema(columns))
     keep = [pc.is_in(decoder.property_column("TAGS"), value_set=pa.array(filters.tags, pa.string()))] if filters.tags else []
     keep += [_has_key(decoder, filters.keys)] if filters.keys else []

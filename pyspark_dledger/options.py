@@ -39,6 +39,7 @@ KNOWN = (
     "endingTimestamp",
     "readFrom",
     "replica",
+    "localFiles",
     "maxLagMessages",
     "linearizable",
     "maxMessagesPerTrigger",
@@ -119,6 +120,7 @@ class ReadOptions:
     end: Position
     read_from: str
     replica: str
+    local_files: bool
     max_lag: int
     linearizable: bool
     min_partitions: int
@@ -168,6 +170,7 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         end=_position(given, "endingOffsets", "endingTimestamp", LATEST, both=False),
         read_from=given.choice("readFrom", READ_FROM),
         replica=given.optional("replica") or "",
+        local_files=given.flag("localFiles", False),
         max_lag=given.number("maxLagMessages", NO_LAG_LIMIT, least=0),
         linearizable=given.flag("linearizable", False),
         min_partitions=given.number("minPartitions", 0, least=1),

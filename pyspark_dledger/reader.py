@@ -83,16 +83,21 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     if piece is None:
         return
     queue, at = piece.queue, piece.start
-    bodiless = NEEDS_BODY.isdisjoint(options.columns)
-    where: dict[str, Any] = {"read_from": options.read_from, "replica": options.replica or None, "near": near_hosts(options.bootstrap)}
-    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "without_body": bodiless}
+    where: dict[str, Any] = {
+        "read_from": options.read_from,
+        "replica": options.replica or None,
+        "near": near_hosts(options.bootstrap),
+        "local_files": options.local_files,
+    }
+    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes}
+    how["without_body"] = NEEDS_BODY.isdisjoint(options.columns)
     how["max_lag"] = None if options.max_lag == NO_LAG_LIMIT else options.max_lag
     with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
         while at < piece.end:
             try:
                 for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
                     at = chunk.next_offset
-                    yield record_batch(chunk, options.columns, options.filters, bodiless=bodiless)
+                    yield record_batch(chunk, options.columns, options.filters)
                 return
             except OffsetOutOfRangeError as error:
                 if options.fail_on_data_loss or error.min_offset <= at:

@@ -19,7 +19,7 @@ from store.filter_sql import SqlFilter
 from store.log_view import LogView, scan_start
 from store.queue_files import Units
 from store.queue_table import QueueTable
-from store.read import Chunk, FrameMismatchError, fit, read_frames, store_time
+from store.read import Chunk, FrameMismatchError, fit, frames_in_place, read_frames, store_time
 from store.rebuild import fillers, rebuild_files
 from store.sequences import QueueKey
 from store.settings import StoreSettings
@@ -61,8 +61,9 @@ class QueueReader:
         max_bytes: int,
         wanted: Wanted = EVERYTHING,
         for_service: bool = False,
+        in_place: bool = False,
     ) -> Chunk:
-        """The next messages from ``offset``, at least one if there is any, within both limits.
+        """The next messages from ``offset``, at least one if there is any, within both limits; ``in_place``: where they are will do.
 
         A chunk without messages has either reached the queue's end, or read over messages that the filter left out.  Permissions are for
         users, not ``for_service``.  Raises OffsetOutOfRangeError, and StorageDamagedError when log and queue do not fit together even
@@ -77,7 +78,7 @@ class QueueReader:
         damaged: FrameMismatchError | DamagedQueueFileError | OffsetOutOfRangeError | None = None
         for _ in range(REPAIRS_PER_READ + 1):
             try:
-                return await self._read(queue, offset, max_messages, max_bytes, wanted)
+                return await self._read(queue, offset, max_messages, max_bytes, wanted, in_place=in_place)
             except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
                 _check_range(queue.key, queue, offset)  # deleted from the log's head meanwhile
                 damaged = found
@@ -85,7 +86,7 @@ class QueueReader:
                     await self._repair(queue, found)
         raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
 
-    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, wanted: Wanted) -> Chunk:
+    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, wanted: Wanted, *, in_place: bool) -> Chunk:
         # Frames are rarely below 128 bytes: no need to look at more units than could fit.
         most = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if wanted.everything else READ_UNITS
         units = await queue.read(offset, most)
@@ -103,9 +104,10 @@ class QueueReader:
         if taken < len(units):
             units, offsets = units[:taken], offsets[:taken]
             next_offset = int(offsets[-1]) + 1
-        frames = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
+        pieces = frames_in_place(self._log, units, offsets) if in_place else []
+        frames = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes) if not pieces else []
         chunk = _chunk(units, offsets, next_offset, frames, contiguous=wanted.everything)
-        chunk.looked_at = looked_at
+        chunk.looked_at, chunk.pieces = looked_at, pieces
         return chunk
 
     async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:
@@ -223,6 +225,7 @@ def _chunk(units: Units, offsets: Offsets, next_offset: int, frames: list[bytes 
         frames,
         int(units["size"].sum(dtype=np.int64)),
         b"" if contiguous else offsets.astype(">u8").tobytes(),
+        first_pos=int(units["pos"][0]),
     )
 
 

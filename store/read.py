@@ -26,12 +26,22 @@ _STORE_TIME_AT = 56
 _CHECKED_BYTES = 36  # total size .. physical offset
 
 
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Bytes of a log file: its full path, where they begin in it, how many."""
+
+    file: str
+    at: int
+    size: int
+
+
 @dataclass(slots=True)
 class Chunk:
     """Part of an answer: frames back to back in ``frames``, their sizes as big-endian u32.
 
     ``offsets`` is empty when the messages are contiguous from ``first_offset``, else big-endian u64.  Reading goes on at ``next_offset``.
-    ``looked_at``: what a filter cost, in bytes read or as many that take as long.
+    ``looked_at``: what a filter cost, in bytes read or as many that take as long.  ``first_pos``: of the first frame, in the log.
+    ``pieces``: where the frames are, for a reader on this machine; then ``frames`` is empty.
     """
 
     first_offset: int
@@ -42,6 +52,8 @@ class Chunk:
     frames_bytes: int = 0
     offsets: bytes = b""
     looked_at: int = 0
+    first_pos: int = 0
+    pieces: list[LogPiece] = field(default_factory=list)
 
 
 class FrameMismatchError(Exception):
@@ -55,6 +67,21 @@ class FrameMismatchError(Exception):
 def fit(sizes: npt.NDArray[Any], max_bytes: int) -> int:
     """How many leading messages fit ``max_bytes``; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right")))
+
+
+def frames_in_place(log: LogView, units: Units, offsets: npt.NDArray[np.int64]) -> list[LogPiece]:
+    """Where the frames of ``units`` are, in order; empty when some of them may not be in the files yet."""
+    starts = units["pos"].astype(np.int64)
+    ends = starts + units["size"]
+    _check_places(log, starts, ends, offsets)
+    if int(ends[-1]) > log.durable_upto():
+        return []
+    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    pieces = []
+    for start, end in zip(starts[np.concatenate(([0], breaks))].tolist(), ends[np.concatenate((breaks - 1, [-1]))].tolist(), strict=True):
+        file, first_pos = log.file_of(start)
+        pieces.append(LogPiece(file, start - first_pos, end - start))
+    return pieces
 
 
 async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> list[bytes | memoryview]:

@@ -328,11 +328,11 @@ class MessageStore:
         max_bytes: int,
         wanted: Wanted = EVERYTHING,
         for_service: bool = False,
+        in_place: bool = False,
     ) -> Chunk:
         """See ``QueueReader.read``; ``max_messages`` 0 is no limit."""
-        return await self.reader.read(
-            topic, queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, wanted=wanted, for_service=for_service
-        )
+        limits = {"max_messages": max_messages, "max_bytes": max_bytes}
+        return await self.reader.read(topic, queue_id, offset, **limits, wanted=wanted, for_service=for_service, in_place=in_place)
 
     async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic is gone."""

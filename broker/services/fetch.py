@@ -27,6 +27,7 @@ METHOD = "/dledger.v1.Broker/Fetch"
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
+IN_PLACE_BYTES = 8 << 20  # of one chunk, of which only places are sent
 # How much one request may have filtered out: then it is told how far that was, and asks again.
 MAX_LOOKED_AT_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
@@ -65,8 +66,9 @@ class _Answer:
             request.queue_id,
             self._offset,
             max_messages=self._left_messages,
-            max_bytes=min(self._left_bytes, store.settings.chunk_bytes),
+            max_bytes=min(self._left_bytes, IN_PLACE_BYTES if request.in_place else store.settings.chunk_bytes),
             wanted=self._wanted,
+            in_place=request.in_place,
         )
         if request.verify:
             await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)
@@ -163,6 +165,9 @@ class FetchService:
         header.first_offset = chunk.first_offset
         if end and not request.lock_epoch:
             header.advised_replica = self._advice.for_chunk(request.queue_id, chunk)
+        if chunk.pieces:
+            header.pieces.extend(broker_pb2.LogPiece(file=piece.file, at=piece.at, size=piece.size) for piece in chunk.pieces)
+            return envelope.encode(header, (chunk.offsets, chunk.sizes))
         if request.without_body and chunk.count:
             sizes, frames = without_bodies(b"".join(chunk.frames), chunk.sizes)
             return envelope.encode(header, (chunk.offsets, sizes, frames))

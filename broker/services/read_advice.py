@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from broker.services.face import ServiceFace
 from dledger.core.types import Role
-from dledger_wire.frame_layout import PHYSICAL_OFFSET_AT
 from store.read import Chunk
 
 BACK_AT = 0.5  # part of the limit below which a reader is sent back to the master
@@ -27,8 +26,7 @@ class ReadAdvice:
         if not self._limit_bytes or not chunk.count:
             return ""
         raft = self._face.raft
-        pos = int.from_bytes(bytes(chunk.frames[0][PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8]), "big")
-        behind_bytes = raft.log.end_pos - pos
+        behind_bytes = raft.log.end_pos - chunk.first_pos
         if raft.role is not Role.LEADER:
             return raft.leader or "" if behind_bytes < self._limit_bytes * BACK_AT else ""
         if behind_bytes <= self._limit_bytes:

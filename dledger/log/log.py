@@ -25,7 +25,7 @@ from dledger.log.queue import Cut, WriteQueue
 from dledger.log.reader import LogReader
 from dledger.log.recovery import Recovered, recover, remove_segment
 from dledger.log.report import RecoveryReport
-from dledger.log.segment import FilePool, Segment, SegmentMap
+from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.log.writer import Writer
 from dledger.service import TaskOwner
@@ -202,6 +202,16 @@ class Log:
     def locate(self, index: int) -> EntryPlace | None:
         """Where an entry lies; None when it is not in the log or older than the places in memory (then ``await find(index)``)."""
         return self._places.get(index) if self.first_index <= index <= self._last.index else None
+
+    def durable_upto(self) -> int:
+        """A position up to which the files hold the log durably; the log's first one when that is not known without reading."""
+        place = self.locate(self._durable_index)
+        return place.end_pos if place is not None else self.first_pos
+
+    def file_of(self, pos: int) -> tuple[str, int]:
+        """(path, for another process, of the file that holds a position; the position of its first byte)."""
+        segment = self._segments.of_pos(pos)
+        return self._disk.local_path(log_path(segment.start_pos)), segment.start_pos
 
     async def find(self, index: int) -> EntryPlace:
         """Where an entry lies, from the index units when it is an old one."""

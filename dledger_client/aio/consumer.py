@@ -8,6 +8,7 @@ from typing import Self
 
 from dledger_client.answers import parse
 from dledger_client.local import surroundings
+from dledger_client.log_files import LogFiles
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas, Source, lag_or_error
@@ -33,8 +34,8 @@ class PullConsumer:
     """Reads queues by offset.
 
     ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node; replicas on the hosts
-    ``near`` are tried first.  ``timeout_ms`` is how long an operation is tried over all replicas.  With several replica groups,
-    ``group_name`` arguments say which one a queue is of.
+    ``near`` are tried first, with ``local_files`` by reading their log files where this process may.  ``timeout_ms`` is how long an
+    operation is tried over all replicas.  With several replica groups, ``group_name`` arguments say which one a queue is of.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class PullConsumer:
         read_from: str = "leader",
         replica: str | None = None,
         near: frozenset[str] = frozenset(),
+        local_files: bool = False,
         timeout_ms: int = 10_000,
         network: Network | None = None,
         clock: Clock | None = None,
@@ -55,7 +57,7 @@ class PullConsumer:
         self.group = group
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
-        self._replicas = Replicas(self._router, read_from, replica, near)
+        self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None)
 
     async def __aenter__(self) -> Self:
         return self

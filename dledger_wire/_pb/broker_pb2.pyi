@@ -114,6 +114,7 @@ class FetchRequest(google.protobuf.message.Message):
     SQL_FIELD_NUMBER: builtins.int
     VERIFY_FIELD_NUMBER: builtins.int
     WITHOUT_BODY_FIELD_NUMBER: builtins.int
+    IN_PLACE_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -139,6 +140,8 @@ class FetchRequest(google.protobuf.message.Message):
     """a message read from here was damaged: check what is read against the log, and put it right from a peer"""
     without_body: builtins.bool
     """frames come with their bodies cut out, everything else as it is: sizes tell how long they are now"""
+    in_place: builtins.bool
+    """the reader is on this host: tell it where the frames are in the log files, where they are all durable"""
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """only messages whose tag hash is one of these; empty: all"""
@@ -162,10 +165,34 @@ class FetchRequest(google.protobuf.message.Message):
         sql: builtins.str = ...,
         verify: builtins.bool = ...,
         without_body: builtins.bool = ...,
+        in_place: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
 
 global___FetchRequest = FetchRequest
+
+@typing.final
+class LogPiece(google.protobuf.message.Message):
+    """Bytes of a log file of the replica, by its full path."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: builtins.int
+    AT_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    file: builtins.str
+    at: builtins.int
+    size: builtins.int
+    def __init__(
+        self,
+        *,
+        file: builtins.str = ...,
+        at: builtins.int = ...,
+        size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "file", b"file", "size", b"size"]) -> None: ...
+
+global___LogPiece = LogPiece
 
 @typing.final
 class FetchResponse(google.protobuf.message.Message):
@@ -184,6 +211,7 @@ class FetchResponse(google.protobuf.message.Message):
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
     LAG_ENTRIES_FIELD_NUMBER: builtins.int
     ADVISED_REPLICA_FIELD_NUMBER: builtins.int
+    PIECES_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
     request_id: builtins.int
@@ -209,6 +237,10 @@ class FetchResponse(google.protobuf.message.Message):
     """Big-endian: (`count` u64 offsets when has_offsets,) `count` u32 frame sizes, then the frames, back to back."""
     @property
     def error(self) -> dledger_wire._pb.types_pb2.ErrorDetail: ...
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogPiece]:
+        """answers in_place: together these are the frames, whole, and the payload ends before them"""
+
     def __init__(
         self,
         *,
@@ -225,10 +257,11 @@ class FetchResponse(google.protobuf.message.Message):
         first_offset: builtins.int = ...,
         lag_entries: builtins.int = ...,
         advised_replica: builtins.str = ...,
+        pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id"]) -> None: ...
 
 global___FetchResponse = FetchResponse
 

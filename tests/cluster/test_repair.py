@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,8 +49,10 @@ def flip(file: Path, *places: int) -> None:
             opened.write(bytes([byte ^ 0x10]))
 
 
-def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster) -> None:
+@pytest.mark.parametrize("local_files", [False, True], ids=["over the network", "from its files"])
+def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster, local_files: bool) -> None:
     """docs/semantics.md, row R3."""
+    how: dict[str, Any] = {"local_files": local_files, "near": frozenset({"127.0.0.1"})}
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     bodies = [b"%06d " % n + b"y" * 5000 for n in range(1500)]
     assert cluster.produce("t", bodies)["acknowledged"] == 1500
@@ -64,7 +67,7 @@ def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster
     sealed = min((cluster.data / first / "commitlog").iterdir())
     sound = sealed.read_bytes()
     flip(sealed, *FLIPPED_AT)
-    with PullConsumer(cluster.bootstrap, replica=first) as consumer:
+    with PullConsumer(cluster.bootstrap, replica=first, **how) as consumer:
         found = [message.body for chunk in consumer.read_chunks("t", 0, 0, 1500) for message in chunk.messages()]
     assert [n for n, body in enumerate(bodies) if found[n] != body] == []
     assert sealed.read_bytes() == sound
@@ -74,7 +77,7 @@ def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster
     for node_id in (leader, first):
         cluster.kill(node_id)
     with (
-        PullConsumer(cluster.bootstrap, replica=second, timeout_ms=2000) as consumer,
+        PullConsumer(cluster.bootstrap, replica=second, timeout_ms=2000, **how) as consumer,
         pytest.raises(UnreachableError, match="checksum does not match"),
     ):
         list(consumer.read_chunks("t", 0, 0, 1500))

@@ -51,6 +51,14 @@ def test_rows_come_from_followers_unless_the_leader_is_asked_for(spark: Any, clu
         assert found <= expected
 
 
+@pytest.mark.parametrize("columns", ["", "queue_offset,keys,tags"])
+def test_log_files_on_this_host_give_the_same_rows(spark: Any, cluster: Cluster, columns: str) -> None:
+    options = {"columns": columns} if columns else {"columns": "queue_id,queue_offset,msg_id,keys,tags,body,born_timestamp,store_timestamp"}
+    wire, files = (sorted(map(str, reader(spark, cluster, localFiles=local, **options).load().collect())) for local in ("false", "true"))
+    assert len(files) == COUNT
+    assert files == wire
+
+
 def test_tags_ranges_and_splits(spark: Any, cluster: Cluster) -> None:
     odd = reader(spark, cluster, tags="odd").load().select("tags", "keys").collect()
     assert len(odd) == COUNT // 2

@@ -108,6 +108,6 @@ def test_frames_without_bodies_have_everything_else(sizes: list[int]) -> None:
     columns = tuple(name for name in ALL_COLUMNS if name != "body")
     left, cut = without_bodies(whole.frames, whole.sizes.tobytes())
     assert len(cut) == len(whole.frames) - sum(sizes)
-    bare = Chunk("orders", "g0", 3, "n1", whole.offsets, np.frombuffer(left, ">u4"), cut)
-    assert record_batch(bare, columns, bodiless=True).to_pylist() == record_batch(whole, columns).to_pylist()
-    assert record_batch(bare, ("body_size",), bodiless=True).to_pylist() == [{"body_size": size} for size in sizes]
+    bare = Chunk("orders", "g0", 3, "n1", whole.offsets, np.frombuffer(left, ">u4"), cut, bodiless=True)
+    assert record_batch(bare, columns).to_pylist() == record_batch(whole, columns).to_pylist()
+    assert record_batch(bare, ("body_size",)).to_pylist() == [{"body_size": size} for size in sizes]
