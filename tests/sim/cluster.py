@@ -79,7 +79,7 @@ class SimCluster:
         self.operator_at_work = False  # one changes members at a time
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
-        self.invariants.running = lambda: [host.node for host in self.running() if host.node is not None]
+        self.invariants.services.running = lambda: [host.node for host in self.running() if host.node is not None]
         for _, node in self.config.all_nodes():
             rng = random.Random(self.random.getrandbits(64))
             ip = node.address.rpartition(":")[0]

@@ -7,7 +7,7 @@ a node's core and state machine and changes nothing of what they do.  It knows t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.node import BrokerNode
@@ -18,6 +18,7 @@ from dledger.core.types import EntryId, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from tests.sim.archive import Archive
+from tests.sim.service_watch import ServiceWatch
 from tests.sim.trace import Trace
 
 
@@ -38,8 +39,8 @@ class _Seen:
 
 
 class Invariants:
-    """Election safety, leader append-only, log matching, leader completeness, state machine safety, that nothing goes back, and that
-    master-only services never run in two terms at once.
+    """Election safety, leader append-only, log matching, leader completeness, state machine safety, that nothing goes back, and
+    (``service_watch.py``) that master-only services never run in two terms at once.
 
     ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them.
     """
@@ -55,8 +56,7 @@ class Invariants:
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
         self.violations: list[str] = []
         self._entries: dict[tuple[int, int], tuple[int, EntryMeta]] = {}  # (index, term) -> (term of the entry before, what it is)
-        self.running: Callable[[], Iterable[BrokerNode]] = lambda: ()  # nodes whose processes live
-        self.services: dict[int, str] = {}  # terms whose master-only services ran, and where
+        self.services = ServiceWatch(trace.loop, self._violated)
         self._stored: dict[str, EntryId] = {}  # the newest entry each node called durable
         self._durable: dict[str, tuple[int, NodeId | None]] = {}  # newest hard state known to be on stable storage
 
@@ -73,6 +73,7 @@ class Invariants:
         async def watched_recover(log: Log) -> None:
             await recover(log)
             raft = node.raft
+            self.services.watch_proposals(raft)
             make_core = raft._make_core
 
             async def watched_make() -> Raft:
@@ -83,14 +84,7 @@ class Invariants:
             raft._make_core = watched_make  # type: ignore[method-assign]
 
         store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
-        roles = node.roles
-        note = roles._step
-
-        def watched_note(text: str) -> None:
-            note(text)
-            self._check_services()
-
-        roles._step = watched_note  # type: ignore[method-assign]
+        self.services.watch(node_id, node)
 
     def forget(self, node_id: str) -> None:
         """Its folder is gone, and what it promised with it."""
@@ -118,7 +112,7 @@ class Invariants:
 
     def _after_step(self, core: Raft, seen: _Seen, event: Event, effects: Sequence[Effect]) -> None:
         self.steps += 1
-        self._check_services()
+        self.services.check_told()
         if isinstance(event, CopyDone):
             self.copies += 1
         if isinstance(event, Stored | CopyDone) or any(isinstance(effect, CutTail) for effect in effects):
@@ -142,18 +136,6 @@ class Invariants:
             elif isinstance(effect, CutTail) and was_leader and role is Role.LEADER:
                 self._violated(f"leader append-only: {seen.node_id} cut {effect.from_index} in its term {term}")
         seen.role, seen.term, seen.vote, seen.last_index = role, term, vote, last_index
-
-    def _check_services(self) -> None:
-        """Master-only services run in one term at a time, on one node, also while nodes are cut off or stand still."""
-        found = [(node.roles.services_term, node.settings.node.id) for node in self.running() if node.roles.services_term]
-        if len(found) > 1:
-            self._violated(f"master services: {' and '.join(f'{node_id} runs those of term {term}' for term, node_id in found)}")
-        for term, node_id in found:
-            first = self.services.setdefault(term, node_id)
-            if first != node_id or term < max(self.services):
-                self._violated(
-                    f"master services: {node_id} runs those of term {term}, {first} did; the newest were of {max(self.services)}"
-                )
 
     def _check_leader(self, node_id: str, core: Raft) -> None:
         first = self.leaders.setdefault(core.term, node_id)

@@ -33,13 +33,14 @@ class SimulationLimitError(Exception):
 class Process:
     """One run of a simulated program; a restart is another Process."""
 
-    __slots__ = ("alive", "context", "held", "host", "name", "paused", "prune_at", "tasks")
+    __slots__ = ("alive", "context", "held", "host", "name", "paused", "prune_at", "resumed_s", "tasks")
 
     def __init__(self, host: str, run: int) -> None:
         self.host = host
         self.name = f"{host}#{run}" if run else host
         self.alive = True
         self.paused = False
+        self.resumed_s = 0.0  # when it went on after a pause
         self.held: list[Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.prune_at = 64
@@ -259,6 +260,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Everything that fell due while it was paused runs now, in the order it fell due."""
         if process.paused:
             process.paused = False
+            process.resumed_s = self.now_s
             self._ready.extend(process.held)
             process.held.clear()
 

@@ -16,7 +16,7 @@ class Trace:
     """``events`` counts, ``hash`` tells runs apart, ``lines`` is filled only when ``readable``."""
 
     def __init__(self, loop: SimLoop, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> None:
-        self._loop = loop
+        self.loop = loop
         self.readable = readable
         self.hash = 0
         self.events = 0
@@ -26,7 +26,7 @@ class Trace:
     def note(self, kind: str, subject: str, text: str = "") -> None:
         """Something rare, in words."""
         self.events += 1
-        line = f"{self._loop.now_s - START_S:10.6f} {kind:<9} {subject} {text}"
+        line = f"{self.loop.now_s - START_S:10.6f} {kind:<9} {subject} {text}"
         self.hash = zlib.crc32(line.encode(), self.hash)
         if self.readable:
             self._write(line)
@@ -34,11 +34,11 @@ class Trace:
     def carry(self, source: str, target: str, payload: bytes) -> None:
         """A message arrives: the hot one, so bytes only."""
         self.events += 1
-        self.hash = zlib.crc32(payload, zlib.crc32(b"%s>%s@%d" % (source.encode(), target.encode(), self._loop.now_s * 1e6), self.hash))
+        self.hash = zlib.crc32(payload, zlib.crc32(b"%s>%s@%d" % (source.encode(), target.encode(), self.loop.now_s * 1e6), self.hash))
 
     def line(self, kind: str, subject: str, text: str) -> None:
         """Words for something already counted; ask ``readable`` before making them."""
-        self._write(f"{self._loop.now_s - START_S:10.6f} {kind:<9} {subject} {text}")
+        self._write(f"{self.loop.now_s - START_S:10.6f} {kind:<9} {subject} {text}")
 
     def _write(self, line: str) -> None:
         self.lines.append(line)

@@ -88,6 +88,7 @@ _UNKNOWN = "tests/unit/dledger/test_node.py::test_a_leader_cut_off_answers_unkno
 _OFFER = "tests/unit/core/test_scenarios_copies.py::test_S8_an_offer_of_what_is_committed_here_is_answered_with_the_own_commit_index"
 _TAIL = "tests/unit/core/test_scenarios_copies.py::test_S8_an_offer_whose_end_is_in_the_log_keeps_the_tail"
 _CRASHES = "tests/unit/log/test_log_crash.py::test_power_lost_at_every_step_of_a_fixed_life"
+_LEASE = "tests/unit/broker/test_role_change.py::test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does"
 _TAKEN = "tests/unit/dledger/test_copy.py::test_a_copy_that_would_take_acknowledged_entries_away_is_refused"
 
 MUTATIONS = (
@@ -144,7 +145,8 @@ MUTATIONS = (
     Mutation("", "a cut is not written", nodes.cut_not_written, "kill-the-leader", 200),
     Mutation("37", "what producers have stored is forgotten", nodes.producers_forgotten, "kill-the-leader"),
     Mutation("", "a new master's services do not wait", nodes.services_without_waiting, "split", 100),
-    Mutation("", "a master's services go on although nobody confirms it", nodes.services_without_asking, "split", 100, slow=True),
+    Mutation("", "a master's services go on although nobody confirms it", nodes.services_without_asking, _LEASE),
+    Mutation("", "services are off, and their tasks go on", nodes.tasks_of_services_go_on, "split"),
     Mutation("23", "checksums ignored on recovery", nodes.checksums_ignored_on_recovery, "rot"),
     Mutation("24", "the log cut at the first bad checksum", nodes.log_cut_at_the_first_bad_checksum, "rot"),
     Mutation("27", "an unreadable hard state taken for none", nodes.unreadable_hard_state_taken_for_none, "rot"),

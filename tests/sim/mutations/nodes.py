@@ -24,6 +24,7 @@ from dledger.log.log import Log
 from dledger.log.scan import Found, SegmentWalk, Stop
 from dledger.log.segment import SegmentMap
 from dledger.log.segment_recovery import UnitsFound
+from dledger.service import TaskOwner
 from dledger_wire.errors import NotLeaderError
 from tests.sim.disk import MountedDisk, SimFile
 
@@ -160,3 +161,17 @@ def services_without_asking(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(ServiceLease, "_ask", sure)
+
+
+def tasks_of_services_go_on(patch: pytest.MonkeyPatch) -> None:
+    cancel = TaskOwner.cancel
+
+    def spare_services(self: TaskOwner) -> None:
+        if " in term " not in self._name:
+            cancel(self)
+
+    async def spare_and_leave(self: TaskOwner) -> None:
+        self.cancel()
+
+    patch.setattr(TaskOwner, "cancel", spare_services)
+    patch.setattr(TaskOwner, "stop", spare_and_leave)
