@@ -122,7 +122,7 @@ class BrokerNode:
         face = self._face
         services = (
             ProduceService(face),
-            FetchService(face, ReadAdvice(face, self._process().memory_bytes)),
+            FetchService(face, ReadAdvice(face, self._process().memory_bytes), self.identity.store_id),
             MetadataService(face),
             OffsetsService(face),
             ProducerService(face),

@@ -282,7 +282,7 @@ def _names(local: str) -> Iterator[str]:
         with os.scandir(local) as entries:
             for entry in entries:
                 yield entry.name + ("/" if entry.is_dir() else "")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
 
 

@@ -15,7 +15,7 @@ from dledger_wire.batch import encode_batch_parts
 from dledger_wire.checksum import Buffer
 from dledger_wire.frame_layout import IPV4_HOST_SIZE
 from dledger_wire.frames import encode_frames
-from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash
+from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash, key_words
 from dledger_wire.small_batch import SMALL_COUNT, encode_small
 
 Int32s = npt.NDArray[np.int32]
@@ -84,7 +84,7 @@ def _key_columns(topic: str, messages: Sequence[Message]) -> tuple[npt.NDArray[n
     words: list[str] = []
     for number, message in enumerate(messages):
         if message.keys:
-            found = message.keys.split()
+            found = key_words(message.keys)
             words += found
             owners += [number] * len(found)
     return np.array(owners, np.uint32), hash_words(topic, words)

@@ -12,6 +12,9 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from dledger_client.answers import garbage, parse_envelope
 from dledger_client.log_files import FilePiece, LogFiles
 from dledger_client.received import Chunk, decode_chunk
@@ -126,6 +129,7 @@ class Replicas:
         A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
         """
         request.in_place = self._files is not None and self._is_near(source) and source.address not in self._unreadable
+        request.in_place = request.in_place and not request.without_body  # those are not even read whole
         again = broker_pb2.FetchRequest()
         again.CopyFrom(request)
         async with contextlib.aclosing(self._answer_here(source, group, request, deadline)) as answer:
@@ -182,22 +186,26 @@ class Replicas:
                 self._heed(request, source, header.advised_replica)
                 if header.HasField("error"):
                     raise from_detail(header.error)
-                frames = await self._in_place(header) if header.pieces else None
-                chunk = _chunk_of(request, group, source, header, payload, frames, offset)
+                in_place = await self._fetched_in_place(header, payload) if header.pieces else None
+                chunk = _chunk_of(request, group, source, header, payload, in_place, offset)
                 offset = chunk.next_offset
                 yield chunk
         finally:
             await self._give_back(source.address, stream, whole=whole)
 
-    async def _in_place(self, header: broker_pb2.FetchResponse) -> memoryview:
-        """The frames that a replica on this machine told the places of."""
-        if self._files is None:
-            raise InvalidArgumentError("places in log files, which were not asked for")
-        pieces = [FilePiece(piece.file, piece.at, piece.size) for piece in header.pieces]
+    async def _fetched_in_place(self, header: broker_pb2.FetchResponse, payload: memoryview) -> _InPlace:
+        """The frames of an answer that tells only their places: (offsets,) sizes, places."""
+        head_bytes = (12 if header.has_offsets else 4) * header.count
+        if self._files is None or len(payload) != head_bytes + 8 * header.count:
+            raise _FilesUnreadableError("an answer of another form than asked for")
+        places = np.frombuffer(payload, ">u8", header.count, head_bytes).astype(np.int64)
+        sizes = np.frombuffer(payload, ">u4", header.count, head_bytes - 4 * header.count).astype(np.int64)
+        pieces = [FilePiece(piece.file, piece.at, piece.size, piece.pos) for piece in header.pieces]
         try:
-            return await asyncio.to_thread(self._files.read, pieces)
+            frames = await asyncio.to_thread(self._files.frames, pieces, header.store_id, places, sizes)
         except OSError as error:
             raise _FilesUnreadableError(str(error)) from None
+        return _InPlace(frames, places)
 
     def _heed(self, request: broker_pb2.FetchRequest, source: Source, advised: str) -> None:
         """Take the advice of an answer; a follower's is to go back to the leader."""
@@ -265,6 +273,21 @@ class Replicas:
         await self._look_around(group)
 
 
+@dataclass(frozen=True, slots=True)
+class _InPlace:
+    """Frames out of log files on this machine, and the log positions they should say they have."""
+
+    frames: memoryview
+    places: npt.NDArray[np.int64]
+
+
+def _are_at(chunk: Chunk, places: npt.NDArray[np.int64]) -> bool:
+    """Whether each frame says that it is the message asked for."""
+    heads = chunk.columns.heads
+    wanted = (("queue_offset", chunk.offsets), ("physical_offset", places), ("total_size", chunk.sizes), ("queue_id", chunk.queue_id))
+    return all(bool((heads[field] == value).all()) for field, value in wanted)
+
+
 class _FilesUnreadableError(Exception):
     """Log files on this machine do not give what their replica says is there; never seen outside."""
 
@@ -275,12 +298,12 @@ def _chunk_of(
     source: Source,
     header: broker_pb2.FetchResponse,
     payload: memoryview,
-    frames: memoryview | None,
+    in_place: _InPlace | None,
     offset: int,
 ) -> Chunk:
     """The chunk in an answer; UnreachableError when it is none that goes on at ``offset``, so that another replica is asked.
 
-    ``frames`` read from its files must be the very messages: _FilesUnreadableError.
+    Frames read ``in_place`` must be the very messages: _FilesUnreadableError.
     """
     try:
         chunk = decode_chunk(
@@ -294,13 +317,13 @@ def _chunk_of(
             payload=payload,
             next_offset=header.next_offset,
             max_offset=header.max_offset,
-            bodiless=request.without_body and frames is None,
-            frames=frames,
+            bodiless=request.without_body,
+            frames=None if in_place is None else in_place.frames,
         )
-        if frames is not None and not bool((chunk.columns.heads["queue_offset"] == chunk.offsets).all()):
-            raise CorruptFrameError("other messages")
+        if in_place is not None and not _are_at(chunk, in_place.places):
+            raise CorruptFrameError("other messages are there")
     except CorruptFrameError as error:
-        if frames is not None:
+        if in_place is not None:
             raise _FilesUnreadableError(error.message) from None
         raise garbage(source.address, error.message) from None
     if chunk.count and not (offset <= chunk.offsets[0] and chunk.offsets[-1] < chunk.next_offset):

@@ -56,9 +56,12 @@ class TopicLanes:
             return self.by_queue(topic, -1 if queue_id is None else queue_id)
         if isinstance(key, str):
             return self.lanes[abs(cached_java_hash(key)) % len(self.lanes)]
-        number = key(len(self.lanes))
-        if not 0 <= number < len(self.lanes):
-            raise InvalidArgumentError(f"a selector chose queue {number}; expected 0 to {len(self.lanes) - 1}")
+        try:
+            number = key(len(self.lanes))
+        except Exception as error:  # a user's function: whatever it raises is this message's failure, and nobody else's
+            raise InvalidArgumentError(f"topic {topic}: the queue selector raised {error!r}") from error
+        if not isinstance(number, int) or not 0 <= number < len(self.lanes):
+            raise InvalidArgumentError(f"topic {topic}: the queue selector chose {number!r}; expected 0 to {len(self.lanes) - 1}")
         return self.lanes[number]
 
     def by_queue(self, topic: str, queue_id: int) -> Lane:

@@ -53,6 +53,11 @@ def key_hash(topic: str, key: str) -> int:
     return value if value <= 0x7FFFFFFF else 0
 
 
+def key_words(keys: str) -> list[str]:
+    """The keys in a KEYS property: its words, between single spaces as RocketMQ writes them; no other character separates."""
+    return [word for word in keys.split(" ") if word]
+
+
 def fold_key_hashes(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """abs() of each hash, 0 for Integer.MIN_VALUE."""
     folded = np.abs(hashes.astype(np.int64))

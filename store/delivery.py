@@ -16,7 +16,7 @@ import numpy as np
 from dledger.env import Buffer
 from dledger_wire.batch import encode_batch
 from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
-from dledger_wire.java_hash import cached_java_hash, key_hash
+from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.status import Perm
 from dledger_wire.timer import TIMER_OUT
@@ -120,7 +120,7 @@ def _batch(topic: str, queue_id: int, messages: list[Frame]) -> bytes:
     frames = [encode_frame(message) for message in messages]
     tags = [cached_java_hash(message.properties["TAGS"]) if "TAGS" in message.properties else 0 for message in messages]
     unique = [key_hash(topic, message.properties["UNIQ_KEY"]) if "UNIQ_KEY" in message.properties else 0 for message in messages]
-    keys = [(number, word) for number, message in enumerate(messages) for word in message.properties.get("KEYS", "").split()]
+    keys = [(number, word) for number, message in enumerate(messages) for word in key_words(message.properties.get("KEYS", ""))]
     return encode_batch(
         topic,
         queue_id,

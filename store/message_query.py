@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError, NotReadyError
 from dledger_wire.frame import MIN_FRAME_SIZE, Frame, decode_frame
-from dledger_wire.java_hash import key_hash
+from dledger_wire.java_hash import key_hash, key_words
 from store.dispatcher import Applied
 from store.index_file import Window
 from store.key_index import KeyIndex
@@ -69,7 +69,7 @@ class MessageQuery:
 
     async def by_key(self, topic: str, key: str, window: Window, *, most: int = 0, max_bytes: int = 0) -> Answer:
         """Messages of a topic that have ``key`` among the words of KEYS; 0 for the defaults."""
-        return await self._find([topic], key, window, most, max_bytes, lambda frame: key in frame.properties.get("KEYS", "").split(" "))
+        return await self._find([topic], key, window, most, max_bytes, lambda frame: key in key_words(frame.properties.get("KEYS", "")))
 
     async def by_unique_id(self, topics: Sequence[str], unique_id: str, window: Window, *, most: int = 0, max_bytes: int = 0) -> Answer:
         """Messages of these topics that their producer gave this id: more than one where it sent again, or where a copy was stored."""

@@ -104,10 +104,18 @@ class QueueReader:
         if taken < len(units):
             units, offsets = units[:taken], offsets[:taken]
             next_offset = int(offsets[-1]) + 1
-        pieces = frames_in_place(self._log, units, offsets) if in_place else []
-        frames = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes) if not pieces else []
-        chunk = _chunk(units, offsets, next_offset, frames, contiguous=wanted.everything)
-        chunk.looked_at, chunk.pieces = looked_at, pieces
+        gap_bytes = self._settings.span_gap_bytes
+        pieces, placed = frames_in_place(self._log, units, offsets, gap_bytes) if in_place else ([], 0)
+        if not pieces:
+            frames = await read_frames(self._log, units, offsets, gap_bytes)
+            chunk = _chunk(units, offsets, next_offset, frames, contiguous=wanted.everything)
+        else:
+            if placed < len(units):
+                units, offsets = units[:placed], offsets[:placed]
+                next_offset = int(offsets[-1]) + 1
+            chunk = _chunk(units, offsets, next_offset, [], contiguous=wanted.everything)
+            chunk.pieces, chunk.places = pieces, units["pos"].astype(">u8").tobytes()
+        chunk.looked_at = looked_at
         return chunk
 
     async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:

@@ -22,17 +22,20 @@ from store.queue_files import Units
 
 MAX_SPAN_BYTES = 4 << 20
 READS_AT_ONCE = 16
+MAX_PIECES = 256
+MAX_IN_PLACE_BYTES = 16 << 20  # gaps too
 _STORE_TIME_AT = 56
 _CHECKED_BYTES = 36  # total size .. physical offset
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Bytes of a log file: its full path, where they begin in it, how many."""
+    """Bytes of a log file: its full path, where they begin in it, how many, and the log position of the first."""
 
     file: str
     at: int
     size: int
+    pos: int
 
 
 @dataclass(slots=True)
@@ -41,7 +44,8 @@ class Chunk:
 
     ``offsets`` is empty when the messages are contiguous from ``first_offset``, else big-endian u64.  Reading goes on at ``next_offset``.
     ``looked_at``: what a filter cost, in bytes read or as many that take as long.  ``first_pos``: of the first frame, in the log.
-    ``pieces``: where the frames are, for a reader on this machine; then ``frames`` is empty.
+    ``pieces``: where to read for the frames, for a reader on this machine, who finds them there at ``places`` (log positions, big-endian
+    u64); then ``frames`` is empty.
     """
 
     first_offset: int
@@ -54,6 +58,7 @@ class Chunk:
     looked_at: int = 0
     first_pos: int = 0
     pieces: list[LogPiece] = field(default_factory=list)
+    places: bytes = b""
 
 
 class FrameMismatchError(Exception):
@@ -69,19 +74,30 @@ def fit(sizes: npt.NDArray[Any], max_bytes: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right")))
 
 
-def frames_in_place(log: LogView, units: Units, offsets: npt.NDArray[np.int64]) -> list[LogPiece]:
-    """Where the frames of ``units`` are, in order; empty when some of them may not be in the files yet."""
+def frames_in_place(log: LogView, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> tuple[list[LogPiece], int]:
+    """Where to read for the first frames of ``units``, and for how many of them; (none, 0) when some may not be in the files yet.
+
+    Frames with small gaps between them are one piece; the number of pieces and what is read in all are bounded.
+    """
     starts = units["pos"].astype(np.int64)
     ends = starts + units["size"]
     _check_places(log, starts, ends, offsets)
     if int(ends[-1]) > log.durable_upto():
-        return []
-    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+        return [], 0
+    segments = np.searchsorted([segment.start_pos for segment in log.segments], starts, side="right")
+    gaps = starts[1:] - ends[:-1]
+    apart = (gaps > gap_bytes) | (segments[1:] != segments[:-1])
+    read = np.cumsum(np.concatenate((ends[:1] - starts[:1], (ends - starts)[1:] + np.where(apart, 0, gaps))))
+    taken = max(1, int(np.searchsorted(read, MAX_IN_PLACE_BYTES, side="right")))
+    firsts = np.concatenate(([0], np.flatnonzero(apart[: taken - 1]) + 1))
+    if len(firsts) > MAX_PIECES:
+        taken, firsts = int(firsts[MAX_PIECES]), firsts[:MAX_PIECES]
+    lasts = np.concatenate((firsts[1:], [taken])) - 1
     pieces = []
-    for start, end in zip(starts[np.concatenate(([0], breaks))].tolist(), ends[np.concatenate((breaks - 1, [-1]))].tolist(), strict=True):
+    for start, end in zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True):
         file, first_pos = log.file_of(start)
-        pieces.append(LogPiece(file, start - first_pos, end - start))
-    return pieces
+        pieces.append(LogPiece(file, start - first_pos, end - start, start))
+    return pieces, taken
 
 
 async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> list[bytes | memoryview]:

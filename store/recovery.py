@@ -105,11 +105,12 @@ def _restore(parts: Recovering, snapshot: Snapshot) -> None:
 
 async def _cut_foreign_queues(parts: Recovering, snapshot: Snapshot) -> None:
     """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are made again."""
-    for topic in await parts.disk.list(QUEUE_FOLDER):
-        for queue in await parts.disk.list(f"{QUEUE_FOLDER}/{topic.rstrip('/')}"):
+    for folder in await parts.disk.list(QUEUE_FOLDER):
+        topic = folder.rstrip("/")
+        for queue in await parts.disk.list(f"{QUEUE_FOLDER}/{topic}"):
             name = queue.rstrip("/")
-            if queue.endswith("/") and name.isdigit() and (topic.rstrip("/"), int(name)) not in snapshot.queues:
-                await parts.queues.clear_files((topic.rstrip("/"), int(name)))
+            if queue.endswith("/") and name.isdigit() and (topic, int(name)) not in snapshot.queues:
+                await parts.queues.clear_files((topic, int(name)))
 
 
 async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:

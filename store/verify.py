@@ -17,7 +17,9 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
 from dledger_wire.frame import decode_frame
 from dledger_wire.java_hash import java_hash
+from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
+from dledger_wire.timer import due_times
 from store.consume_queue import QueueMark
 from store.persistence import ABORT_PATH
 from store.queue_files import QueueFiles, Units, queue_folder
@@ -113,6 +115,9 @@ class _Check:
             return f"the message at position {pos} has {frame.total_size} bytes, not {size}"
         if (frame.topic, frame.queue_id, frame.queue_offset) != (*key, offset):
             return f"the message at position {pos} is {frame.topic}/{frame.queue_id} offset {frame.queue_offset}"
+        if key[0] == TIMER_TOPIC:
+            due_ms = int(due_times(np.frombuffer(data, np.uint8), np.zeros(1, np.int64))[0])
+            return "" if tag_hash == due_ms else f"not the time at which the message is due, {due_ms}"
         tags = frame.properties.get("TAGS")
         if tag_hash != (java_hash(tags) if tags else 0):
             return "not the hash of the message's tag"

@@ -14,7 +14,7 @@ from dledger.log.report import DamageKind, Finding
 from dledger.log.segment import FilePool
 from dledger_wire.errors import DledgerError
 from dledger_wire.frame import MIN_FRAME_SIZE, decode_frame
-from dledger_wire.java_hash import key_hash
+from dledger_wire.java_hash import key_hash, key_words
 from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE
 from store.index_check import file_problem
 from store.index_file import INDEX_FOLDER, DamagedIndexError, IndexFile, IndexMark, created_ms_of
@@ -82,7 +82,7 @@ async def _wrong(mark: IndexMark, found_hash: int, pos: int, seconds: int, log_b
         frame = decode_frame(data, check_crc=False)
     except DledgerError:
         return f"no message begins at position {pos}"
-    keys = [frame.properties.get("UNIQ_KEY", ""), *frame.properties.get("KEYS", "").split(" ")]
+    keys = [frame.properties.get("UNIQ_KEY", ""), *key_words(frame.properties.get("KEYS", ""))]
     if found_hash not in [key_hash(frame.topic, key) for key in keys if key]:
         return f"the message at position {pos} has no key with hash {found_hash}"
     if seconds != max(0, frame.store_timestamp - mark.begin_ms) // 1000:

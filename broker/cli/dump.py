@@ -12,8 +12,6 @@ import typer
 from broker.cli.context import JsonOption
 from broker.cli.output import print_json
 
-FOLDERS = ("commitlog", "index-units", "consumequeue", "index")
-
 
 def register(app: typer.Typer) -> None:
     app.command(
@@ -42,7 +40,8 @@ def dump(
 def _rows(file: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:
     from broker.cli import dump_log
 
-    kind = next((folder for folder in FOLDERS if folder in file.resolve().parts), "")
+    above = [folder.name for folder in file.resolve().parents]
+    kind = "consumequeue" if above[2:3] == ["consumequeue"] else above[0]  # consumequeue/TOPIC/QUEUE/FILE, the others KIND/FILE
     if kind == "commitlog":
         return dump_log.segment_rows(file, from_pos, messages=messages)
     if kind == "index-units":

@@ -102,9 +102,10 @@ class _Answer:
 class FetchService:
     """Serves reads of what this replica has applied."""
 
-    def __init__(self, face: ServiceFace, advice: ReadAdvice) -> None:
+    def __init__(self, face: ServiceFace, advice: ReadAdvice, store_id: str) -> None:
         self._face = face
         self._advice = advice
+        self._store_id = store_id
 
     def register(self, server: Server) -> None:
         server.add_stream(METHOD, self.fetch)
@@ -166,8 +167,11 @@ class FetchService:
         if end and not request.lock_epoch:
             header.advised_replica = self._advice.for_chunk(request.queue_id, chunk)
         if chunk.pieces:
-            header.pieces.extend(broker_pb2.LogPiece(file=piece.file, at=piece.at, size=piece.size) for piece in chunk.pieces)
-            return envelope.encode(header, (chunk.offsets, chunk.sizes))
+            header.store_id = self._store_id
+            header.pieces.extend(
+                broker_pb2.LogPiece(file=piece.file, at=piece.at, size=piece.size, pos=piece.pos) for piece in chunk.pieces
+            )
+            return envelope.encode(header, (chunk.offsets, chunk.sizes, chunk.places))
         if request.without_body and chunk.count:
             sizes, frames = without_bodies(b"".join(chunk.frames), chunk.sizes)
             return envelope.encode(header, (chunk.offsets, sizes, frames))

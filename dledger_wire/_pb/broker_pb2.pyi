@@ -173,24 +173,27 @@ global___FetchRequest = FetchRequest
 
 @typing.final
 class LogPiece(google.protobuf.message.Message):
-    """Bytes of a log file of the replica, by its full path."""
+    """Bytes of a log file of the replica, by its full path, and the log position of the first."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FILE_FIELD_NUMBER: builtins.int
     AT_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
+    POS_FIELD_NUMBER: builtins.int
     file: builtins.str
     at: builtins.int
     size: builtins.int
+    pos: builtins.int
     def __init__(
         self,
         *,
         file: builtins.str = ...,
         at: builtins.int = ...,
         size: builtins.int = ...,
+        pos: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["at", b"at", "file", b"file", "size", b"size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "file", b"file", "pos", b"pos", "size", b"size"]) -> None: ...
 
 global___LogPiece = LogPiece
 
@@ -212,6 +215,7 @@ class FetchResponse(google.protobuf.message.Message):
     LAG_ENTRIES_FIELD_NUMBER: builtins.int
     ADVISED_REPLICA_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
+    STORE_ID_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
     request_id: builtins.int
@@ -233,13 +237,15 @@ class FetchResponse(google.protobuf.message.Message):
     """committed, as far as this replica knows, and not applied here yet"""
     advised_replica: builtins.str
     """the node this queue is better read from; empty: here"""
+    store_id: builtins.str
+    """with pieces: of the data folder two levels above each file (identity.json)"""
     payload: builtins.bytes
     """Big-endian: (`count` u64 offsets when has_offsets,) `count` u32 frame sizes, then the frames, back to back."""
     @property
     def error(self) -> dledger_wire._pb.types_pb2.ErrorDetail: ...
     @property
     def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogPiece]:
-        """answers in_place: together these are the frames, whole, and the payload ends before them"""
+        """Answers in_place: the frames are in these pieces, whole; the payload ends with their `count` u64 log positions in place of them."""
 
     def __init__(
         self,
@@ -258,10 +264,11 @@ class FetchResponse(google.protobuf.message.Message):
         lag_entries: builtins.int = ...,
         advised_replica: builtins.str = ...,
         pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
+        store_id: builtins.str = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
 
 global___FetchResponse = FetchResponse
 

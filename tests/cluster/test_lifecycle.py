@@ -55,6 +55,7 @@ def test_what_was_stored_is_there_after_down_and_up(idle: Cluster) -> None:
     bodies = [b"message %d" % n for n in range(500)]
     assert idle.produce("kept", bodies)["acknowledged"] == 500
     idle.cli_ok("down", "--data", data)
+    (idle.data / "n0" / "consumequeue" / "README").write_text("a file of somebody else, where only folders are")
     idle.cli_ok("up", "--data", data)
     assert idle.consume("kept", 500) == bodies
     idle.cli_ok("down", "--data", data)

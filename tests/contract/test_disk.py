@@ -137,6 +137,7 @@ def test_names_are_listed_sorted_and_folders_marked(run: Run) -> None:
             await (await disk.open(path, create=True)).close()
         assert await disk.list("x") == ["a", "b/", "c"]
         assert await disk.list("") == ["x/"]
+        assert await disk.list("x/a") == []  # no folder
 
     run(scenario)
 

@@ -53,6 +53,10 @@ def test_by_key_id_time_and_offset() -> None:
             (one,) = (await admin.query_by_key("t", "k3")).messages
             assert (one.msg_id, one.queue_id, one.queue_offset) == (sent[3].msg_id, 1, 1)
             assert len((await admin.query_by_key("t", "größe")).messages) == 6
+            spaced = Message("t", b"odd", keys="订单\u3000A1 tab\there")
+            await producer.send(spaced, queue_id=0)
+            for key in ("订单\u3000A1", "tab\there"):
+                assert bodies((await admin.query_by_key("t", key)).messages) == [b"odd"]
             times = [message.store_timestamp for message in found.messages][::-1]
             inside = await admin.query_by_key("t", "all", begin_ms=times[1], end_ms=times[4] - 1)
             assert bodies(inside.messages) == [b"3", b"2", b"1"]

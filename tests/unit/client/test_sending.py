@@ -80,8 +80,29 @@ def test_selectors_choose_the_queue() -> None:
             assert (await producer.send(Message("t", b"x"), queue_key=lambda count: count - 1)).queue_id == 3
             anywhere = by_random(random.Random(3))
             assert {(await producer.send(Message("t", b"x"), queue_key=anywhere)).queue_id for _ in range(40)} == {0, 1, 2, 3}
-            with pytest.raises(InvalidArgumentError, match="chose queue 4"):
+            with pytest.raises(InvalidArgumentError, match="selector chose 4"):
                 await producer.send(Message("t", b"x"), queue_key=lambda count: count)
+
+    Rig().run(scenario)
+
+
+def test_a_selector_that_raises_fails_its_message_and_no_other() -> None:
+    """Also the first message of a topic, which waits until its queues are known."""
+
+    def broken(count: int) -> int:
+        raise KeyError(count)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with rig.producer() as producer:
+            for _ in range(2):
+                futures = [producer.send_async(Message("t", b"x"), queue_key=key) for key in (broken, "o-17", broken, None)]
+                for future, fails in zip(futures, (True, False, True, False), strict=True):
+                    if fails:
+                        with pytest.raises(InvalidArgumentError, match="selector raised KeyError"):
+                            await future
+                    else:
+                        await future
 
     Rig().run(scenario)
 

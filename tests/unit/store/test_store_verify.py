@@ -8,6 +8,8 @@ import pytest
 
 from dledger.env import Disk
 from dledger.log.report import DamageKind, Finding
+from dledger_client.aio import Message
+from dledger_wire.names import TIMER_TOPIC
 from store.verify import verify_store
 from tests.sim.disk import SimDisk
 from tests.sim.loop import Process
@@ -78,6 +80,23 @@ def test_damage_is_named_by_file_and_byte(tamper: Callable[[SimDisk], None], exp
             assert finding.file.endswith(path)
             assert (finding.pos, finding.kind, finding.is_damage) == (pos, kind, True)
             assert finding.text.startswith(text)
+
+    Rig().run(scenario)
+
+
+def test_a_bad_due_time_is_named_where_it_is() -> None:
+    def flip_due_time(disk: SimDisk) -> None:
+        disk.flip_bit(f"consumequeue/{TIMER_TOPIC}/0/{0:020d}", 7 * 20 + 19, 0)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        due_ms = rig.around()["clock"].wall_ms() + 3_600_000
+        async with rig.producer() as producer:
+            for number in range(20):
+                await producer.send(Message("t", b"%d" % number, deliver_at_ms=due_ms + number))
+        await settled(rig)
+        (found,) = await findings(rig, rig.followers[0], clean=True, tamper=flip_due_time)
+        assert (found.pos, found.text[:61]) == (140, "unit of offset 7: not the time at which the message is due, 1"[:61])
 
     Rig().run(scenario)
 
