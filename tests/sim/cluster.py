@@ -23,6 +23,7 @@ from tests.sim.disk_content import Loss
 from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
+from tests.sim.result import FINDINGS
 from tests.sim.trace import Trace
 
 PORT = 10911
@@ -192,10 +193,17 @@ class SimCluster:
         return max(masters)[1] if masters else None
 
     def problems(self) -> list[str]:
-        """What nodes stopped with, and what nobody caught."""
-        found = list(self.invariants.violations)
-        found += [f"{host.node_id}: {problem!r}" for host in self.hosts.values() for problem in host.problems]
-        return found + [str(context.get("exception") or context["message"]) for context in self.loop.unhandled]
+        """What was violated, what nodes stopped with, and what nobody caught."""
+        return self.invariants.violations + [text for text, _error in self._errors()]
+
+    def strays(self) -> list[str]:
+        """The problems that no invariant speaks of."""
+        return [text for text, error in self._errors() if not isinstance(error, FINDINGS)]
+
+    def _errors(self) -> list[tuple[str, BaseException | None]]:
+        ended = [(f"{host.node_id}: {problem!r}", problem) for host in self.hosts.values() for problem in host.problems]
+        unhandled = self.loop.unhandled
+        return ended + [(str(context.get("exception") or context["message"]), context.get("exception")) for context in unhandled]
 
 
 def _cluster_file(nodes: int, priorities: Mapping[str, int], store: str) -> str:

@@ -17,16 +17,18 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, NoReturn, TypeVar
 
+from tests.sim.result import LivenessError
+
 _T = TypeVar("_T")
 
 START_S = 1000.0  # virtual time at the start; not zero, so that nobody takes 0 for "never"
 
 
-class DeadlockError(Exception):
+class DeadlockError(LivenessError):
     """Somebody waits, and nothing is left to happen."""
 
 
-class SimulationLimitError(Exception):
+class SimulationLimitError(LivenessError):
     """More handles ran than a run may take: something spins."""
 
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dledger_wire.check import InvariantBrokenError
+from dledger_wire.errors import StorageDamagedError
+
 
 class LivenessError(AssertionError):
     """All is well again, and nothing happens."""
+
+
+# What checkers, invariants and the product's own assertions say; a node that calls a disk damaged on which nobody has damaged anything is
+# one of them.  Everything else may be raised by any broken code, and proves nothing of those who look.
+FINDINGS = (AssertionError, InvariantBrokenError, StorageDamagedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,12 @@ class RunResult:
     copies: int
     faults: tuple[str, ...]
     anomalies: tuple[str, ...]
+    strays: tuple[str, ...] = ()  # those among the anomalies that are errors of no checker's or invariant's making
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What checkers and invariants have to say."""
+        return tuple(anomaly for anomaly in self.anomalies if anomaly not in self.strays)
 
 
 def replay_command(name: str, seed: int, keep: Sequence[int] | None = None) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from broker.node import BrokerNode
 from dledger.log.config import LogConfig
@@ -158,7 +159,7 @@ def run(
     )
     plan = scenario.plan(list(cluster.hosts), draw)
     try:
-        cluster.loop.run_until_complete(asyncio.wait_for(_acts(cluster, workload, plan, keep), RUN_LIMIT_S))
+        cluster.loop.run_until_complete(_in_time(_acts(cluster, workload, plan, keep)))
     except BaseException as error:
         error.add_note(f"replay: {replay_command(name, seed, keep)}")
         error.add_note(f"at {cluster.loop.now_s:.3f} s; nodes: {[(host.node_id, host.process) for host in cluster.hosts.values()]}")
@@ -187,7 +188,18 @@ def run(
         cluster.invariants.copies,
         tuple(str(fault) for fault in plan),
         tuple(anomalies),
+        tuple(cluster.strays()),
     )
+
+
+async def _in_time(acts: Coroutine[Any, Any, None]) -> None:
+    try:
+        async with asyncio.timeout(RUN_LIMIT_S) as limit:
+            await acts
+    except TimeoutError as error:
+        if limit.expired():
+            raise LivenessError(f"the run is not over after {RUN_LIMIT_S:.0f} s") from error
+        raise
 
 
 async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], keep: Sequence[int] | None) -> None:

@@ -70,8 +70,15 @@ def test_a_run_of_cores_shows_that_it_tests_something() -> None:
     assert sum(result.read for result in results) > 1000
 
 
-# Seeds that failed once.  core-late-answers 50: the check itself was too strict about leaders of terms that others have left.
-FAILED_ONCE = (("core-late-answers", 50), ("core-promotions", 12), ("core-members", 128), ("core-rotations", 123))
+# Seeds that failed once.  The harness's own: core-late-answers 50 (too strict about leaders of terms that others have left) and
+# core-rotations 422074505 (too little time for a first leader where most syncs are told seconds late).
+FAILED_ONCE = (
+    ("core-late-answers", 50),
+    ("core-promotions", 12),
+    ("core-members", 128),
+    ("core-rotations", 123),
+    ("core-rotations", 422074505),
+)
 
 
 @pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)

@@ -14,7 +14,7 @@ from tests.sim.result import replay_command
 from tests.sim.scenarios import SCENARIOS, run
 
 CHUNK = 20
-SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60, "swarm": 40, "members": 40, "offsets": 20, "retention": 20}
+SEEDS = {"blackout": 100, "split": 40, "storm": 40, "everything": 60, "swarm": 40, "members": 40, "offsets": 20, "retention": 20, "rot": 20}
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from tests.checkers.queues import OffsetCall
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import Process
+from tests.sim.result import LivenessError
 
 TOPIC = "t"
 CLIENT_IP = "10.0.1.1"
@@ -173,7 +174,13 @@ class Workload:
     # The end
 
     async def drain(self) -> None:
-        """Read every queue whole from every replica."""
+        """Read every queue whole from every replica; all is well again, so nothing may stand in the way."""
+        try:
+            await self._drain()
+        except DledgerError as error:
+            raise LivenessError(f"not everything can be read, long after everything was healed: {error!r}") from error
+
+    async def _drain(self) -> None:
         for node_id in self._cluster.hosts:
             async with PullConsumer(
                 self._cluster.bootstrap, replica=node_id, network=self._network, clock=self._clock, random=self._random

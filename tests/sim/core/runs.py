@@ -162,7 +162,9 @@ def run_core(name: str, seed: int, *, sink: Callable[[str], None] | None = None,
 
 
 def _acts(world: World, clients: Clients, plan: Sequence[Fault], keep: Sequence[int] | None, draw: random.Random) -> list[str]:
-    if not world.run(WARM_UP_LIMIT_MS, until=lambda: world.safety.commit > 0):
+    settings = world.settings
+    slowness_ms = settings.completion_lag_ms + (settings.late_ms if settings.late_chance else 0.0)
+    if not world.run(WARM_UP_LIMIT_MS + 10 * slowness_ms, until=lambda: world.safety.commit > 0):
         raise LivenessError("no leader in a group without faults")
     strikes = Strikes(world, plan, keep)
     world.run(world.now_ms + strikes.end_ms)
