@@ -335,6 +335,12 @@ class ProducerEngine:
             self.release(batch)
         return [batch for batch in expired if not batch.told]
 
+    def fail(self, batch: Batch, error: DledgerError) -> None:
+        """Nobody tries a batch any more."""
+        self.release(batch)
+        if not batch.told:
+            batch.outcome.fail(error)
+
     def release(self, batch: Batch) -> None:
         batch.parts = None
         with self.lock:

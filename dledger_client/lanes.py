@@ -3,6 +3,10 @@
 Owns the rules of sequences on the client's side.  A batch gets its sequence when it is first sent and keeps it until it is stored or
 refused for good; after a broken stream everything unanswered is sent again in the same order, so the broker recognises what it has.
 When a batch is refused for good, those behind it are out of order: they are numbered anew once nothing of the lane is in flight.
+
+Owns the doubt too: a batch that was on a stream when it broke may be stored until it is answered.  A refusal of one that was never in doubt
+settles it for all behind: none of them is stored.  One of a batch in doubt settles nothing, and what else is in doubt behind it goes to
+``lost``: sent again under another number it could be there twice.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ class Batch:
     order: int = 0  # the number of its first message when it was last numbered; pieces of a refused batch keep their place by it
     parts: list[Buffer] | None = None
     in_flight: bool = False
+    in_doubt: bool = False  # an attempt was not answered
     told: bool = False
 
     def part(self, lane: Lane, outcome: Outcome, first: int, upto: int) -> Batch:
@@ -56,7 +61,19 @@ class Batch:
 class Lane:
     """One queue of one topic.  ``open`` and ``waiting`` are filled under the producer's lock, everything else is the link's."""
 
-    __slots__ = ("group", "next_sequence", "open", "queue_id", "renumber_from", "returned", "sent", "topic", "waiting")
+    __slots__ = (
+        "_certain",
+        "group",
+        "lost",
+        "next_sequence",
+        "open",
+        "queue_id",
+        "renumber_from",
+        "returned",
+        "sent",
+        "topic",
+        "waiting",
+    )
 
     def __init__(self, topic: str, group: str, queue_id: int) -> None:
         self.topic, self.group, self.queue_id = topic, group, queue_id
@@ -66,6 +83,8 @@ class Lane:
         self.returned: list[Batch] = []  # what is left of refused batches, until everything is numbered anew
         self.next_sequence = 0
         self.renumber_from = UNSENT  # where the numbering goes on after a refusal, once nothing is in flight
+        self._certain = True  # that nothing from there on is stored
+        self.lost: list[Batch] = []  # what may be stored and can never be sent again; whoever looks fails it
 
     @property
     def is_idle(self) -> bool:
@@ -73,7 +92,7 @@ class Lane:
 
     def unresolved(self) -> list[Batch]:
         """Everything whose fate is not known, in order."""
-        return [*self.sent, *self.returned, *self.waiting, *([self.open] if self.open is not None else [])]
+        return [*self.lost, *self.sent, *self.returned, *self.waiting, *([self.open] if self.open is not None else [])]
 
     def to_resend(self) -> Batch | None:
         """The first batch that was sent on an earlier stream and is not answered."""
@@ -96,18 +115,21 @@ class Lane:
         self.renumber_if_quiet()
 
     def refused(self, batch: Batch, *, again: list[Batch]) -> None:
-        """The batch is not stored and never will be; ``again`` are what is left of it to try."""
+        """The batch is not stored and never will be, unless it is in doubt; ``again`` are what is left of it to try."""
         self.sent.remove(batch)
         self.returned += again
-        if self.renumber_from == UNSENT or batch.first_sequence < self.renumber_from:
-            self.renumber_from = batch.first_sequence
+        self._refused_from(batch)
         self.renumber_if_quiet()
+
+    def _refused_from(self, batch: Batch) -> None:
+        if self.renumber_from == UNSENT or batch.first_sequence < self.renumber_from:
+            self.renumber_from, self._certain = batch.first_sequence, not batch.in_doubt
 
     def out_of_order(self, batch: Batch) -> bool:
         """The batch is not stored since one before it is missing; False when there is none before it: the session is of no use."""
         batch.in_flight = False
         if self.renumber_from == UNSENT and self.sent[0] is batch:
-            self.renumber_from = batch.first_sequence
+            self._refused_from(batch)
             self.renumber_if_quiet()
             return False
         self.renumber_if_quiet()
@@ -116,20 +138,31 @@ class Lane:
     def stream_lost(self) -> None:
         """Nothing is in flight any more; what was is to be sent again."""
         for batch in self.sent:
+            batch.in_doubt = batch.in_doubt or batch.in_flight
             batch.in_flight = False
         self.renumber_if_quiet()
+
+    def give_up(self) -> list[Batch]:
+        """Nothing that is not in flight is sent any more: takes out what was sent before and not stored as far as is known."""
+        left = [batch for batch in self.sent if not batch.in_flight]
+        for batch in left:
+            self.sent.remove(batch)
+        return left
 
     def renumber_if_quiet(self) -> None:
         """After a refusal, and once nothing is in flight: everything that had a number waits again without one, in the same order."""
         if self.renumber_from == UNSENT or any(batch.in_flight for batch in self.sent):
             return
+        if not self._certain:
+            self.lost += [batch for batch in self.sent if batch.in_doubt]
         behind = sorted([*self.sent, *self.returned], key=lambda batch: batch.order)
+        behind = [batch for batch in behind if batch not in self.lost]
         for batch in behind:
-            batch.first_sequence = UNSENT
+            batch.first_sequence, batch.in_doubt = UNSENT, False
         self.waiting.extendleft(reversed(behind))
         self.sent.clear()
         self.returned.clear()
-        self.next_sequence, self.renumber_from = self.renumber_from, UNSENT
+        self.next_sequence, self.renumber_from, self._certain = self.renumber_from, UNSENT, True
 
     def restart(self) -> None:
         """A new session: numbering starts at 0.  Nothing may be sent and unresolved."""

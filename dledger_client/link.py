@@ -8,6 +8,8 @@ here runs on the client's event loop.
     refused for good                     its messages fail; a single bad message takes only itself along
     out of order without a reason        the broker has forgotten this producer: drain, new epoch, numbers from 0
     fenced                               a producer with the same stable id was started: everything fails, for good
+
+In the last two cases whoever may have been stored by an attempt that was not answered ends as OutcomeUnknownError (``lanes.py``).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dledger_wire.errors import (
     MessageTooLargeError,
     NotLeaderError,
     NotSentError,
+    OutcomeUnknownError,
     OutOfOrderSequenceError,
     ProducerFencedError,
     UnreachableError,
@@ -119,7 +122,7 @@ class GroupLink:
                 self._forget_idle_lanes()
                 await self._wake.wait()
             if self._fenced is not None:
-                self._fail_unsent(self._fenced)
+                self._fail_all(self._fenced)
                 continue
             try:
                 await self._serve(await self._leader())
@@ -183,7 +186,7 @@ class GroupLink:
                     raise UnreachableError(f"{address}: the produce stream ended", address=address)
                 self.sweep()
                 if self._fenced is not None:
-                    self._fail_unsent(self._fenced)
+                    self._fail_all(self._fenced)
                 await self._look_for_another_leader(address)
                 if self._restarting and not any(lane.sent for lane in self._lanes):
                     await self._start_session()
@@ -210,6 +213,7 @@ class GroupLink:
             self._in_flight_bytes = 0
             for lane in self._lanes:
                 lane.stream_lost()
+                self._fail_lost(lane)
             with contextlib.suppress(TimeoutError, DledgerError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await stream.close()
@@ -313,22 +317,36 @@ class GroupLink:
             self._engine.stored(batch, result)
             return None
         error = from_detail(result.error)
+        batch.in_doubt = batch.in_doubt or error.outcome_unknown
         if isinstance(error, ProducerFencedError) and self._engine.options.producer_id:
             self._fenced = error
-            if batch.attempts > 1:
-                error = ProducerFencedError(f"{error.message}; an attempt before may have stored it", may_be_stored=True)
-            batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, -1))
-            return None
-        if isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
+            if batch.in_doubt:
+                batch.lane.refused(batch, again=[])
+                self._fail_in_doubt(batch, error)
+            else:
+                batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, -1))
+        elif isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
             if not batch.lane.out_of_order(batch):
-                self._restarting = True
-            return None
-        if may_try_again(error) or error.outcome_unknown:
+                self._problem, self._restarting = error, True
+        elif may_try_again(error) or error.outcome_unknown:
             if isinstance(error, NotLeaderError):
                 self._engine.router.leader_is(self.group, error.leader_address)
             return error
-        batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, _first_bad(error)))
+        else:
+            batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, _first_bad(error)))
+        self._fail_lost(batch.lane)
         return None
+
+    def _fail_lost(self, lane: Lane) -> None:
+        lost, lane.lost = lane.lost, []
+        for batch in lost:
+            self._fail_in_doubt(batch, self._fenced or self._problem)
+
+    def _fail_in_doubt(self, batch: Batch, error: DledgerError | None) -> None:
+        """It may be stored, and cannot be sent again to find out."""
+        why = error.message if error is not None else "refused"
+        text = f"{batch.lane.topic}: an attempt that was not answered may have stored it ({why})"
+        self._engine.fail(batch, OutcomeUnknownError(text))
 
     # Deadlines
 
@@ -346,9 +364,14 @@ class GroupLink:
             for batch in self._engine.expire(lane, now_ms):
                 batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; nothing was stored ({self._why()})"))
 
-    def _fail_unsent(self, error: DledgerError) -> None:
-        """Nothing more goes out from here."""
+    def _fail_all(self, error: DledgerError) -> None:
+        """Nothing more goes out from here; only what is in flight may still be answered."""
         for lane in self._lanes:
+            for batch in lane.give_up():
+                if batch.in_doubt:
+                    self._fail_in_doubt(batch, error)
+                else:
+                    self._engine.fail(batch, error)
             for batch in self._engine.expire(lane, NEVER_MS):
                 batch.outcome.fail(error)
 

@@ -60,9 +60,7 @@ class Refused:
         else:
             cuts = []
         if not cuts or batch.told:
-            self._engine.release(batch)
-            if not batch.told:
-                batch.outcome.fail(error)
+            self._engine.fail(batch, error)
             return []
         parts, again = [], []
         for first, upto in pairwise(cuts):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -54,9 +55,10 @@ class ScriptedNode:
         self.session = broker_pb2.InitProducerResponse(producer_id=1, epoch=0).SerializeToString()
         self.produce: Callable[[bytes], bytes] = lambda request: b""
         self.fetch: Callable[[bytes], bytes] = lambda request: b""
+        self.produce_stream = self._answering("produce")
         self.seen = 0
 
-    def producer(self, **settings: int) -> Producer:
+    def producer(self, **settings: Any) -> Producer:
         return Producer(ADDRESS, "tests", **settings, **self._around)  # type: ignore[arg-type]
 
     def consumer(self, **settings: int) -> PullConsumer:
@@ -81,7 +83,7 @@ class ScriptedNode:
             server = self._cluster.net.of(node).serve(ADDRESS)
             server.add_unary("/dledger.v1.Broker/Metadata", metadata)
             server.add_unary("/dledger.v1.Broker/InitProducer", session)
-            server.add_stream("/dledger.v1.Broker/Produce", self._answering("produce"))
+            server.add_stream("/dledger.v1.Broker/Produce", self.produce_stream)
             server.add_stream("/dledger.v1.Broker/Fetch", self._answering("fetch"))
             await server.start()
 
