@@ -1,7 +1,6 @@
 """Reading from replicas: which one, over which stream, and what to do when it does not answer.
 
-Owns the fetch streams of one consumer and the order in which replicas are tried.  A follower that lags (knows neither topic nor offset
-yet) is no reason to fail: the next one is asked, the leader last; only the leader's word counts there.
+Owns the fetch streams of one consumer and which replicas are tried; ``attempts.py`` says what to make of those that fail.
 """
 
 from __future__ import annotations
@@ -9,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from dledger_client.answers import garbage, parse_envelope
+from dledger_client.attempts import Attempts, Source
 from dledger_client.log_files import FilePiece, LogFiles
 from dledger_client.received import Chunk, decode_chunk
 from dledger_client.retry import until
@@ -27,10 +28,6 @@ from dledger_wire.errors import (
     DeadlineExceededError,
     DledgerError,
     InvalidArgumentError,
-    NotYetError,
-    OffsetOutOfRangeError,
-    StorageDamagedError,
-    TopicNotFoundError,
     UnreachableError,
 )
 from dledger_wire.rpc import ByteStream
@@ -40,15 +37,6 @@ READ_FROM = ("leader", "follower", "any")
 IDLE_STREAMS = 4
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A replica that may be asked."""
-
-    node_id: str
-    address: str
-    is_leader: bool
 
 
 class Replicas:
@@ -103,7 +91,7 @@ class Replicas:
                 raise InvalidArgumentError(
                     f"no replica {self._replica!r} in group {group}; expected one of {', '.join(s.node_id for s in known)}"
                 )
-            return found
+            return [replace(source, pinned=True) for source in found]
         self._turn += 1
         leaders = [source for source in known if source.is_leader]
         followers = [source for source in known if not source.is_leader]
@@ -123,7 +111,7 @@ class Replicas:
 
     async def chunks(
         self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk]:
         """The answer of one replica to one request, every body it holds checked.  ``deadline``: seconds left for the next chunk.
 
         A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
@@ -239,24 +227,22 @@ class Replicas:
     async def read(self, group: str, request: broker_pb2.FetchRequest, deadline_ms: int) -> list[Chunk]:
         """The whole answer to one request, from the first replica that can give it."""
         clock = self._router.clock
-
-        def left_s() -> float:
-            return (deadline_ms - clock.monotonic_ms()) / 1000 + request.wait_ms / 1000
-
+        attempts = Attempts(clock, deadline_ms - clock.monotonic_ms(), request.wait_ms)
         async for attempt in until(deadline_ms, clock, self._router.random):
             with attempt:
-                return await self._read_once(group, request, left_s, deadline_ms)
+                return await self._read_once(group, request, attempts)
         raise DeadlineExceededError("no attempt was made before the deadline")
 
-    async def _read_once(self, group: str, request: broker_pb2.FetchRequest, left_s: Callable[[], float], deadline_ms: int) -> list[Chunk]:
+    async def _read_once(self, group: str, request: broker_pb2.FetchRequest, attempts: Attempts) -> list[Chunk]:
         problem: DledgerError | None = None
         queue = (request.topic, request.queue_id)
-        for source in await self.sources(group, deadline_ms, None if request.linearizable else queue):
+        sources = attempts.in_order(await self.sources(group, attempts.deadline_ms, None if request.linearizable else queue))
+        for source in sources:
             try:
-                return [chunk async for chunk in self.chunks(source, group, request, left_s)]
+                return [chunk async for chunk in self.chunks(source, group, request, partial(attempts.left_s, source))]
             except DledgerError as error:
                 self._advised.pop(queue, None)
-                problem = lag_or_error(error, source, request.offset)
+                problem = attempts.failed(error, source, request.offset, is_last=source is sources[-1])
                 if not (problem.retriable or problem.refresh_route):
                     raise problem from None
         await self._look_around(group)
@@ -329,14 +315,3 @@ def _chunk_of(
     if chunk.count and not (offset <= chunk.offsets[0] and chunk.offsets[-1] < chunk.next_offset):
         raise garbage(source.address, f"messages {chunk.offsets[0]} to {chunk.offsets[-1]}, then {chunk.next_offset}; asked for {offset}")
     return chunk
-
-
-def lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:
-    """The error; one that says another replica may know better when this one is damaged, or is a follower that lags."""
-    if isinstance(error, StorageDamagedError):
-        return UnreachableError(f"{source.node_id}: {error.message}", address=source.address)
-    if source.is_leader:
-        return error
-    if isinstance(error, TopicNotFoundError) or (isinstance(error, OffsetOutOfRangeError) and offset > error.max_offset):
-        return NotYetError(f"{source.node_id}: {error.message} (this follower lags)")
-    return error

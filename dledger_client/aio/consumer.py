@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from dledger_client.answers import parse
+from dledger_client.attempts import Attempts, Source
 from dledger_client.local import surroundings
 from dledger_client.log_files import LogFiles
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.replicas import Replicas, Source, lag_or_error
-from dledger_client.retry import PauseDrawn
+from dledger_client.replicas import Replicas
+from dledger_client.retry import PauseDrawn, may_try_again
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_client.send_back import SendBackResult, send_back
 from dledger_client.subscription import parse_tags
@@ -255,7 +258,7 @@ class PullConsumer:
         chunk_bytes: int = ANSWER_BYTES,
         without_body: bool = False,
         max_lag: int | None = None,
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk]:
         """Everything of a queue from ``offset`` to ``upto`` (exclusive), as chunks of raw frames, each offset once.
 
         When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``upto``; with tags they may
@@ -265,11 +268,11 @@ class PullConsumer:
         within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
         group = await self._group_of(topic, queue_id, group_name)
         hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
-        pauses, failures, deadline_ms = PauseDrawn(self._router.random), 0, self._deadline_ms()
+        pauses, attempts = PauseDrawn(self._router.random), Attempts(self._router.clock, self._timeout_ms)
         untried: list[Source] = []
         while offset < upto:
             if not untried:
-                untried = await self._replicas.sources(group, deadline_ms, (topic, queue_id))
+                untried = attempts.in_order(await self._replicas.sources(group, attempts.deadline_ms, (topic, queue_id)))
             source = untried[0]
             request = broker_pb2.FetchRequest(
                 topic=topic,
@@ -285,24 +288,33 @@ class PullConsumer:
                 request.max_messages = min(upto - offset, 0xFFFFFFFF)
             try:
                 before = offset
-                async for chunk in self._replicas.chunks(source, group, request, lambda: self._timeout_ms / 1000):
-                    if max_lag is not None and not source.is_leader and chunk.max_offset < upto - max_lag:
-                        raise NotYetError(f"{source.node_id} holds {topic}/{queue_id} up to {chunk.max_offset}, wanted {upto} - {max_lag}")
-                    chunk.cut(upto)
-                    offset = chunk.next_offset
-                    if chunk.count:
-                        yield chunk
+                async with aclosing(self._replicas.chunks(source, group, request, partial(attempts.left_s, source))) as chunks:
+                    async for chunk in chunks:
+                        _check_lag(chunk, source, upto, max_lag)
+                        chunk.cut(upto)
+                        offset = chunk.next_offset
+                        if chunk.count:
+                            yield chunk
+                        if offset > before:
+                            attempts.progress()
                 if offset == before:
-                    nothing = f"{topic}/{queue_id}: nothing at {offset} on {source.node_id}, expected messages up to {upto}"
-                    if not source.is_leader:
-                        raise NotYetError(nothing)
-                    raise OffsetOutOfRangeError(nothing, min_offset=0, max_offset=offset)
-                failures, deadline_ms = 0, self._deadline_ms()
+                    raise _nothing(topic, queue_id, offset, upto, source)
             except DledgerError as error:
-                problem = lag_or_error(error, source, offset)
                 untried.pop(0)
-                failures += 1
-                if not (problem.retriable or problem.refresh_route) or self._router.clock.monotonic_ms() >= deadline_ms:
+                problem = attempts.failed(error, source, offset, is_last=not untried)
+                if not may_try_again(problem) or attempts.is_over:
                     raise problem from None
                 if not untried:
-                    await self._replicas.rest(group, pauses.pause_ms(failures, busy=False))
+                    await self._replicas.rest(group, pauses.pause_ms(attempts.failures, busy=False))
+
+
+def _check_lag(chunk: Chunk, source: Source, upto: int, max_lag: int | None) -> None:
+    if max_lag is not None and not source.is_leader and chunk.max_offset < upto - max_lag:
+        place = f"{chunk.topic}/{chunk.queue_id}"
+        raise NotYetError(f"{source.node_id} holds {place} up to {chunk.max_offset}, wanted {upto} - {max_lag}")
+
+
+def _nothing(topic: str, queue_id: int, offset: int, upto: int, source: Source) -> DledgerError:
+    """For a replica that had nothing where there is to be something: a follower may lag."""
+    text = f"{topic}/{queue_id}: nothing at {offset} on {source.node_id}, expected messages up to {upto}"
+    return OffsetOutOfRangeError(text, min_offset=0, max_offset=offset) if source.is_leader else NotYetError(text)

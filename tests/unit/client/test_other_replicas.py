@@ -1,0 +1,117 @@
+"""What one replica has not, has lost or does not say, another one is asked for: expired, silent and damaged replicas."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger_client.aio import Message
+from dledger_client.received import ReceivedMessage
+from dledger_wire.errors import OffsetOutOfRangeError
+from tests.unit.client.push_rig import Group
+from tests.unit.client.sim_rig import Rig, until
+
+COUNT = 200  # of 1000 bytes: several segments of the simulated log
+
+
+async def fill(rig: Rig, count: int = COUNT) -> None:
+    await rig.topic()
+    async with rig.producer() as producer:
+        for number in range(count):
+            producer.send_oneway(Message("t", b"%d " % number + bytes(1000), tags=f"a{number % 3}", keys=f"k{number}"))
+        await producer.flush()
+    await until(lambda: all(bounds(rig, node_id)[1] == count for node_id in rig.cluster.hosts))
+
+
+def numbers(messages: list[ReceivedMessage]) -> list[int]:
+    return [int(message.body.split()[0]) for message in messages]
+
+
+def bounds(rig: Rig, node_id: str) -> tuple[int, int]:
+    """What a node holds of the queue."""
+    node = rig.cluster.hosts[node_id].node
+    queue = node.store.queues.get(("t", 0)) if node is not None else None
+    return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+
+async def expire(rig: Rig, node_id: str, most: int = 1 << 30) -> int:
+    """One node deletes the log's head by itself; the first offset it still holds."""
+    node = rig.cluster.hosts[node_id].node
+    assert node is not None
+    await asyncio.sleep(3)  # clocks differ
+    await node.store.expiry.expire(0, most)
+    return bounds(rig, node_id)[0]
+
+
+def test_what_a_follower_expired_is_read_from_another_replica() -> None:
+    """docs/semantics.md, row R5."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        least = [await expire(rig, node_id) for node_id in rig.followers]
+        assert min(least) > 50
+        for read_from in ("follower", "any"):
+            async with rig.consumer(read_from=read_from) as consumer:
+                for _ in range(4):
+                    assert numbers(await consumer.fetch("t", 0, 3, 50)) == list(range(3, 53))
+                    chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, COUNT)]
+                    assert [number for chunk in chunks for number in numbers(chunk.messages())] == list(range(COUNT))
+        async with rig.consumer(replica=rig.followers[0]) as pinned:
+            with pytest.raises(OffsetOutOfRangeError):
+                await pinned.fetch("t", 0, 0)
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("read_from", ["follower", "any"])
+def test_what_all_replicas_expired_is_told_with_the_smallest_first_offset(read_from: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        least = [await expire(rig, rig.followers[0], 4), await expire(rig, rig.followers[1], 2), await expire(rig, rig.master, 3)]
+        assert 0 < least[1] < least[2] < least[0]
+        async with rig.consumer(read_from=read_from) as consumer:
+            for _ in range(4):
+                with pytest.raises(OffsetOutOfRangeError) as caught:
+                    await consumer.fetch("t", 0, 0)
+                assert (caught.value.min_offset, caught.value.max_offset) == (least[1], COUNT)
+                with pytest.raises(OffsetOutOfRangeError) as caught:
+                    await anext(consumer.read_chunks("t", 0, 0, COUNT))
+                assert caught.value.min_offset == least[1]
+
+    Rig().run(scenario)
+
+
+def test_without_the_leaders_word_nothing_is_given_up() -> None:
+    """Followers that expired it, and nobody leads: the reader waits for a leader, and reads from it."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        expired = rig.followers[0]
+        await expire(rig, expired)
+        other = rig.followers[1]
+        rig.cluster.kill(other)
+        leader = rig.master
+        rig.cluster.kill(leader)
+        async with rig.consumer(read_from="follower", timeout_ms=20_000) as consumer:
+            reading = asyncio.ensure_future(consumer.fetch("t", 0, 0, 5))
+            await asyncio.sleep(2)
+            assert not reading.done()
+            rig.cluster.start(other)
+            assert numbers(await reading) == list(range(5))
+
+    Rig().run(scenario)
+
+
+def test_a_push_consumer_at_followers_skips_nothing_that_another_replica_holds() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 120)
+        for node_id in rig.followers:
+            assert await expire(rig, node_id) > 50
+        group = Group(rig, read_from="follower")
+        await group.start("a")
+        await until(lambda: len(group.seen) >= 120)
+        assert sorted(int(body.split()[0]) for body in group.bodies()) == list(range(120))
+        await group.stop()
+
+    Rig().run(scenario)
