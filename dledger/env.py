@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc import Network
 
-__all__ = ["Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError"]
+__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -23,17 +23,26 @@ class SyncFailedError(OSError):
     """A sync failed: what was written before it may be lost, and a second sync would lie (ATC'20, fsync failures)."""
 
 
+class After(NamedTuple):
+    """Bytes that go into another file in the same step, once what they speak of is synced."""
+
+    file: File
+    pos: int
+    data: Buffer
+
+
 class File(Protocol):
     """An open file.  Operations run off the event loop, in the order submitted for writes; errors are OSError.
 
     After a sync raised ``SyncFailedError``, the file must not be trusted or retried: the owner stops.
     """
 
-    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         """Write the buffers one after the other from ``pos``; whole or OSError (part of them may then be written).
 
-        ``sync``: an fdatasync follows in the same step, which saves a change of threads.  The file may grow a little further than what
-        was written, by zeros to the end of a block.
+        ``sync``: an fdatasync follows in the same step, which saves a change of threads, and so does the write of ``after`` behind it,
+        itself not synced; nothing of that is written when the sync fails.  The file may grow a little further than what was written, by
+        zeros to the end of a block.
         """
         ...
 

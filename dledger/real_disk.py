@@ -15,9 +15,9 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from dledger.env import Buffer, SyncFailedError
+from dledger.env import After, Buffer, SyncFailedError
 from dledger.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger_wire.check import require
 
@@ -93,17 +93,22 @@ class RealFile:
         self._aside_running = 0
         self._aside_changed = threading.Condition()
 
-    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         def write() -> None:
-            fd = self._open_fd()
-            if self._direct is None:
-                _pwrite_all(fd, pos, buffers)
-            else:
-                self._write_direct(self._direct, pos, buffers)
+            self._write(pos, buffers)
             if sync:
                 _fdatasync(self._open_fd(), self._path)
+            if after is not None:
+                require(isinstance(after.file, RealFile), "a file of another disk")
+                cast(RealFile, after.file)._write(after.pos, [after.data])
 
         await self._disk.in_order(write)
+
+    def _write(self, pos: int, buffers: Sequence[Buffer]) -> None:
+        if self._direct is None:
+            _pwrite_all(self._open_fd(), pos, buffers)
+        else:
+            self._write_direct(self._direct, pos, buffers)
 
     def _write_direct(self, direct: DirectWriter, pos: int, buffers: Sequence[Buffer]) -> None:
         try:

@@ -16,7 +16,7 @@ class LogConfig:
     blocks are written with zeros in the background, 0 for never.  ``verify_bytes``: how much of the log's end a start checks byte by
     byte (None: all of it); before that it trusts the index units, and every read checks what it reads.  It must be well above what can
     be uncommitted at a time, since no cut reaches below it.  ``units_sync_delay_ms``: index
-    units are synced together this long after they were written; 0 syncs them within the flush, before it reports anything durable.
+    units, written within the flush, are synced together this long after it; 0 syncs them within it, before it reports anything durable.
     """
 
     segment_bytes: int = 1 << 30

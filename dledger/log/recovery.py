@@ -2,7 +2,7 @@
 
 Owns the order of a start; the verdicts on a single segment are ``segment_recovery.py``'s.  The rules it rests on, kept by ``writer.py``:
 * a segment is synced up to and with its filler before the next one gets a byte, so only the last segment with content can be torn;
-* an index unit is written after its entry was synced, and made void durably before its entry is cut.
+* an index unit is written after its entry was synced and before that is reported, and made void durably before its entry is cut.
 Running it again, also after a crash in the middle of it, gives the same log.
 """
 

@@ -5,7 +5,8 @@
 | filler, in a segment with a successor | none beyond | the segment is whole |
 | anything else, in a segment with a successor | any | damage |
 | not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
-| bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable; cut, kept in quarantine |
+| bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
+units of the last ``units_sync_delay_ms`` and damage among just their entries); cut, kept in quarantine |
 | bad bytes, in the last segment | file missing | damage: nothing tells a torn tail from a lost entry |
 | zeros or filler, in the last segment | none beyond | the log ends here |
 
@@ -126,8 +127,10 @@ class SegmentRecovery:
                 if damage is None:
                     break
                 if not self._step_over(walk, units, walk.index - first_index, damage):
+                    await self._keep_proof(units)
                     return False
             if self.report.damaged:
+                await self._keep_proof(units)
                 return True
             await self._tidy_end(file, stop, [place for place in found if place.index - first_index >= units.sound])
             await self._rewrite_units(file, units, trusted, found)
@@ -239,12 +242,19 @@ class SegmentRecovery:
                     return path
             number += 1
 
+    async def _keep_proof(self, units: UnitsFound) -> None:
+        """Units that a killed process left in the page cache must outlive a power failure from here on."""
+        if units.exists and self.next_start is None:
+            async with InUse(self.files, units_path(self.start_pos)) as file:
+                await file.fdatasync()
+
     async def _rewrite_units(self, file: File, units: UnitsFound, trusted: int, found: list[EntryPlace]) -> None:
         """Make the units those of the entries found, and nothing after them."""
         wanted = encode_units(found)
         at = trusted * INDEX_UNIT_SIZE
         present = units.data[at:]
         if units.exists and present[: len(wanted)] == wanted and not any(present[len(wanted) :]):
+            await self._keep_proof(units)
             return
         if self.next_start is not None:
             await file.fdatasync()

@@ -2,7 +2,9 @@
 
 Owns what is on disk: the segments there, how far the last one is written and synced.  The rules recovery rests on:
 * before a new segment gets a byte, the one before it is sealed: filler written, exact size, synced, its units written and synced;
-* units are written after the sync of their entries; before entries are cut, their units are made void and that is synced;
+* units are written after the sync of their entries and before anybody hears of it, so that after a killed process each entry that was
+  ever reported durable has one (what the power takes is what was written within ``units_sync_delay_ms``);
+* before entries are cut, their units are made void and that is synced;
 * segments are cut last first.
 """
 
@@ -12,7 +14,7 @@ import asyncio
 from bisect import bisect_right
 
 from dledger.core.types import HardState
-from dledger.env import Buffer, Disk
+from dledger.env import After, Buffer, Disk, File
 from dledger.log.ahead import Filled, Preparer, create_segment
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
@@ -116,22 +118,33 @@ class Writer:
 
     async def _write_run(self, run: list[RawEntry], buffers: list[Buffer], end: int, *, sync: bool) -> None:
         require(run[0].index == self.written_index + 1, "entry %d written after %d", run[0].index, self.written_index)
-        start = self.segments.last.start_pos
+        active = self.segments.last
+        start = active.start_pos
+        places = [EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind) for entry in run]
+        if sync:
+            # No entry is reported durable without its unit, so a disk that has no room for units takes no entries.
+            await self._reserve_units(run[-1].index)
         self._tail_dirty = True  # until the write came back whole
-        async with InUse(self._files, log_path(start)) as file:
+        async with InUse(self._files, log_path(start)) as file, InUse(self._files, units_path(start)) as units:
+            after = None
+            if sync and not self._places and self._config.units_sync_delay_ms:
+                after = After(units, (run[0].index - active.first_index) * INDEX_UNIT_SIZE, encode_units(places))
             if end <= self.preparer.active.ready_pos:
-                await file.pwrite(self.end_pos - start, buffers, sync=sync)
+                await file.pwrite(self.end_pos - start, buffers, sync=sync, after=after)
             else:
                 async with self.preparer.extending:
                     await self.preparer.reserve(file, end)
-                    await file.pwrite(self.end_pos - start, buffers, sync=sync)
+                    await file.pwrite(self.end_pos - start, buffers, sync=sync, after=after)
                     self.preparer.active.ready_pos = max(self.preparer.active.ready_pos, end)
         self._tail_dirty = False
         self.end_pos = end
         self.written_index = run[-1].index
-        self._places += [EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind) for entry in run]
         if sync:
             self.synced_index = self.written_index
+        if after is None:
+            self._places += places
+        else:
+            self._units_writes += 1
         self.preparer.wrote(end)
 
     async def _roll(self, entry: RawEntry) -> None:
@@ -163,9 +176,9 @@ class Writer:
             async with InUse(self._files, log_path(self.segments.last.start_pos)) as file:
                 await file.fdatasync()
             self.synced_index = self.written_index
-        if self._config.units_sync_delay_ms == 0:
+        if self._places:
             async with self._units_lock:
-                await self._write_units(strict=True)
+                await self._write_units(strict=self._config.units_sync_delay_ms == 0)
 
     async def _write_units(self, *, strict: bool) -> None:
         """Write the units of what is synced.  The caller holds ``_units_lock``; entries may be added meanwhile."""
@@ -176,16 +189,28 @@ class Writer:
         at = (self._places[0].index - active.first_index) * INDEX_UNIT_SIZE
         data = encode_units(self._places[:count])
         async with InUse(self._files, units_path(active.start_pos)) as file:
-            if at + len(data) > self._units_size:
-                step = self._config.units_step_bytes
-                size = -(-(at + len(data)) // step) * step
-                await file.allocate(size, fill=True)
-                self._units_size = size
+            await self._grow_units(file, at + len(data))
             await file.pwrite(at, [data], sync=strict)
         del self._places[:count]
         self._units_writes += 1
         if strict:
             self._units_writes_synced = self._units_writes
+
+    async def _reserve_units(self, last_index: int) -> None:
+        """Room for the units up to that of ``last_index``."""
+        active = self.segments.last
+        size = (last_index - active.first_index + 1) * INDEX_UNIT_SIZE
+        if size > self._units_size:
+            async with self._units_lock, InUse(self._files, units_path(active.start_pos)) as file:
+                await self._grow_units(file, size)
+
+    async def _grow_units(self, file: File, size: int) -> None:
+        """The caller holds ``_units_lock``."""
+        if size > self._units_size:
+            step = self._config.units_step_bytes
+            size = -(-size // step) * step
+            await file.allocate(size, fill=True)
+            self._units_size = size
 
     async def sync_units(self) -> None:
         """Write the units of everything synced so far and make them durable.  May run beside a flush."""

@@ -13,9 +13,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from dledger.env import Buffer, SyncFailedError
+from dledger.env import After, Buffer, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
@@ -333,7 +333,7 @@ class SimFile:
         self._content = content
         self._closed = False
 
-    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         settings = self._mount.disk.settings
         base_s = settings.write_s + (settings.sync_s if sync else 0.0)
 
@@ -342,7 +342,13 @@ class SimFile:
             self._write(pos, b"".join(buffers))
             return len(self._content.pending)
 
-        await self._mount.in_order(self._mount.disk.duration(base_s), begin, self._synced if sync else _nothing_either)
+        def end(count: int) -> None:
+            if sync:
+                self._synced(count)
+            if after is not None:
+                cast(SimFile, after.file)._write(after.pos, bytes(after.data))
+
+        await self._mount.in_order(self._mount.disk.duration(base_s), begin, end)
 
     def _write(self, pos: int, data: bytes) -> None:
         mount, content = self._mount, self._content

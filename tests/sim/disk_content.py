@@ -114,6 +114,11 @@ class Content:
             operation.apply(self.durable)
         del self.pending[:count]
 
+    def written_back(self) -> None:
+        """The kernel wrote what is pending by itself; nobody is told."""
+        for operation in self.pending:
+            operation.apply(self.durable)
+
     def forget_pending(self) -> None:
         """A failed sync: the kernel marks the pages clean, programs still read them, and they never reach the disk (ATC'20)."""
         self.pending.clear()

@@ -18,7 +18,7 @@ from dledger.copy.plan import StateCopy
 from dledger.core.config import CoreConfig
 from dledger.core.effects import RoleChanged
 from dledger.core.types import EntryKind, Membership, NodeId, Role
-from dledger.env import Buffer, Environment, SyncFailedError
+from dledger.env import After, Buffer, Environment, SyncFailedError
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
@@ -324,7 +324,7 @@ class _MemoryFile:
     def __init__(self, disk: MemoryDisk, path: str) -> None:
         self._disk, self._path = disk, path
 
-    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         if self._disk.full:
             raise OSError(errno.ENOSPC, "no space left")
         content = self._disk.files[self._path]
@@ -336,6 +336,8 @@ class _MemoryFile:
             await self.fdatasync()
         else:
             await asyncio.sleep(0)
+        if after is not None:
+            await after.file.pwrite(after.pos, [after.data])
 
     async def pread(self, pos: int, size: int) -> bytes:
         return bytes(self._disk.files[self._path][pos : pos + size])

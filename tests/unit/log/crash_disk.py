@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dledger.env import Buffer, SyncFailedError
+from dledger.env import After, Buffer, SyncFailedError
 
 SECTOR = 512
 
@@ -168,7 +168,7 @@ class CrashFile:
             return len(data)
         return max(0, len(data) - max(0, growth - (room - self._disk.used_bytes())))
 
-    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         data = b"".join(buffers)  # as it is when submitted
         await self._disk.step("pwrite", self._path)
         room = self._room(pos + len(data), data)
@@ -178,6 +178,8 @@ class CrashFile:
             raise OSError(errno.ENOSPC, "no space left on device")
         if sync:
             await self._sync()
+        if after is not None:
+            await after.file.pwrite(after.pos, [after.data])
 
     async def pread(self, pos: int, size: int) -> bytes:
         await self._disk.step("pread", self._path)
