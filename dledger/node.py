@@ -227,6 +227,8 @@ class RaftNode:
             except DledgerError as error:
                 _logger.warning("%s: leadership not handed over: %s", self.identity.node_id, error.message)
         self._end("the node is stopping")
+        if not self._settings.sync_flush:
+            await self.log.make_durable(self.log.last.index)  # an orderly stop loses nothing, whatever happens to the machine then
         await self._tasks.stop()
         await self._configurations.save()
         await self.log.close()

@@ -196,8 +196,8 @@ class IndexSet:
                 await last.write_slots()
 
     async def persist(self) -> bool:
-        """Make everything added durable, and name it; False while the log is not as far on disk, or in the middle of ``add``."""
-        if self._adding or self._log.durable.index < self.covered:
+        """Make everything added durable, and name it; False while the log cannot be put on disk as far, or in the middle of ``add``."""
+        if self._adding or not await self._log.make_durable(self.covered):
             return False
         await self.flush()
         last = self.files[-1] if self.files else None

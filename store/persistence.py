@@ -1,7 +1,7 @@
 """Making the derived state durable: queue units every second, a snapshot of everything every few, the abort file while running.
 
-Owns the rhythm and the order: queue files first, then the snapshot that names them, and never a snapshot of an index that this
-replica's own log does not have on disk yet.  A full disk only delays all this; the log goes on deciding what is stored.
+Owns the rhythm and the order: queue files first, then this replica's own log up to what the snapshot holds (entries may be applied before
+they are on this disk), then the snapshot.  A full disk only delays all this; the log goes on deciding what is stored.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Persistence:
             self._ended = True
 
     async def save(self, *, anew: bool = False) -> bool:
-        """Make the state as it is now the newest snapshot; False when there is nothing new, or the log is not that far on disk.
+        """Make the state as it is now the newest snapshot; False when there is nothing new, or the log cannot be put on disk that far.
 
         ``anew``: also when no entry was applied since the last one (something else of it has changed).
         """
@@ -118,7 +118,7 @@ class Persistence:
         saved = False
         try:
             await self._queues.flush(sync=True)
-            if self._log.durable.index < snapshot.index:
+            if not await self._log.make_durable(snapshot.index):
                 return False
             await self._snapshots.save(snapshot)
             saved = True

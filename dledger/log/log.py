@@ -41,7 +41,8 @@ from dledger_wire.errors import (
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
+# What ``make_durable`` writes at a time, so that the driver's own flushes get their turn in between.
+_SYNC_BYTES = 8 << 20
 
 _logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class Log:
         self.background_failed: Callable[[StorageFailedError | StorageDamagedError], None] = _not_told
         self._tasks = TaskOwner("log", self._on_crash)
         self._units_timer: asyncio.TimerHandle | None = None
+        self._wanted_index = 0  # up to where somebody needs the log durable
+        self._syncing: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -121,6 +124,8 @@ class Log:
         self._closed = True
         if self._units_timer is not None:
             self._units_timer.cancel()
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])  # never cancelled: how far its write came would not be known
         await self._tasks.stop()
         async with self._flushing:
             if self._failure is None:
@@ -304,29 +309,59 @@ class Log:
         this log takes nothing more.  Calls wait for each other.
         """
         async with self._flushing:
-            self._check_usable()
-            batch = self._queue.take(max_bytes)
-            complete = not self._queue
-            if batch.entries:
-                self._reached_index = batch.entries[-1].index
-            self._cut_floor = self._last.index + 1
-            try:
-                await self._writer.write(batch, sync=sync)
-            except OSError as error:
-                if not _is_full(error):
-                    self._fail(error)
-                    raise self._refusal() from error
-                self._queue.give_back(batch)
-                raise StorageFullError(f"the disk is full: {error}") from error
-            except BaseException as error:
-                # How far the write came is not known (a cancelled flush, a bug).
+            return await self._flush(sync, max_bytes)
+
+    async def _flush(self, sync: bool, max_bytes: int | None) -> Flushed:
+        """The caller holds ``_flushing``."""
+        self._check_usable()
+        batch = self._queue.take(max_bytes)
+        complete = not self._queue
+        if batch.entries:
+            self._reached_index = batch.entries[-1].index
+        self._cut_floor = self._last.index + 1
+        try:
+            await self._writer.write(batch, sync=sync)
+        except OSError as error:
+            if not _is_full(error):
                 self._fail(error)
-                raise
-            finally:
-                self._reached_index = self._writer.written_index
-                self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
-            self._schedule_units_sync()
-            return self._flushed(sync, complete=complete)
+                raise self._refusal() from error
+            self._queue.give_back(batch)
+            raise StorageFullError(f"the disk is full: {error}") from error
+        except BaseException as error:
+            # How far the write came is not known (a cancelled flush, a bug).
+            self._fail(error)
+            raise
+        finally:
+            self._reached_index = self._writer.written_index
+            self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
+        self._schedule_units_sync()
+        return self._flushed(sync, complete=complete)
+
+    async def make_durable(self, index: int) -> bool:
+        """See to it that the entries up to ``index`` are durable; False when they cannot be (a full disk, a log that failed or closes).
+
+        May be called by anybody at any time, beside flushes and other calls, and be cancelled: the writing is a task of the log's own.
+        """
+        if self._durable_index < index:
+            self._wanted_index = max(self._wanted_index, index)
+            if self._syncing is None and self._failure is None and not self._closed:
+                self._syncing = self._tasks.spawn(self._sync_wanted(), "sync")
+            if self._syncing is not None:
+                await asyncio.wait([self._syncing])
+        return self._durable_index >= index
+
+    async def _sync_wanted(self) -> None:
+        try:
+            while self._durable_index < min(self._wanted_index, self._last.index):
+                async with self._flushing:
+                    if self._closed:
+                        return
+                    if self._durable_index < min(self._wanted_index, self._last.index):  # another flush may have seen to it
+                        await self._flush(True, _SYNC_BYTES)
+        except StorageFullError:
+            return  # whoever asked asks again; the write stream tells the node
+        finally:
+            self._syncing = None
 
     def _flushed(self, sync: bool, *, complete: bool) -> Flushed:
         # What was cut while the write was in flight is not durable, whatever was written: its indexes mean other entries now.

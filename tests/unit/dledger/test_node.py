@@ -394,7 +394,10 @@ def test_async_flush_acknowledges_before_the_sync_and_syncs_soon_after() -> None
         entry = await leader.propose(Text("fast"))
         assert cluster.disks[leader.identity.node_id].syncs == syncs, "acknowledged without a sync"
         await cluster.until(lambda: leader.log.durable.index >= entry.index, "durable", limit_s=1)
+        entry = await leader.propose(Text("last"))
+        assert leader.log.durable.index < entry.index
         await cluster.stop()
+        assert leader.log.durable.index >= entry.index, "an orderly stop leaves something to lose"
 
     run(scenario())
 

@@ -97,8 +97,12 @@ class CrashDisk:
         await asyncio.sleep(0)
         self.operations += 1
         self.log.append((what, path))
-        if self.crash_after is not None and self.operations > self.crash_after:
+        if self.has_lost_power:
             raise PowerLost
+
+    @property
+    def has_lost_power(self) -> bool:
+        return self.crash_after is not None and self.operations > self.crash_after
 
     def after_power_loss(self, draw: random.Random) -> CrashDisk:
         return CrashDisk({path: bytes(content.survivor(draw)) for path, content in sorted(self.files.items())})

@@ -327,3 +327,87 @@ def test_a_bounded_flush_writes_part_and_says_so() -> None:
         await log.close()
 
     run(scenario)
+
+
+def test_whoever_needs_the_log_durable_gets_it_so_beside_other_flushes() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        add(log, 3)
+        await log.flush(sync=False)
+        disk.log.clear()
+        assert await log.make_durable(0)
+        assert not disk.log, "nothing to do"
+        assert await asyncio.gather(log.make_durable(2), log.make_durable(3)) == [True, True]
+        assert [what for what, path in disk.log if path.startswith("commitlog")] == ["sync"]
+        add(log, 5)
+        _, done, other = await asyncio.gather(log.make_durable(6), log.flush(sync=False), log.make_durable(8))
+        assert other
+        assert log.durable.index == done.last.index == 8
+        assert not await log.make_durable(9), "no such entry"
+        await log.close()
+        assert await log.make_durable(8)
+        assert not await log.make_durable(9)
+
+    run(scenario)
+
+
+def test_a_full_disk_makes_nothing_durable_and_nothing_is_lost() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        add(log, 3)
+        disk.full_paths = ("commitlog",)
+        assert not await log.make_durable(3)
+        disk.full_paths = ()
+        assert await log.make_durable(3)
+        assert len(await everything(log)) == 3
+        await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_who_asked_may_be_cancelled_and_the_log_may_close_meanwhile(steps: int) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        add(log, 3)
+        asking = asyncio.ensure_future(log.make_durable(3))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asking.cancel()
+        assert await log.make_durable(3)
+        add(log, 3)
+        asking = asyncio.ensure_future(log.make_durable(6))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        other = asyncio.ensure_future(log.flush(sync=False)) if steps % 2 else asking
+        await log.close()
+        await asyncio.wait([asking, other])
+        assert log.failure is None
+        _, report = await Log.open(disk, TINY)
+        assert report.is_clean
+
+    run(scenario)
+
+
+def test_a_sync_that_fails_on_somebodys_behalf_is_told_to_the_node() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        told: list[object] = []
+        log.background_failed = told.append
+        promise(log, 1)
+        add(log, 3)
+        disk.fail_sync_of = "commitlog"
+        assert not await log.make_durable(3)
+        await asyncio.sleep(0)
+        assert [type(failure) for failure in told] == [StorageFailedError]
+        assert not await log.make_durable(3)
+        await log.close()
+
+    run(scenario)
