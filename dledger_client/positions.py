@@ -1,13 +1,20 @@
 """Where a push consumer begins in a queue, and where it has come to: at the brokers for a group, in a file for a broadcast.
 
-Owns the choice of the first position.  A queue nobody of the group has read begins where ``consume_from_where`` says, and that is committed
-before anything is read: whoever takes the queue over knows the same place.  When the group knows other queues of the topic, the queue is
-one that was added since, and begins at its start: what was sent before this consumer saw it belongs to the group.
+Owns the choice of the first position.  A group begins a topic, on each replica group, **once**: the first member that finds no position of
+the topic proposes the start of every queue that there is now, by ``consume_from_where``, in one command of the log, which counts only while
+the group has no position in the topic.  So all members have the same starts before anything is read, whoever comes first and whatever is
+repeated; and a queue without a position, in a topic that has some, was added since the group began: it is read from its first message, for
+what was sent before a consumer saw it belongs to the group.  A broadcast does the same in its file.
+
+A group's retry topic is made by sending back, for this group alone: it is read from its first message always.  So is a topic that was there
+before, and has no position any more: it was deleted and made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +25,8 @@ from dledger_client.router import Router
 from dledger_wire._pb import broker_pb2
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.error_detail import from_detail
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, NotReadyError, OffsetsResetError
+from dledger_wire.names import RETRY_PREFIX
 
 OFFSETS = "/dledger.v1.Broker/Offsets"
 COMMIT = "/dledger.v1.Broker/CommitOffsets"
@@ -62,22 +70,51 @@ class Positions(Protocol):
         ...
 
 
-async def first_offset(router: Router, options: PushOptions, queue: MessageQueue, *, added: bool) -> int:
-    """Where a queue begins that has no position."""
-    where = FIRST if added else options.consume_from_where
-    searched = NO_TIME if where in (FIRST, LAST) else options.consume_timestamp
-    refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched)]
-    request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
-    answer = await router.call_leader(queue.group, OFFSETS, request, deadline_ms=_deadline_ms(router))
-    (found,) = parse(broker_pb2.OffsetsResponse, answer, queue.group).queues
-    return {FIRST: found.min_offset, LAST: found.max_offset}.get(where, found.offset_for_time)
+class _Starts:
+    """Where queues begin.  Remembers the topics that had positions: one that has none any more was made anew."""
+
+    def __init__(self, router: Router, options: PushOptions) -> None:
+        self._router, self._options = router, options
+        self._known: set[tuple[str, str]] = set()
+
+    def began(self, queue: MessageQueue) -> None:
+        """The queue's topic has positions."""
+        self._known.add((queue.topic, queue.group))
+
+    async def of_topic(self, queue: MessageQueue) -> dict[MessageQueue, int]:
+        """Of every queue that the topic of ``queue`` has in its replica group, which the group has no position in."""
+        count = queue.queue_id + 1
+        for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
+            if routes.group == queue.group:
+                count = routes.read_queues
+        anew = queue.topic.startswith(RETRY_PREFIX) or (queue.topic, queue.group) in self._known
+        where = FIRST if anew else self._options.consume_from_where
+        return await self._look_up([MessageQueue(queue.topic, queue.group, number) for number in range(count)], where)
+
+    async def of_added(self, queue: MessageQueue) -> int:
+        """Of a queue that was added after the group began."""
+        return (await self._look_up([queue], FIRST))[queue]
+
+    async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, int]:
+        group = queues[0].group
+        searched = NO_TIME if where in (FIRST, LAST) else self._options.consume_timestamp
+        refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched) for queue in queues]
+        request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
+        answer = await self._router.call_leader(group, OFFSETS, request, deadline_ms=_deadline_ms(self._router))
+        return {
+            MessageQueue(each.topic, group, each.queue_id): {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time)
+            for each in parse(broker_pb2.OffsetsResponse, answer, group).queues
+        }
 
 
 class GroupPositions:
     """A clustering group's positions, at the masters."""
 
     def __init__(self, router: Router, group: str, options: PushOptions) -> None:
-        self._router, self._group, self._options = router, group, options
+        self._router, self._group = router, group
+        self._starts = _Starts(router, options)
+        self._beginning = asyncio.Lock()
+        self._begun: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
 
     async def _known(self, group: str) -> dict[MessageQueue, Place]:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group]).SerializeToString()
@@ -89,16 +126,34 @@ class GroupPositions:
         }
 
     async def find(self, queue: MessageQueue, epoch: int) -> Place:
-        known = await self._known(queue.group)
+        place = (queue.topic, queue.group)
+        begun, known = self._begun[place], await self._known(queue.group)
+        if not _has_topic(known, queue):
+            async with self._beginning:
+                if self._begun[place] == begun:  # else another queue of ours may have done it meanwhile
+                    await self._begin(queue)
+            known = await self._known(queue.group)
+        if not _has_topic(known, queue):
+            raise NotReadyError(f"{queue}: group {self._group} has not begun {queue.topic} yet")
+        self._starts.began(queue)
         if queue not in known:
-            added = any(other.topic == queue.topic for other in known)
-            offset = await first_offset(self._router, self._options, queue, added=added)
-            request = broker_pb2.CommitOffsetsRequest(group=self._group, initial=True)
+            request = broker_pb2.CommitOffsetsRequest(group=self._group)
+            offset = await self._starts.of_added(queue)
             request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=offset, lock_epoch=epoch)
             for error in (await self._send(queue.group, request)).values():
                 raise error
             known = await self._known(queue.group)
+        if queue not in known:
+            raise OffsetsResetError(f"{queue}: its position went away; the topic was deleted")
         return known[queue]
+
+    async def _begin(self, queue: MessageQueue) -> None:
+        """Begin the topic of ``queue``, unless somebody has meanwhile."""
+        request = broker_pb2.CommitOffsetsRequest(group=self._group, initial=True)
+        for each, offset in (await self._starts.of_topic(queue)).items():
+            request.offsets.add(topic=each.topic, queue_id=each.queue_id, offset=offset)
+        await self._send(queue.group, request)
+        self._begun[queue.topic, queue.group] += 1
 
     async def commit(self, rows: Sequence[Progress]) -> dict[MessageQueue, DledgerError]:
         refused: dict[MessageQueue, DledgerError] = {}
@@ -132,15 +187,17 @@ class LocalPositions:
     """A broadcast's positions, in a file of this client."""
 
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
-        self._router, self._file, self._options = router, file, options
+        self._file = file
+        self._starts = _Starts(router, options)
 
     async def find(self, queue: MessageQueue, epoch: int) -> Place:
-        known = self._file.offsets
-        if queue not in known:
-            added = any(other.topic == queue.topic for other in known)
-            offset = await first_offset(self._router, self._options, queue, added=added)
-            self._file.save({queue: offset})
-        return Place(known[queue])
+        if not _has_topic(self._file.offsets, queue):
+            starts = await self._starts.of_topic(queue)
+            if not _has_topic(self._file.offsets, queue):  # another queue of ours may have done it meanwhile
+                self._file.save(starts)
+        if queue not in self._file.offsets:
+            self._file.save({queue: await self._starts.of_added(queue)})
+        return Place(self._file.offsets[queue])
 
     async def commit(self, rows: Sequence[Progress]) -> dict[MessageQueue, DledgerError]:
         self._file.save({row.queue: row.offset for row in rows})
@@ -152,6 +209,11 @@ class LocalPositions:
     async def beyond_end(self, queue: MessageQueue) -> None:
         """The topic was made anew since the file was written: all of it is news."""
         self._file.save({queue: 0})
+
+
+def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:
+    """Whether any queue of the same topic and replica group has a position."""
+    return any((other.topic, other.group) == (queue.topic, queue.group) for other in known)
 
 
 def _deadline_ms(router: Router) -> int:

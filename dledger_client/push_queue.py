@@ -141,6 +141,7 @@ class PushQueue:
                 return await self._owner.positions.find(self.queue, self.epoch)
             except DledgerError as error:
                 if not (error.retriable or error.refresh_route or error.outcome_unknown):
+                    await asyncio.sleep(LONGEST_PAUSE_S)  # it begins anew at once
                     raise
                 attempt += 1
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=True) / 1000)

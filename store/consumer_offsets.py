@@ -5,6 +5,9 @@ generations.  An offset is the next message to read.  A commit never takes a gro
 is a reset, which says so and begins a new generation of the position: commits that name an older one are refused, so that no consumer
 undoes a reset it has not heard of, nor commits into a topic made anew under the name it knows.  A queue that is locked takes commits of
 its owner only (``queue_locks.py``).
+
+An *initial* commit says where a group begins in a topic.  Its rows count only while the group has no position in the topic, all of them or
+none, whoever holds locks: so what is begun is begun once, and a queue without a position in a topic begun is one that was added since.
 """
 
 from __future__ import annotations
@@ -98,17 +101,17 @@ class ConsumerOffsets:
     def _commit(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
         group, positions = self._checked(arguments)
         initial, refused = bool(arguments.get("initial")), []
+        if initial:
+            positions = [each for each in positions if not self._offsets.get((group, each.topic))]
         for each in positions:
-            problem = self._refusal(group, each)
+            problem = None if initial else self._refusal(group, each)
             if problem is not None:
                 refused.append([each.topic, each.queue_id, problem.code, problem.message])
                 continue
             queues = self._offsets.setdefault((group, each.topic), {})
-            known = queues.get(each.queue_id)
-            if known is None or not initial:
-                queues[each.queue_id] = max(each.offset, known or 0)
-                if self.on_commit is not None:
-                    self.on_commit(group, each.topic, each.queue_id, each.offset, context.at_ms)
+            queues[each.queue_id] = max(each.offset, queues.get(each.queue_id, 0))
+            if self.on_commit is not None:
+                self.on_commit(group, each.topic, each.queue_id, each.offset, context.at_ms)
         return {"group": group, "count": len(positions) - len(refused), "refused": refused}
 
     def _refusal(self, group: str, each: Position) -> DledgerError | None:

@@ -535,7 +535,7 @@ class CommitOffsetsRequest(google.protobuf.message.Message):
     reset: builtins.bool
     """only a reset takes a group back"""
     initial: builtins.bool
-    """only where the group has no position yet"""
+    """where the group begins: only in topics it has no position in yet"""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupOffset]: ...
     def __init__(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dledger_client.aio import Action, ConsumeContext, Message
+from dledger_client.positions import GroupPositions
 from dledger_client.push_options import PushOptions
 from dledger_client.received import ReceivedMessage
 from dledger_wire.allocation import MessageQueue, by_config, consistent_hash
@@ -242,6 +243,55 @@ def test_where_a_new_group_begins() -> None:
         await since.stop()
 
     Rig().run(scenario)
+
+
+def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_ones_at_their_start() -> None:
+    """docs/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        await send(rig, 40, 4)
+        options = PushOptions(consume_from_where="last")
+        members = [GroupPositions(rig.router(), "g", options) for _ in range(2)]
+        queues = [MessageQueue("t", "g0", number) for number in range(6)]
+        assert (await members[0].find(queues[0], 0)).offset == 10
+        await send(rig, 40, 4)
+        for number in (1, 2, 3):  # found by the other one later: they are no new queues
+            assert (await members[number % 2].find(queues[number], 0)).offset == 10
+        async with rig.admin() as admin:
+            await admin.update_topic("t", read_queues=6, write_queues=6)
+        await asyncio.sleep(0.2)  # every replica has heard of it
+        await send(rig, 6, 6)
+        found = await asyncio.gather(*(member.find(queue, 0) for member in members for queue in queues))
+        assert [place.offset for place in found] == [10, 10, 10, 10, 0, 0] * 2
+        async with rig.admin() as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+        await send(rig, 5)
+        assert (await members[0].find(queues[0], 0)).offset == 0
+
+    Rig().run(scenario)
+
+
+def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped() -> None:
+    """docs/semantics.md, row G1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: group.share("a") == [0])
+        await group.stop()
+        await send(rig, 5)
+        async with rig.consumer("g") as operator:
+            await operator.send_back("t", 0, range(5), delay_level=1)
+        await asyncio.sleep(3)
+        await group.start("b")
+        await until(lambda: len(group.seen) == 10)
+        assert sorted(group.bodies()) == sorted(numbers(5) * 2)
+        await group.stop()
+
+    Rig().run(scenario, limit_s=30)
 
 
 def test_queues_added_later_are_read_from_their_start() -> None:

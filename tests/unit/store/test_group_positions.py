@@ -76,6 +76,17 @@ def test_an_initial_commit_changes_no_position() -> None:
     assert found.offsets.position("g", "t", 0) == 10
 
 
+def test_a_group_begins_a_topic_once_with_all_its_queues_whoever_holds_locks() -> None:
+    found = Positions()
+    found.topics["u"] = 9
+    epochs = found.lock("s1", 1)
+    assert found.commit(["t", 0, 10], ["t", 1, 11], initial=True) == []
+    assert found.commit(["t", 0, 20], ["t", 1, 21], ["t", 2, 22], ["u", 0, 5], initial=True) == []
+    assert found.offsets.of("g") == {"t": {0: 10, 1: 11}, "u": {0: 5}}
+    assert found.commit(["t", 1, 12, 7, epochs[1]], ["t", 2, 0]) == []
+    assert found.offsets.of("g")["t"] == {0: 10, 1: 12, 2: 0}
+
+
 def test_locks_go_to_one_session_each_with_a_growing_epoch() -> None:
     found = Positions()
     first = found.lock("s1", 0, 1)
