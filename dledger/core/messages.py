@@ -67,7 +67,7 @@ class Heartbeat:
 
 @dataclass(slots=True, kw_only=True)
 class HeartbeatResponse:
-    """Answers a Heartbeat; ``round`` is copied from it and compared as a leader-local counter (etcd #20418)."""
+    """Answers a Heartbeat; ``round`` is copied from it and compared as a leader-local counter (etcd #20418); 0 to an older term's."""
 
     term: int
     round: int

@@ -46,7 +46,7 @@ from dledger.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.core.reads import Reads
+from dledger.core.reads import NO_ROUND, Reads
 from dledger.core.replication import Replication
 from dledger.core.saved import LogView, Saved
 from dledger.core.state import CoreState, DrawSource, Storage
@@ -241,10 +241,8 @@ class Raft:
         core = self._core
         if isinstance(message, AppendRequest):
             core.following.refuse_old_leader(source, message)
-        elif isinstance(message, Heartbeat):
-            core.send(source, HeartbeatResponse(term=core.term, round=message.round))
-        elif isinstance(message, CopyOffer):
-            core.send(source, HeartbeatResponse(term=core.term, round=0))
+        elif isinstance(message, Heartbeat | CopyOffer):
+            core.send(source, HeartbeatResponse(term=core.term, round=NO_ROUND))
         elif isinstance(message, VoteRequest):
             core.send(source, VoteResponse(term=core.term, granted=False, pre_vote=message.pre_vote), after_sync=True)
         elif isinstance(message, VoteResponse) and message.pre_vote and not message.granted:

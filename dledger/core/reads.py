@@ -5,6 +5,9 @@ number; answers to that round or a later one confirm it.  *Rounds are the leader
 confirms a later one, whatever its asker called it (etcd #20418).  No read index is given before the term's first commit, since until then
 the commit index of a new leader may lag behind what was acknowledged.
 
+The counter begins anew with every life of a node, so an answer to a heartbeat of an older term, which names the present one, has no round:
+its asker may lead that term by then and be counting the same numbers again.
+
 One round is open at a time; what arrives meanwhile shares the next.  A follower passes the question on to the leader under a token
 of its own that begins at a random number, so an answer from before a restart finds nobody.
 """
@@ -18,6 +21,9 @@ from dledger.core.messages import ReadIndexRequest, ReadIndexResponse
 from dledger.core.quorum import quorum_value
 from dledger.core.state import CoreState
 from dledger.core.types import NodeId, Role
+
+# In the answer to a leader of an older term: it tells the newer one, confirms nothing and is no sign that anybody follows.
+NO_ROUND = 0
 
 
 @dataclass(slots=True)
@@ -33,7 +39,7 @@ class Reads:
 
     def __init__(self, core: CoreState) -> None:
         self._core = core
-        self.round = 0
+        self.round = NO_ROUND + 1
         self._round_open = False
         self._round_index = 0
         self._in_round: list[_Read] = []

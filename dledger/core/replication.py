@@ -17,6 +17,7 @@ from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
 from dledger.core.progress import Progress, ProgressState
 from dledger.core.quorum import quorum_value
+from dledger.core.reads import NO_ROUND
 from dledger.core.state import CoreState, Storage
 from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
 from dledger_wire.check import require
@@ -283,7 +284,7 @@ class Replication:
 
     def on_heartbeat_response(self, source: NodeId, message: HeartbeatResponse) -> None:
         core, peer = self._core, self.peers.get(source)
-        if peer is None:
+        if peer is None or message.round == NO_ROUND:
             return
         peer.contact_ms = core.now_ms
         peer.notice_open = False

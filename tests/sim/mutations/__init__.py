@@ -107,6 +107,12 @@ MUTATIONS = (
         elections.any_answer_confirms_a_read,
         "tests/unit/core/test_scenarios_transfer_and_reads.py::test_R3_an_answer_to_an_earlier_question_confirms_no_later_read",
     ),
+    Mutation(
+        "13",
+        "an answer to an older term keeps its round",
+        elections.answer_to_an_older_term_keeps_its_round,
+        "tests/unit/core/test_scenarios_transfer_and_reads.py::test_R3_an_answer_to_a_heartbeat_of_an_earlier_life_confirms_nothing_in_the_next",
+    ),
     Mutation("14", "a read before the no-op is committed", elections.read_before_the_no_op, "core-swarm"),
     Mutation("15", "two changes of members in flight", elections.two_changes_in_flight, "core-swarm"),
     Mutation("16", "members changed before the no-op is committed", elections.change_before_the_no_op, "core-coups"),

@@ -14,7 +14,7 @@ from dledger.core.effects import RefusedReason, SaveHardState
 from dledger.core.election import Elections
 from dledger.core.events import ChangeRequested
 from dledger.core.membership import Memberships
-from dledger.core.messages import HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.messages import Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.quorum import VoteTally
 from dledger.core.raft import Raft
 from dledger.core.reads import Reads
@@ -228,6 +228,18 @@ def any_answer_confirms_a_read(patch: pytest.MonkeyPatch) -> None:
         on_response(self, source, replace(message, round=self._core.reads.round))
 
     patch.setattr(Replication, "on_heartbeat_response", gullible)
+
+
+def answer_to_an_older_term_keeps_its_round(patch: pytest.MonkeyPatch) -> None:
+    older_term = Raft._older_term
+
+    def copied(self: Raft, source: NodeId, message: Any) -> None:
+        if isinstance(message, Heartbeat):
+            self._core.send(source, HeartbeatResponse(term=self._core.term, round=message.round))
+        else:
+            older_term(self, source, message)
+
+    patch.setattr(Raft, "_older_term", copied)
 
 
 def read_before_the_no_op(patch: pytest.MonkeyPatch) -> None:

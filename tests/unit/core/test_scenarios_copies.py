@@ -61,10 +61,10 @@ def test_S2_a_silent_peer_is_not_offered_one_again_and_again() -> None:
     node.propose(5)
     for _ in range(3):
         node.cluster.now_ms += HEARTBEAT_MS
-        node.receive(3, HeartbeatResponse(term=2, round=0))
+        node.receive(3, HeartbeatResponse(term=2, round=1))
         node.tick()
     assert node.sent(CopyOffer, to=2) == []
-    node.receive(2, HeartbeatResponse(term=2, round=0))
+    node.receive(2, HeartbeatResponse(term=2, round=1))
     assert len(node.sent(CopyOffer, to=2)) == 1, "until it shows life"
 
 
@@ -162,7 +162,7 @@ def test_S10_trimming_under_a_peer_leads_to_an_offer(stage: str) -> None:
     for _ in range(2):
         node.cluster.now_ms += HEARTBEAT_MS
         node.tick()
-        node.receive(2, HeartbeatResponse(term=2, round=0))
+        node.receive(2, HeartbeatResponse(term=2, round=1))
         node.receive(2, AppendResponse(term=2, success=False, match=EntryId(3, 1), rejected=12))
     assert node.sent(CopyOffer, to=2)
 

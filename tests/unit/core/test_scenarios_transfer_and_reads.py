@@ -165,7 +165,7 @@ def answer(node: Node, *, source: object = 2, round: int | None = None) -> None:
 def test_R2_a_new_leader_holds_reads_until_its_first_commit() -> None:
     node = leader_by_hand(solo([1, 1]))
     node.read(7)
-    answer_all = HeartbeatResponse(term=2, round=0)
+    answer_all = HeartbeatResponse(term=2, round=1)
     node.receive(2, answer_all)
     assert node.reads == {}
     node.receive(2, ack(2, 3, 2))
@@ -194,6 +194,36 @@ def test_R3_an_answer_to_an_earlier_question_confirms_no_later_read() -> None:
         leader.receive(envelope.source, envelope.message)
     assert leader.reads == {1: 1}, "the first was asked before anything newer was committed"
     assert 2 not in leader.reads
+
+
+def test_R3_an_answer_to_a_heartbeat_of_an_earlier_life_confirms_nothing_in_the_next() -> None:
+    """The counter of rounds begins anew at a restart, and an answer to an old term names the new one."""
+    cluster, leader = led()
+    leader.read(1)
+    question = next(envelope.message for envelope in cluster.pick(kind=Heartbeat) if envelope.to == node_id(2))
+    cluster.drop()
+    leader.crash(keep_writes=9)
+    leader.restart()
+    cluster.now_ms += 2 * ELECTION_MS
+    leader = cluster.elect(1)
+    cluster[2].receive(1, question)
+    late = [envelope for envelope in cluster.pick(kind=HeartbeatResponse) if envelope.to == node_id(1)]
+    cluster.drop()
+    cluster.isolate(1)
+    cluster.now_ms += 2 * ELECTION_MS
+    cluster[2].campaign()
+    cluster.settle()
+    cluster[2].propose()
+    cluster.settle()
+    leader.read(9)
+    contact = {peer.node: peer.silent_ms for peer in leader.core.status().peers}
+    for envelope in late:
+        assert isinstance(envelope.message, HeartbeatResponse)
+        assert envelope.message.term == leader.term
+        leader.receive(envelope.source, envelope.message)
+    assert late, "the question was answered"
+    assert leader.reads == {}, "an answer from before the question"
+    assert {peer.node: peer.silent_ms for peer in leader.core.status().peers} == contact, "nor is it a sign of life"
 
 
 def test_R5_a_smaller_group_answers_a_pending_read() -> None:
