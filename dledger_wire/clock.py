@@ -27,11 +27,15 @@ class Random(Protocol):
     def getrandbits(self, k: int) -> int: ...
 
 
+# A machine that was suspended must know that its leases ran out meanwhile; CLOCK_MONOTONIC stands still in that time.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """This machine's clocks."""
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_STEADY) // 1_000_000
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
