@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from broker.cli.context import ask_nodes, real_network
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, StorageDamagedError
 
 if TYPE_CHECKING:
     from broker.config import ClusterConfig, GroupConfig
@@ -56,25 +56,35 @@ async def _compare_group(group: GroupConfig, committed: dict[str, int], timeout_
             raise answer
         else:
             replies[node_id] = answer
-    compared, difference = _first_difference(replies)
+    compared, difference, segment = _first_difference(replies)
+    if segment is not None:
+        difference = await _whose_damage({node_id: addresses[node_id] for node_id in replies}, upto, segment, timeout_s) or difference
     return GroupComparison(group.name, upto, compared, tuple(replies), tuple(missing), damaged or difference)
 
 
-async def _checksums(address: str, upto_pos: int, timeout_s: float) -> admin_pb2.ChecksumReply:
+async def _whose_damage(addresses: dict[str, str], upto_pos: int, segment: int, timeout_s: float) -> str:
+    """Let each replica check the entries of a segment that differs: whose are damaged, in which file and where; empty when all are whole."""
+    calls = (_checksums(address, upto_pos, timeout_s, segment) for address in addresses.values())
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    found = [f"{node_id}: {answer}" for node_id, answer in zip(addresses, answers, strict=True) if isinstance(answer, StorageDamagedError)]
+    return "; ".join(found)
+
+
+async def _checksums(address: str, upto_pos: int, timeout_s: float, checked_segment: int | None = None) -> admin_pb2.ChecksumReply:
     from dledger_wire._pb import admin_pb2
 
     channel = real_network().connect(address)
     try:
-        request = admin_pb2.ChecksumRequest(upto_pos=upto_pos).SerializeToString()
+        request = admin_pb2.ChecksumRequest(upto_pos=upto_pos, checked_segment=checked_segment).SerializeToString()
         return admin_pb2.ChecksumReply.FromString(await channel.call("/dledger.v1.Admin/SegmentChecksums", request, timeout_s=timeout_s))
     finally:
         await channel.close()
 
 
-def _first_difference(replies: dict[str, admin_pb2.ChecksumReply]) -> tuple[int, str]:
-    """Bytes compared, and the first segment in which two replicas differ.  Segments below a replica's first one are left out."""
+def _first_difference(replies: dict[str, admin_pb2.ChecksumReply]) -> tuple[int, str, int | None]:
+    """Bytes compared, how two replicas differ, and in which segment they do first.  Segments below a replica's first one are left out."""
     if not replies:
-        return 0, ""
+        return 0, "", None
     first_pos = max(reply.first_pos for reply in replies.values())
     known: dict[int, tuple[str, int, int]] = {}
     compared = 0
@@ -86,8 +96,8 @@ def _first_difference(replies: dict[str, admin_pb2.ChecksumReply]) -> tuple[int,
             compared += segment.size_bytes if other[0] == node_id else 0
             if (segment.size_bytes, segment.crc) != other[1:]:
                 text = f"segment {segment.start_pos:020d} differs between {other[0]} ({other[1]} bytes, crc {other[2]:08x})"
-                return compared, f"{text} and {node_id} ({segment.size_bytes} bytes, crc {segment.crc:08x})"
+                return compared, f"{text} and {node_id} ({segment.size_bytes} bytes, crc {segment.crc:08x})", segment.start_pos
     counts = {node_id: sum(segment.start_pos >= first_pos for segment in reply.segments) for node_id, reply in replies.items()}
     if len(set(counts.values())) > 1:
-        return compared, f"replicas hold different numbers of segments: {counts}"
-    return compared, ""
+        return compared, f"replicas hold different numbers of segments: {counts}", None
+    return compared, "", None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.process_facts import ProcessFacts
-from broker.services.checksums import committed_end, segment_sums
+from broker.services.checksums import check_segment, committed_end, segment_sums
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.members import wanted_members
@@ -170,9 +170,12 @@ class AdminService:
     async def segment_checksums(self, request: bytes, _context: CallContext) -> bytes:
         log, raft = self._face.raft.log, self._face.raft
         committed_pos = await committed_end(log, raft.commit_index)
-        wanted = decoded(admin_pb2.ChecksumRequest, request).upto_pos or committed_pos
+        asked = decoded(admin_pb2.ChecksumRequest, request)
+        wanted = asked.upto_pos or committed_pos
         if wanted > committed_pos:
             raise InvalidArgumentError(f"position {wanted} is not committed here yet (at {committed_pos})")
+        if asked.HasField("checked_segment"):
+            await check_segment(log, asked.checked_segment, wanted)
         reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
         for found in await segment_sums(log, wanted):
             reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)

@@ -1,6 +1,7 @@
 """Checksums of a replica's committed log, segment by segment: what ``dledger verify --online`` compares.
 
-Replicas are byte-identical up to any position all of them have committed, so equal checksums prove equal content.
+Replicas are byte-identical up to any position all of them have committed, so equal checksums prove equal content.  What is compared is
+what stands in the files, also where the log has it in memory; only what is not written yet is taken from there.
 """
 
 from __future__ import annotations
@@ -43,9 +44,26 @@ async def segment_sums(log: Log, upto_pos: int) -> list[SegmentSum]:
             end = (await log.find(segments[number + 1].first_index - 1)).end_pos
         crc, pos = 0, segment.start_pos
         while pos < end:
-            piece = await log.read_bytes(pos, min(PIECE_BYTES, end - pos))
+            piece = await _stored(log, pos, min(PIECE_BYTES, end - pos))
             crc = crc32c(piece, value=crc)
             pos += len(piece)
             await asyncio.sleep(0)
         sums.append(SegmentSum(segment.start_pos, end - segment.start_pos, crc))
     return sums
+
+
+async def _stored(log: Log, pos: int, size: int) -> bytes:
+    written = log.written_pos - pos
+    return await log.read_stored(pos, min(size, written)) if written > 0 else await log.read_bytes(pos, size)
+
+
+async def check_segment(log: Log, start_pos: int, upto_pos: int) -> None:
+    """Check one segment's entries in its file, as far as it lies below ``upto_pos``; StorageDamagedError names the first damaged one."""
+    segments = log.segments
+    upto_pos = min(upto_pos, log.written_pos)
+    for number, segment in enumerate(segments):
+        if segment.start_pos == start_pos:
+            last = segments[number + 1].first_index - 1 if number + 1 < len(segments) else log.last.index
+            while last >= segment.first_index and (log.locate(last) or await log.find(last)).end_pos > upto_pos:
+                last -= 1
+            await log.check_stored(segment.first_index, last)

@@ -43,6 +43,8 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What ``make_durable`` writes at a time, so that the driver's own flushes get their turn in between.
 _SYNC_BYTES = 8 << 20
+# What ``check_stored`` checks at a time on the loop.
+_CHECK_BYTES = 256 << 10
 
 _logger = logging.getLogger(__name__)
 
@@ -451,6 +453,34 @@ class Log:
         if len(pieces) == 1 and isinstance(pieces[0], bytes):
             return pieces[0]
         return b"".join(pieces)
+
+    @property
+    def written_pos(self) -> int:
+        """Where what is in the files ends; behind it lies what only memory has."""
+        return min(self._writer.end_pos, self._end_pos)
+
+    async def read_stored(self, pos: int, size: int) -> bytes:
+        """A range of bytes of one file below ``written_pos``, as it stands there, whatever memory holds of it."""
+        self._check_not_deleted(pos)
+        try:
+            return await self._reader.read_bytes(pos, size)
+        except (FileNotFoundError, StorageDamagedError):
+            self._check_not_deleted(pos)
+            raise
+
+    async def check_stored(self, first_index: int, upto_index: int) -> None:
+        """Check entries as they stand in the files, whatever memory holds; StorageDamagedError names the first that is not whole."""
+        index = max(first_index, self.first_index)
+        while index <= upto_index:
+            try:
+                entries = await self._reader.read(index, _CHECK_BYTES, upto_index)
+            except (FileNotFoundError, StorageDamagedError):
+                if index >= self.first_index:
+                    raise
+                index = self.first_index  # trimmed meanwhile
+                continue
+            index = entries[-1].index + 1
+            await asyncio.sleep(0)
 
     async def _read_file(self, pos: int, end: int) -> bytes:
         """From a file, as far as the bytes are not in memory."""

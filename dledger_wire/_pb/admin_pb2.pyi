@@ -316,16 +316,23 @@ global___MemberReply = MemberReply
 
 @typing.final
 class ChecksumRequest(google.protobuf.message.Message):
+    """checked_segment: also check the segment that starts there entry by entry, so that the first one damaged is named as the error."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     UPTO_POS_FIELD_NUMBER: builtins.int
+    CHECKED_SEGMENT_FIELD_NUMBER: builtins.int
     upto_pos: builtins.int
+    checked_segment: builtins.int
     def __init__(
         self,
         *,
         upto_pos: builtins.int = ...,
+        checked_segment: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["upto_pos", b"upto_pos"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_checked_segment", b"_checked_segment", "checked_segment", b"checked_segment"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_checked_segment", b"_checked_segment", "checked_segment", b"checked_segment", "upto_pos", b"upto_pos"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_checked_segment", b"_checked_segment"]) -> typing.Literal["checked_segment"] | None: ...
 
 global___ChecksumRequest = ChecksumRequest
 

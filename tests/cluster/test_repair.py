@@ -81,3 +81,18 @@ def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster
         pytest.raises(UnreachableError, match="checksum does not match"),
     ):
         list(consumer.read_chunks("t", 0, 0, 1500))
+
+
+def test_comparing_running_replicas_names_node_file_and_position_of_a_flipped_byte(cluster: Cluster) -> None:
+    """The bytes are freshly written, so every node still has them in memory."""
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    assert cluster.produce("t", [b"%06d " % n + b"y" * 5000 for n in range(300)])["acknowledged"] == 300
+    cluster.wait_equal()
+    cluster.cli_ok("verify", "--online")
+    victim = next(node_id for node_id in cluster.local.node_ids() if node_id != cluster.leader())
+    file = min((cluster.data / victim / "commitlog").iterdir())
+    flip(file, 500_000)
+    result = cluster.cli("verify", "--online")
+    assert result.returncode == 1
+    assert f"{victim}: {file}: byte " in result.stderr
+    assert "are equal" not in result.stdout
