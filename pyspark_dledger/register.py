@@ -1,14 +1,20 @@
 """Telling early, and in plain words, why Spark would not find the source.
 
 Spark looks sources up in a Python process of its own; when that interpreter lacks the package, all it says is DATA_SOURCE_NOT_FOUND.  Owns
-the check, and the registration for sessions that were told of the package too late to look by themselves.
+the check, the registration for sessions that were told of the package too late to look by themselves, and the way of the package to
+executors where it is not installed.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dledger_wire.errors import InvalidArgumentError
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
 NEEDED = "pyspark_dledger, pyarrow, grpc"
 CHECK_TIMEOUT_S = 60
+PACKAGES = ("pyspark_dledger", "dledger_client", "dledger_wire")  # what runs in executors; the rest of the project never does
 
 
 def check_interpreter(python: str) -> None:
@@ -35,8 +42,29 @@ def check_interpreter(python: str) -> None:
         )
 
 
-def register(spark: SparkSession) -> None:
-    """Make ``format("dledger")`` work in this session, or say why it cannot.  Not needed where the package is installed for Spark."""
+def packed() -> str:
+    """The path of a zip with this package and what it uses of ours; removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="dledger-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "dledger.zip")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name in PACKAGES:
+            spec = find_spec(name)
+            for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+                for file in sorted(Path(place).rglob("*.py")):
+                    zipped.write(file, Path(name) / file.relative_to(place))
+    return path
+
+
+def register(spark: SparkSession, *, ship: bool = False) -> None:
+    """Make ``format("dledger")`` work in this session, or say why it cannot.  Not needed where the package is installed for Spark.
+
+    ``ship``: send the package to the executors, which then need only the libraries it uses (grpcio, protobuf, numpy, pyarrow, tenacity,
+    google-crc32c, lz4, zstandard).  ``--py-files`` does the same for batches; with streams Spark looks for such files in the wrong
+    place on the driver, where the package must be installed.
+    """
     configured = spark.conf.get("spark.pyspark.python", None)
     check_interpreter(os.environ.get("PYSPARK_PYTHON") or configured or "python3")
+    if ship:
+        spark.sparkContext.addPyFile(packed())  # first: a source is registered with the files that there are
     spark.dataSource.register(DefaultSource)
