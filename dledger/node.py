@@ -170,7 +170,7 @@ class RaftNode:
             entries_added=self._entries_added,
             send=self._links.send,
             committed=self._committed,
-            cut=self._proposals.cut,
+            cut=self._cut,
             told=self._told,
             failed=self._fail,
             flushed=self._schedule_offer,
@@ -198,9 +198,10 @@ class RaftNode:
             raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
         configurations = await self._configurations.find_all(log, applied)
         for index, configuration in configurations:
-            self._members.learn(configuration)
+            self._members.learn(index, configuration)
             if index <= applied:
                 self._forget_stores_outside(configuration.membership)
+        self._members.committed(applied)
         saved = Saved(
             hard_state=log.saved,
             terms=log.terms(),
@@ -219,19 +220,20 @@ class RaftNode:
 
     async def stop(self, *, hand_over: bool) -> None:
         """Stop in order; with ``hand_over`` a leader first gives its leadership to a caught-up voter.  Idempotent."""
-        if not hasattr(self, "_driver"):
-            return
         if hand_over and self._running and self.role is Role.LEADER and len(self.membership.voters) > 1:
             try:
                 await self.transfer(None, timeout_s=self._settings.core.election_timeout_ms / 1000)
             except DledgerError as error:
                 _logger.warning("%s: leadership not handed over: %s", self.identity.node_id, error.message)
         self._end("the node is stopping")
-        if not self._settings.sync_flush:
+        started, log = hasattr(self, "_driver"), getattr(self, "log", None)
+        if started and not self._settings.sync_flush:
             await self.log.make_durable(self.log.last.index)  # an orderly stop loses nothing, whatever happens to the machine then
         await self._tasks.stop()
-        await self._configurations.save()
-        await self.log.close()
+        if started:
+            await self._configurations.save()
+        if log is not None:
+            await log.close()  # a start may have failed with the log open
 
     def _fail(self, error: BaseException) -> None:
         """Something this node cannot go on without broke: leave the group, answer everybody, tell the owner.  Called once or often."""
@@ -397,9 +399,9 @@ class RaftNode:
             self._raise_refused(self._driver.step(ChangeRequested(membership, size_bytes)))
         finally:
             self._offered_configuration = None
-        self._members.learn(configuration)
-        self._connect_members()
         index = self.log.last.index
+        self._members.learn(index, configuration)
+        self._connect_members()
         future: asyncio.Future[EntryId] = self._loop.create_future()
         self._proposals.add_round(self.log.last, future)
         try:
@@ -486,6 +488,8 @@ class RaftNode:
         self._applying.cancel()
         await asyncio.wait([self._applying])
         await self._machine.suspend()
+        # Whether the copy has them is not known: it brings no terms of entries before its end.
+        self._proposals.fail_rounds("a copy took the log's place with the write in flight")
         self._source.clear()
         await self.log.close()
         await install.finish(self._env.disk, CONFIGURATION_PATH)
@@ -493,8 +497,10 @@ class RaftNode:
         if self.recovery.damaged:
             self.log, self.recovery = await self._repair().run(self.log, self.recovery)
         await self._configurations.find_all(self.log, plan.last.index)
+        self._members.cut(self.commit_index + 1)
         if plan.configuration is not None:
-            self._members.learn(plan.configuration)
+            self._members.learn(plan.configuration_index, plan.configuration)
+            self._members.committed(plan.last.index)
         membership = plan.configuration.membership if plan.configuration is not None else self._settings.membership
         log, before = self.log, self._applier
         self._applier = Applier(log, self._machine, self._applied, self._state_replaced)
@@ -557,13 +563,15 @@ class RaftNode:
 
     def _committed(self, index: int) -> None:
         self.commit_index = index
+        if self._members.committed(index):
+            self._connect_members()
         self._applier.commit_to(index)
         self._catch_up.entries_came()
         self._schedule_offer()
 
     def _applied(self, entries: Sequence[RawEntry]) -> None:
         first = entries[0].index
-        self._proposals.applied(entries[-1].index, lambda index: entries[index - first].term if index >= first else 0)
+        self._proposals.applied(entries[-1].index, lambda index: entries[index - first].term)
         self._driver.applied(entries[-1].index)
         for entry in entries:
             if entry.kind is EntryKind.CONFIG:
@@ -584,7 +592,12 @@ class RaftNode:
     def _entries_added(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
             if entry.kind is EntryKind.CONFIG:
-                self._members.learn(Configuration.decode(entry.body_bytes()))
+                self._members.learn(entry.index, Configuration.decode(entry.body_bytes()))
+
+    def _cut(self, from_index: int) -> None:
+        self._proposals.cut(from_index)
+        if self._members.cut(from_index):
+            self._connect_members()
 
     def _told(self, effect: Effect) -> None:
         match effect:

@@ -269,6 +269,7 @@ class MemoryDisk:
         self.fail_sync = False
         self.dead = False
         self.syncs = 0
+        self.open_files: set[_MemoryFile] = set()
 
     def crash(self) -> MemoryDisk:
         self.dead = True
@@ -283,7 +284,9 @@ class MemoryDisk:
                 raise FileNotFoundError(path)
             self.files[path] = bytearray()
             self.synced[path] = b""
-        return _MemoryFile(self, path)
+        file = _MemoryFile(self, path)
+        self.open_files.add(file)
+        return file
 
     async def exists(self, path: str) -> bool:
         return path in self.files
@@ -365,7 +368,7 @@ class _MemoryFile:
         return len(self._disk.files[self._path])
 
     async def close(self) -> None:
-        return None
+        self._disk.open_files.discard(self)
 
 
 # Nodes

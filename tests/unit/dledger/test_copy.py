@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dledger.core.types import NodeId
+from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
 from dledger.node import RaftNode
 from dledger_wire import envelope
 from dledger_wire._pb import copy_pb2
-from dledger_wire.errors import InvalidArgumentError, NotReadyError
+from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change, wiped
 
@@ -446,6 +446,25 @@ def test_a_source_gives_no_more_than_its_budget() -> None:
         copied = node.log.end_pos - node.log.first_pos
         assert loop.time() - began > copied / 4000 * 0.8
         await write(leader, 80, 81)
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_what_was_in_flight_when_a_copy_came_is_not_called_not_stored() -> None:
+    """The copy brings no terms of entries before its end: whether such an entry is in it, nobody here knows."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        committed = leader.log.entry_id(60)
+        assert committed is not None
+        node = await cluster.start_one(victim)
+        future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
+        node._proposals.add_round(committed, future)  # as if it had led until a moment ago
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        with pytest.raises(OutcomeUnknownError):
+            await future
         await cluster.stop()
 
     run(scenario())

@@ -500,3 +500,25 @@ def test_one_node_alone_is_a_group() -> None:
         await cluster.stop()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_node_that_stops_leaves_no_file_open_even_when_its_start_failed_half_way(fails: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(size=1)
+        (name,) = cluster.names
+        if fails:
+            await cluster.start()
+            await (await cluster.leader()).propose(Text("x"))
+            await cluster.kill(name)
+            cluster.disks[name].files[Recorder.STATE] = bytearray(b"not a state")
+            with pytest.raises(ValueError, match="Expecting value"):
+                await cluster.start()
+            assert cluster.disks[name].open_files
+        else:
+            await cluster.start()
+        await cluster.stop()
+        assert not cluster.disks[name].open_files
+        await cluster.stop()
+
+    run(scenario())

@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.types import Membership, NodeId, Role
 from dledger.node import RaftNode
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, OutcomeUnknownError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 TIMEOUT_S = 10
@@ -123,6 +123,38 @@ def test_M21_a_member_that_was_away_follows_a_leader_that_was_replaced_meanwhile
         await change(node, cluster, [first, name], [away])
         await node.propose(Text("x"))
         await cluster.until(lambda: cluster.machines[away].bodies == [b"x"], "the one that was away follows")
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_an_address_in_a_change_that_came_to_nothing_is_forgotten() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        old = await cluster.leader()
+        name = old.identity.node_id
+        followers = [node.identity.node_id for node in cluster.followers(old)]
+        cluster.net.isolate(name, cluster.names)
+        wrong = dict.fromkeys(cluster.names, "nowhere:1") | {NodeId("n3"): "nowhere:2"}
+        with pytest.raises(OutcomeUnknownError):
+            await old.change_members(cluster.names, [NodeId("n3")], wrong, TIMEOUT_S)
+        assert old.address_of(NodeId("n3")) == "nowhere:2", "a configuration counts from the moment it is in the log"
+        others = [cluster.nodes[follower] for follower in followers]
+        new: RaftNode = await cluster.until(lambda: next((node for node in others if node.is_confirmed_leader), None))
+        await new.propose(Text("new"))
+        cluster.net.heal()
+        await cluster.until(lambda: cluster.machines[name].bodies == [b"new"])
+        assert {other: old.address_of(other) for other in cluster.names} == cluster.addresses
+        assert not old.address_of(NodeId("n3"))
+        # It leads again, and reaches everybody.
+        await new.transfer(name, 5)
+        await old.propose(Text("again"))
+        await cluster.until(lambda: all(machine.bodies == [b"new", b"again"] for machine in cluster.machines.values()))
+        await old.change_members(cluster.names, [NodeId("n3")], {"n3": "elsewhere:1"}, TIMEOUT_S)
+        await old.change_members(cluster.names, [], {}, TIMEOUT_S)
+        await old.change_members(cluster.names, [NodeId("n3")], {"n3": "elsewhere:2"}, TIMEOUT_S)
+        assert old.address_of(NodeId("n3")) == "elsewhere:2", "a committed one is where the member is from now on"
         await cluster.stop()
 
     run(scenario())
