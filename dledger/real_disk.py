@@ -154,9 +154,10 @@ class RealFile:
 
     async def close(self) -> None:
         """Close after everything submitted before; idempotent."""
-        await self._disk.in_order(self._close)
+        await self._disk.in_order(self.close_now)
 
-    def _close(self) -> None:
+    def close_now(self) -> None:
+        """On the write thread."""
         # What runs aside may outlive its cancelled caller; its descriptor must not become another file's meanwhile.
         with self._aside_changed:
             self._aside_changed.wait_for(lambda: self._aside_running == 0)
@@ -213,12 +214,18 @@ class RealDisk:
         local = self.local_path(path)
         direct = path.partition("/")[0] in self._direct_folders
 
-        def open_file() -> tuple[int, int | None]:
-            fd = _open(local, create, self._folder)
-            return fd, open_direct(local) if direct else None
+        opened: list[RealFile] = []
 
-        fd, direct_fd = await self.in_order(open_file)
-        return RealFile(self, fd, local, direct_fd)
+        def open_file() -> None:
+            fd = _open(local, create, self._folder)
+            opened.append(RealFile(self, fd, local, open_direct(local) if direct else None))
+
+        try:
+            await self.in_order(open_file)
+        except asyncio.CancelledError:
+            self._writer.submit(lambda: [file.close_now() for file in opened])  # behind the opening, which nobody waits for any more
+            raise
+        return opened[0]
 
     async def exists(self, path: str) -> bool:
         local = self.local_path(path)

@@ -157,10 +157,12 @@ class FilePool:
             await self.drop(path)
 
     async def _close_idle(self) -> None:
-        # All leave the table before the first is awaited: meanwhile others come for them, or close some too.
-        idle = [path for path, handle in self._handles.items() if handle.users == 0][: len(self._handles) - self.limit]
-        for handle in [self._handles.pop(path) for path in idle]:
-            await handle.file.close()
+        # One leaves the table at a time, and is closed: meanwhile others come for the rest or close some too, or this is cancelled.
+        while len(self._handles) > self.limit:
+            idle = next((path for path, handle in self._handles.items() if handle.users == 0), None)
+            if idle is None:
+                return
+            await self._handles.pop(idle).file.close()
 
 
 class InUse:

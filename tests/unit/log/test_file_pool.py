@@ -45,3 +45,24 @@ def test_readers_side_by_side_never_hold_a_closed_file_and_few_stay_open() -> No
         assert all(file.closed for file in disk.opened)
 
     asyncio.run(main())
+
+
+def test_who_is_cancelled_while_idle_files_close_loses_none_of_them() -> None:
+    disk: Any = SlowDisk()
+    pool = FilePool(disk, 2)
+
+    async def main() -> None:
+        for path in ("idle0", "idle1"):
+            await pool.release(await pool.acquire(path))
+        handles = [await pool.acquire(f"used{number}") for number in range(3)]
+        releasing = asyncio.ensure_future(pool.release(handles[0]))  # three too many, and three idle
+        await asyncio.sleep(0)
+        releasing.cancel()
+        await asyncio.wait([releasing])
+        for handle in handles[1:]:
+            await pool.release(handle)
+        assert sum(not file.closed for file in disk.opened) == 2
+        await pool.close()
+        assert all(file.closed for file in disk.opened)
+
+    asyncio.run(main())

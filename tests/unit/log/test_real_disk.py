@@ -1,0 +1,39 @@
+"""What only a disk of a real machine has: descriptors, and threads that go on when their caller is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from dledger.real_disk import RealDisk
+
+
+def open_descriptors(folder: Path) -> list[str]:
+    targets = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            targets.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [target for target in targets if target.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("steps", range(3))
+def test_a_cancelled_open_leaves_no_descriptor(tmp_path: Path, steps: int) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path), direct_folders=("log",))
+        await (await disk.open("log/1", create=True)).close()
+        for path in ("log/1", "log/2"):
+            opening = asyncio.ensure_future(disk.open(path))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.wait([opening])
+        for _ in range(2):  # behind everything that was submitted
+            await disk.exists("log/1")
+        assert open_descriptors(tmp_path) == []
+        disk.close()
+
+    asyncio.run(main())
