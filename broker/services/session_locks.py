@@ -1,7 +1,8 @@
 """Granting and freeing queue locks for the sessions of one term: what is wanted, what is to be freed, and the commands that do it.
 
-Owns the order: what is released goes into the log before anything is granted.  Commands are safe to repeat, so one with an unknown outcome
-is sent again for as long as the term lasts; what a lost term leaves undone, the next master finds in the replicated locks.
+Owns the order: what a session releases goes into the log before anything is granted to it.  Commands are safe to repeat, so one with an
+unknown outcome is sent again for as long as the term lasts; what a lost term leaves undone, the next master finds in the replicated locks.
+What could never be carried out is refused when it is asked for, and what fails holds up its own session only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.services.face import ServiceFace
 from broker.services.session_table import Session
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.names import check_topic
 from store.queue_locks import LOCK, MAX_QUEUES, UNLOCK, Queue
 
 COMMAND_TIMEOUT_S = 5.0
@@ -33,6 +35,9 @@ class _Release:
     rows: list[list[Any]]
     done: asyncio.Future[None]
 
+    def is_of(self, session: Session) -> bool:
+        return (self.group, self.owner) == (session.group, session.session_id)
+
 
 class LockKeeper:
     """The locks of one term.  ``granted`` is told what a session got."""
@@ -45,24 +50,34 @@ class LockKeeper:
         self._changed = asyncio.Event()
 
     def wish(self, session: Session, queues: list[Queue]) -> None:
-        """Grant these as soon as they are free."""
-        wishes = self._wishes.setdefault(session, {})
-        wishes.update(dict.fromkeys(queues))
+        """Grant these as soon as they are free.  InvalidArgumentError, InvalidNameError for what can never be granted."""
+        for topic in {topic: None for topic, _ in queues}:
+            check_topic(topic)
+        wishes = self._wishes.get(session, {}) | dict.fromkeys(queues)
         if len(wishes) > MAX_QUEUES:
             raise InvalidArgumentError(f"{len(wishes)} queues to lock; expected at most {MAX_QUEUES}")
+        self._wishes[session] = wishes
         self._changed.set()
 
     def forget_wishes(self, session: Session) -> None:
         self._wishes.pop(session, None)
 
     def release(self, session: Session, places: list[tuple[str, int, int]]) -> None:
-        """Free these (topic, queue, epoch), and want none of them any more."""
+        """Free those of these (topic, queue, epoch) that the session holds, and want none of them any more.  InvalidArgumentError."""
+        if len(places) > MAX_QUEUES:
+            raise InvalidArgumentError(f"{len(places)} queues to release; expected at most {MAX_QUEUES}")
         wishes = self._wishes.get(session, {})
         for topic, queue_id, _ in places:
             wishes.pop((topic, queue_id), None)
-        held = [[topic, queue_id, epoch] for topic, queue_id, epoch in places if epoch]
-        if held:
-            self._free(session, held)
+        locks, gone = self._face.store.queue_locks, self._gone(session)
+        rows: list[list[Any]] = []
+        for place in dict.fromkeys(places):
+            topic, queue_id, epoch = place
+            lock = locks.get(session.group, topic, queue_id)
+            if lock is not None and (lock.owner, lock.epoch) == (session.session_id, epoch) and gone is not None and place not in gone:
+                rows.append([topic, queue_id, epoch])
+        if rows:
+            self._free(session, rows)
 
     def free(self, session: Session) -> asyncio.Future[None]:
         """Free everything a session has; the future resolves when that is committed."""
@@ -77,13 +92,18 @@ class LockKeeper:
 
     def held(self, session: Session) -> list[sessions_pb2.HeldLock]:
         """What a session holds, as it is told; what is on its way to be freed is lost to it already."""
-        group, owner = session.group, session.session_id
-        freed = [release.rows for release in self._releases if (release.group, release.owner) == (group, owner)]
-        if [] in freed:
+        gone = self._gone(session)
+        if gone is None:
             return []
-        gone = [row for rows in freed for row in rows]
-        locks = self._face.store.queue_locks.held_by(group, owner)
-        return [self._told(group, queue, lock.epoch) for queue, lock in locks.items() if [*queue, lock.epoch] not in gone]
+        locks = self._face.store.queue_locks.held_by(session.group, session.session_id)
+        return [self._told(session.group, queue, lock.epoch) for queue, lock in locks.items() if (*queue, lock.epoch) not in gone]
+
+    def _gone(self, session: Session) -> set[tuple[str, int, int]] | None:
+        """(topic, queue, epoch) of what is on its way to be freed; None for everything."""
+        freed = [release.rows for release in self._releases if release.is_of(session)]
+        if [] in freed:
+            return None
+        return {(topic, queue_id, epoch) for rows in freed for topic, queue_id, epoch in rows}
 
     def _told(self, group: str, queue: Queue, epoch: int) -> sessions_pb2.HeldLock:
         known = self._face.store.consumer_offsets
@@ -105,9 +125,12 @@ class LockKeeper:
                 self._changed.set()
 
     async def _carry_out(self) -> None:
-        releases = list(self._releases)
-        await _all([self._unlock(release) for release in releases])
-        await _all([self._grant(session) for session in list(self._wishes)])
+        outcomes = await asyncio.gather(*[self._unlock(release) for release in self._releases], return_exceptions=True)
+        ready = [session for session in self._wishes if not any(release.is_of(session) for release in self._releases)]
+        outcomes += await asyncio.gather(*[self._grant(session) for session in ready], return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _unlock(self, release: _Release) -> None:
         arguments = {"group": release.group, "owner": release.owner, "queues": release.rows}
@@ -134,10 +157,3 @@ class LockKeeper:
             self.forget_wishes(session)
         if told:
             self._granted(session, told)
-
-
-async def _all(work: list[Any]) -> None:
-    """Run everything at once; the first error is raised when all have ended."""
-    for outcome in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome

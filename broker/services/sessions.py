@@ -32,6 +32,7 @@ SESSION_MS = 1300
 SWEEP_MS = 50
 LATE_MS = 200  # a sweep as late as that means that this process stood still, and heard nobody meanwhile
 GATHER_S = 0.005  # news of one group within this time are told together, heartbeats confirmed together
+MAX_ID_CHARS = 255
 CONFIRM_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 5.0
 
@@ -138,6 +139,8 @@ class TermSessions:
         check_group(join.group)
         if not join.client_id or not join.session_id:
             raise InvalidArgumentError("a session needs a client id and a session id")
+        if max(len(join.client_id), len(join.session_id)) > MAX_ID_CHARS:
+            raise InvalidArgumentError(f"a client id and a session id have at most {MAX_ID_CHARS} characters")
         members = self.table.of(join.group)
         other = members.by_client(join.client_id)
         if other is not None and other.session_id != join.session_id:
@@ -196,7 +199,7 @@ class TermSessions:
                 self._changed(session.group)
             elif kind == "wish" and session.told.orderly:
                 self._locks.wish(session, [(place.topic, place.queue_id) for place in heard.wish.queues])
-            elif kind == "release":
+            elif kind == "release" and session.told.orderly:
                 self._locks.release(session, [(place.topic, place.queue_id, place.epoch) for place in heard.release.queues])
             elif kind == "leave":
                 await self._leave(session)

@@ -13,7 +13,7 @@ from broker.services.session_locks import LockKeeper
 from broker.services.session_table import Session
 from broker.services.sessions import SESSION_MS
 from dledger_wire._pb import sessions_pb2
-from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotLeaderError
+from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError
 from dledger_wire.rpc import ByteStream
 from store.consumer_offsets import ConsumerOffsets
 from store.group_state import CommandContext
@@ -33,9 +33,8 @@ class Attending:
         self.heard: list[sessions_pb2.MasterMessage] = []
         self.error: DledgerError | None = None
         self.ended = False
-        self._join = sessions_pb2.SessionJoin(
-            group="g", client_id=client_id, session_id=session_id or f"s-{client_id}", orderly=True, **more
-        )
+        values = {"group": "g", "client_id": client_id, "session_id": session_id or f"s-{client_id}", "orderly": True} | more
+        self._join = sessions_pb2.SessionJoin(**values)
 
     async def join(self) -> None:
         await self.say(join=self._join)
@@ -147,6 +146,7 @@ def test_who_is_not_let_in() -> None:
         for wrong, error in (
             (Attending(rig, "a", "another"), BusyError),
             (Attending(rig, ""), InvalidArgumentError),
+            (Attending(rig, "c" * 256), InvalidArgumentError),
         ):
             await wrong.join()
             await until(lambda wrong=wrong: wrong.ended)  # type: ignore[misc]
@@ -175,5 +175,60 @@ def test_what_is_on_its_way_to_be_freed_is_not_told_as_held() -> None:
         assert [lock.queue_id for lock in keeper.held(session)] == [1]
         keeper.free(session)
         assert keeper.held(session) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"release": sessions_pb2.LockRelease(queues=[PLACE] * 10_001)},
+        {"wish": sessions_pb2.LockWish(queues=[sessions_pb2.QueuePlace(topic="t", queue_id=number) for number in range(10_001)])},
+        {"wish": sessions_pb2.LockWish(queues=[sessions_pb2.QueuePlace(topic="not a topic")])},
+    ],
+    ids=["too many to release", "too many wishes", "no topic"],
+)
+def test_what_can_never_be_done_is_refused_and_holds_nobody_up(wrong: dict[str, Any]) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        bad, good = Attending(rig, "bad"), Attending(rig, "good")
+        await bad.join()
+        await good.join()
+        if "release" in wrong:
+            for place in wrong["release"].queues:
+                place.epoch = 5
+        await bad.say(**wrong)
+        await until(lambda: bad.ended)
+        assert isinstance(bad.error, InvalidArgumentError | InvalidNameError)
+        await good.say(wish=sessions_pb2.LockWish(queues=[PLACE]))
+        await asyncio.sleep(0.5)
+        assert lock_of(rig) == "s-good"
+
+    Rig().run(scenario)
+
+
+def test_only_who_is_orderly_has_locks() -> None:
+    async def scenario(rig: Rig) -> None:
+        for wrong in (
+            {"release": sessions_pb2.LockRelease(queues=[PLACE])},
+            {"wish": sessions_pb2.LockWish(queues=[PLACE])},
+        ):
+            member = Attending(rig, "a", orderly=False)
+            await member.join()
+            await member.say(**wrong)
+            await until(lambda member=member: member.ended)  # type: ignore[misc]
+            assert isinstance(member.error, InvalidArgumentError)
+
+    Rig().run(scenario)
+
+
+def test_releases_that_are_repeated_or_of_others_locks_wait_for_nothing() -> None:
+    async def scenario() -> None:
+        locks = QueueLocks(lambda _topic, _queue: True)
+        locks.handlers()[LOCK]({"group": "g", "owner": "s", "client": "a", "queues": [["t", 0, 0]]}, CommandContext(1, 1, 77, 0))
+        keeper = LockKeeper(SimpleNamespace(store=SimpleNamespace(queue_locks=locks)), lambda _session, _locks: None)  # type: ignore[arg-type]
+        for session_id, epoch in (("s", 78), ("other", 77), ("s", 77), ("s", 77)):
+            keeper.release(Session("g", "a", session_id, 0), [("t", 0, epoch)] * 3)
+        assert [(release.owner, release.rows) for release in keeper._releases] == [("s", [["t", 0, 77]])]
 
     asyncio.run(scenario())
