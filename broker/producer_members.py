@@ -19,7 +19,9 @@ from dledger_wire.names import check_group
 from dledger_wire.rpc import ByteStream
 
 SILENCE_MS = 5000
-HELD_CHECKS = 2000  # of one member that does not read
+# Of one member that does not read: well below what ends its stream, since others may answer instead.
+HELD_CHECKS = 2000
+HELD_BYTES = 8 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +45,7 @@ class ProducerMembers:
     def ask(self, group: str, offset: int, times: int, frame: bytes) -> bool:
         """Send a question to a member of the group; False when nobody is there to be asked."""
         members = self._groups.get(group, {})
-        member = next((member for member in members if member.link.waiting < HELD_CHECKS), None)
+        member = next((member for member in members if member.link.has_room(HELD_CHECKS, HELD_BYTES)), None)
         if member is None:
             return False
         members[member] = members.pop(member)  # to the end of the line

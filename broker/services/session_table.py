@@ -12,26 +12,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dledger_wire._pb import sessions_pb2
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, NotReadyError
 from dledger_wire.rpc import ByteStream
+
+# What may wait for a member that does not read.
+MAX_WAITING = 5000
+MAX_WAITING_BYTES = 16 << 20
 
 
 class Link:
-    """The sending side of one stream.  ``ended``: resolved with the error the member is told, or None, when the stream is to end."""
+    """The sending side of one stream.  ``ended``: resolved with the error the member is told, or None, when the stream is to end.
+
+    A member that writes and does not read is sent things until its link is full; then the stream ends.
+    """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._news = asyncio.Event()
         self.ended: asyncio.Future[DledgerError | None] = asyncio.get_running_loop().create_future()
 
-    @property
-    def waiting(self) -> int:
-        """Messages that are not sent yet."""
-        return len(self._waiting)
+    def has_room(self, messages: int, size_bytes: int) -> bool:
+        """Whether no more than that waits to be sent."""
+        return len(self._waiting) <= messages and self._waiting_bytes <= size_bytes
 
     def send(self, message: bytes) -> None:
+        if self.ended.done():
+            return
+        if not self.has_room(MAX_WAITING, MAX_WAITING_BYTES):
+            self.end(NotReadyError(f"{len(self._waiting)} messages wait for this member to read them; join again"))
+            return
         self._waiting.append(message)
+        self._waiting_bytes += len(message)
         self._news.set()
 
     def end(self, error: DledgerError | None) -> None:
@@ -42,7 +55,9 @@ class Link:
         """Send what there is to send, until cancelled."""
         while True:
             while self._waiting:
-                await self._stream.write(self._waiting.popleft())
+                message = self._waiting.popleft()
+                self._waiting_bytes -= len(message)
+                await self._stream.write(message)
             self._news.clear()
             await self._news.wait()
 

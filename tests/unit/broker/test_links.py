@@ -1,0 +1,89 @@
+"""Members that write and do not read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.producer_members import HELD_CHECKS, ProducerMembers
+from broker.services.session_table import MAX_WAITING, MAX_WAITING_BYTES, Link
+from dledger_wire._pb import transaction_pb2
+from dledger_wire.errors import NotReadyError
+from tests.unit.store.store_rig import StepClock
+
+JOIN = transaction_pb2.ProducerJoin(producer_group="p")
+
+
+class Unread:
+    """A stream whose other side says the same again and again, and never reads."""
+
+    def __init__(self) -> None:
+        self.said = 0
+        self.to_say = 1 << 30
+
+    async def read(self) -> bytes | None:
+        await asyncio.sleep(0)
+        if self.said == self.to_say:
+            await asyncio.get_running_loop().create_future()
+        self.said += 1
+        return JOIN.SerializeToString()
+
+    async def write(self, message: bytes) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_what_waits_for_a_member_is_bounded_and_its_stream_ends_then(size: int) -> None:
+    async def main() -> None:
+        link = Link(Unread())
+        count = 0
+        while not link.ended.done():
+            link.send(bytes(size))
+            count += 1
+            assert count <= MAX_WAITING + 2
+            assert count * size <= MAX_WAITING_BYTES + 2 * size
+        assert isinstance(link.ended.result(), NotReadyError)
+
+    asyncio.run(main())
+
+
+def test_one_large_message_is_not_too_much() -> None:
+    async def main() -> None:
+        link = Link(Unread())
+        link.send(bytes(2 * MAX_WAITING_BYTES))
+        assert not link.ended.done()
+
+    asyncio.run(main())
+
+
+def test_a_producer_that_sends_heartbeats_and_does_not_read_is_sent_away() -> None:
+    async def main() -> None:
+        members = ProducerMembers(StepClock())
+        with pytest.raises(NotReadyError, match="wait for this member"):
+            await asyncio.wait_for(members.attend(JOIN, Unread()), 20)
+        assert members.counts() == {}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("size", "taken"), [(10, HELD_CHECKS + 2), (1 << 20, 10)])
+def test_questions_go_to_another_member_before_that(size: int, taken: int) -> None:
+    async def main() -> None:
+        members, stream = ProducerMembers(StepClock()), Unread()
+        stream.to_say = 0
+        attending = asyncio.ensure_future(members.attend(JOIN, stream))
+        await asyncio.sleep(0)
+        asked = 0
+        while members.ask("p", 1, 1, bytes(size)):
+            asked += 1
+            assert asked <= taken
+        assert asked > taken // 2
+        assert members.counts() == {"p": 1}
+        attending.cancel()
+        await asyncio.wait([attending])
+
+    asyncio.run(main())
