@@ -220,10 +220,14 @@ class RealDisk:
             fd = _open(local, create, self._folder)
             opened.append(RealFile(self, fd, local, open_direct(local) if direct else None))
 
+        def close_unwanted() -> None:
+            for file in opened:
+                file.close_now()
+
         try:
             await self.in_order(open_file)
         except asyncio.CancelledError:
-            self._writer.submit(lambda: [file.close_now() for file in opened])  # behind the opening, which nobody waits for any more
+            self._writer.submit(close_unwanted)  # behind the opening, which nobody waits for any more
             raise
         return opened[0]
 
