@@ -80,6 +80,11 @@ class _Buffer:
         """No listener is at work; once dropped, none will be."""
         raise NotImplementedError
 
+    def _count_in(self, messages: Messages, size_bytes: int) -> None:
+        """What is held here.  Of a fetch whose messages were all sorted out nothing is: no listener's end would count its bytes out."""
+        self.count += len(messages)
+        self.size_bytes += size_bytes if messages else 0
+
     def has_room(self) -> bool:
         options = self._options
         return self.count < options.pull_threshold_for_queue and self.size_bytes < options.pull_threshold_size_for_queue
@@ -157,8 +162,7 @@ class ConcurrentBuffer(_Buffer):
         """Take what was fetched; ``next_offset`` is where the queue goes on, behind filtered messages too."""
         if self.dropped:
             return
-        self.count += len(messages)
-        self.size_bytes += size_bytes
+        self._count_in(messages, size_bytes)
         step = self._options.consume_message_batch_max_size
         for first in range(0, len(messages), step):
             batch = messages[first : first + step]
@@ -231,8 +235,7 @@ class OrderlyBuffer(_Buffer):
     def add(self, messages: Messages, size_bytes: int, next_offset: int) -> None:
         if self.dropped:
             return
-        self.count += len(messages)
-        self.size_bytes += size_bytes
+        self._count_in(messages, size_bytes)
         self._waiting.extend((message, size_bytes / len(messages)) for message in messages)
         self._end = max(self._end, next_offset)
         self._settle()

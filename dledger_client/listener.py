@@ -1,7 +1,7 @@
 """What a push consumer's listener is given and what it may answer.
 
 Owns the reading of answers: only a clear COMMIT counts as consumed; RECONSUME_LATER, SUSPEND, None, anything unknown and any exception mean
-that the messages come again.
+that the messages come again.  Nothing a listener raises, answers, sets in its context or does to its list of messages reaches further.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from enum import Enum
 from typing import Any
 
 from dledger_client.received import ReceivedMessage
+from dledger_client.user_code import FAULTS, is_own_end
+
+MOST_WISHED = (1 << 31) - 1
+_FAILED = "a listener failed on %s/%d at %d"
 
 _logger = logging.getLogger(__name__)
 
@@ -52,6 +56,8 @@ Listener = Callable[[list[ReceivedMessage], ConsumeContext], Any]
 def consumed_count(answer: object, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
     """How many of the messages, from the first on, are consumed."""
     if answer is Action.COMMIT:
+        if not isinstance(context.ack_index, int):
+            raise TypeError(f"ack_index {context.ack_index!r}: expected a number of a message")
         return len(messages) if context.ack_index < 0 else min(len(messages), context.ack_index + 1)
     if answer is not None and not isinstance(answer, Action):
         _logger.warning("a listener answered %r; expected Action.COMMIT or Action.RECONSUME_LATER: the messages come again", answer)
@@ -61,20 +67,37 @@ def consumed_count(answer: object, messages: list[ReceivedMessage], context: Con
 def call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
     """Give messages to a listener in the calling thread; how many it consumed."""
     try:
-        return consumed_count(listener(messages, context), messages, context)
-    except (Exception, SystemExit):
-        _logger.exception("a listener failed on %s/%d at %d", context.topic, context.queue_id, messages[0].queue_offset)
-        return 0
+        consumed = consumed_count(listener(list(messages), context), messages, context)
+    except BaseException:  # in a worker thread nothing of it is meant for anybody else
+        _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
+        consumed = 0
+    _check_wishes(context)
+    return consumed
 
 
 async def call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
     """The same on the event loop, for listeners that may be coroutines."""
     try:
-        answer = listener(messages, context)
+        answer = listener(list(messages), context)
         if inspect.isawaitable(answer):
             waiting: Awaitable[Any] = answer
             answer = await waiting
-        return consumed_count(answer, messages, context)
-    except Exception:
-        _logger.exception("a listener failed on %s/%d at %d", context.topic, context.queue_id, messages[0].queue_offset)
-        return 0
+        consumed = consumed_count(answer, messages, context)
+    except FAULTS as error:
+        if is_own_end(error):
+            raise
+        _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
+        consumed = 0
+    _check_wishes(context)
+    return consumed
+
+
+def _check_wishes(context: ConsumeContext) -> None:
+    """A wish that cannot be followed is none."""
+    level, pause = context.delay_level, context.suspend_ms
+    if not isinstance(level, int) or not -1 <= level <= MOST_WISHED:
+        _logger.warning("a listener set delay_level %r; expected -1, 0 or a level", level)
+        context.delay_level = 0
+    if not isinstance(pause, int | float) or not 0 <= pause <= MOST_WISHED:
+        _logger.warning("a listener set suspend_ms %r; expected milliseconds", pause)
+        context.suspend_ms = 0

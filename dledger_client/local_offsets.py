@@ -1,26 +1,34 @@
 """A broadcast consumer's own offset file: FOLDER/CLIENT/GROUP/offsets.json.
 
 Owns the file.  Two consumers of one machine never share one: a client id given by the user is taken as it is and must be free, else the
-first free number of the machine is taken, so that a restarted process finds the file of before.
+first free number of the machine is taken, so that a restarted process finds the file of before.  Writing is done beside the event loop, one
+write at a time; what could not be written is not remembered either, so that whoever asked tries again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import fcntl
 import json
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from dledger_wire.allocation import MessageQueue
-from dledger_wire.errors import BusyError, StorageDamagedError
+from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 
 MOST_CLIENTS = 1000
+
+# Runs what may take long beside the event loop.
+Beside: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class OffsetFile:
     """The positions of one broadcast client.  Held until ``close``."""
 
-    def __init__(self, folder: str, address: str, group: str, client_id: str = "") -> None:
+    def __init__(self, folder: str, address: str, group: str, client_id: str = "", beside: Beside = asyncio.to_thread) -> None:
         root = Path(folder or os.environ.get("DLEDGER_OFFSETS", "") or Path.home() / ".dledger_offsets")
         names = [client_id] if client_id else [f"{address}@{number}" for number in range(MOST_CLIENTS)]
         for name in names:
@@ -32,6 +40,7 @@ class OffsetFile:
             raise BusyError(f"{root}: another consumer of group {group} uses the offset file of {' or '.join(names[:3])}")
         self._path = root / self.client_id / group / "offsets.json"
         self.offsets: dict[MessageQueue, int] = self._load()
+        self._beside, self._writing = beside, asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:
         try:
@@ -42,10 +51,22 @@ class OffsetFile:
         except (ValueError, KeyError, TypeError) as error:
             raise StorageDamagedError(f"{self._path}: not an offset file ({error}); remove it to begin anew", file=self._path) from None
 
-    def save(self, offsets: dict[MessageQueue, int]) -> None:
-        """Remember these too; the file is replaced whole."""
-        self.offsets.update(offsets)
-        rows = [[queue.topic, queue.group, queue.queue_id, offset] for queue, offset in sorted(self.offsets.items())]
+    async def save(self, offsets: dict[MessageQueue, int]) -> None:
+        """Remember these too; the file is replaced whole.  StorageFullError, StorageFailedError: the file is as it was; try again."""
+        await asyncio.shield(self._save(offsets))  # a write that has begun ends before the next one
+
+    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
+        async with self._writing:
+            known = self.offsets | offsets
+            try:
+                await self._beside(lambda: self._replace(known))
+            except OSError as error:
+                kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailedError
+                raise kind(f"{self._path}: positions could not be saved: {error}", file=self._path) from None
+            self.offsets = known
+
+    def _replace(self, offsets: dict[MessageQueue, int]) -> None:
+        rows = [[queue.topic, queue.group, queue.queue_id, offset] for queue, offset in sorted(offsets.items())]
         new = self._path.with_suffix(".new")
         with open(new, "w", encoding="utf-8") as file:
             json.dump({"offsets": rows}, file)
@@ -53,10 +74,11 @@ class OffsetFile:
             os.fsync(file.fileno())
         os.replace(new, self._path)
 
-    def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+    async def close(self) -> None:
+        async with self._writing:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
 
 
 def _held(path: Path) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from dledger_client.message import SendResult, SendStatus
+from dledger_client.user_code import FAULTS
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
 
@@ -64,7 +65,7 @@ class Outcome:
         for callback in callbacks or ():
             try:
                 callback()
-            except Exception:
+            except FAULTS:
                 _logger.exception("a callback of a send failed")
 
     def fail(self, error: DledgerError) -> None:

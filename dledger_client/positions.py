@@ -194,13 +194,13 @@ class LocalPositions:
         if not _has_topic(self._file.offsets, queue):
             starts = await self._starts.of_topic(queue)
             if not _has_topic(self._file.offsets, queue):  # another queue of ours may have done it meanwhile
-                self._file.save(starts)
+                await self._file.save(starts)
         if queue not in self._file.offsets:
-            self._file.save({queue: await self._starts.of_added(queue)})
+            await self._file.save({queue: await self._starts.of_added(queue)})
         return Place(self._file.offsets[queue])
 
     async def commit(self, rows: Sequence[Progress]) -> dict[MessageQueue, DledgerError]:
-        self._file.save({row.queue: row.offset for row in rows})
+        await self._file.save({row.queue: row.offset for row in rows})
         return {}
 
     async def generations(self, group: str) -> dict[MessageQueue, int]:
@@ -208,7 +208,7 @@ class LocalPositions:
 
     async def beyond_end(self, queue: MessageQueue) -> None:
         """The topic was made anew since the file was written: all of it is news."""
-        self._file.save({queue: 0})
+        await self._file.save({queue: 0})
 
 
 def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:

@@ -23,6 +23,7 @@ from dledger_client.router import Router, TopicQueues
 from dledger_client.runners import Runner
 from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.subscription import Subscription
+from dledger_client.user_code import FAULTS
 from dledger_wire._pb import broker_pb2, sessions_pb2
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
@@ -68,6 +69,7 @@ class PushEngine:
         self._news = asyncio.Event()
         self._look_at_routes = asyncio.Event()
         self._stopping = False
+        self._is_behind = False  # positions could not be committed, which was told
 
     # Life
 
@@ -296,10 +298,10 @@ class PushEngine:
             return None
         try:
             mine = self._allocate(self._profile.client_id, list(found), readers)
-        except Exception:  # it may be the application's own function
+            return {queue: found[queue] for queue in mine if queue in found}
+        except FAULTS:  # it may be the application's own function
             _logger.exception("consumer group %s: the allocation strategy failed on %s", self.group, topic)
             return None
-        return {queue: found[queue] for queue in mine if queue in found}
 
     def _members(self, groups: list[str]) -> list[sessions_pb2.GroupMember] | None:
         """The members as the first replica group's master tells them, whom all hear; as the next one's while that one is silent."""
@@ -324,14 +326,16 @@ class PushEngine:
     async def _finished(self, mine: PushQueue, *, commit: bool) -> None:
         queue = mine.queue
         patience_s = self._options.await_termination_ms / 1000 if self._stopping else DRAIN_S
-        await mine.stop(None if self._options.orderly else patience_s)
-        if commit:
-            await self._commit([mine])
-        if self._locking:
-            self._session(queue.group).release((queue.topic, queue.queue_id))
-        self.queues.pop(queue, None)
-        self._finishing.pop(queue, None)
-        self._news.set()
+        try:
+            await mine.stop(None if self._options.orderly else patience_s)
+            if commit:
+                await self._commit([mine])
+            if self._locking:
+                self._session(queue.group).release((queue.topic, queue.queue_id))
+        finally:  # whatever happened, it may begin anew
+            self.queues.pop(queue, None)
+            self._finishing.pop(queue, None)
+            self._news.set()
 
     # How far we are
 
@@ -347,8 +351,17 @@ class PushEngine:
         try:
             refused = await self.positions.commit([row for _, row in progress.values()])
         except DledgerError as error:
-            _logger.info("consumer group %s: positions are not committed yet: %s", self.group, error.message)
+            _logger.log(
+                logging.DEBUG if self._is_behind else logging.WARNING,
+                "consumer group %s: positions are not committed yet: %s",
+                self.group,
+                error.message,
+            )
+            self._is_behind = True
             return
+        if self._is_behind:
+            self._is_behind = False
+            _logger.info("consumer group %s: positions are committed again", self.group)
         for queue, (mine, row) in progress.items():
             if queue in refused:
                 mine.end(refused[queue])

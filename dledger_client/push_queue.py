@@ -74,6 +74,10 @@ class PushQueue:
             await self._read_on(place.offset)
         except DledgerError as error:
             self.end(error)
+        except Exception as bug:
+            _logger.critical("%s: stopped by a bug", self.queue, exc_info=bug)
+            await asyncio.sleep(LONGEST_PAUSE_S)
+            self.end(DledgerError(f"a bug: {type(bug).__name__}: {bug}"))
 
     def end(self, error: DledgerError) -> None:
         """Something ends it; the consumer takes it from here."""

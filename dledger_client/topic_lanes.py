@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from dledger_client.faults import LatencyFaults
 from dledger_client.lanes import Batch, Lane
+from dledger_client.user_code import FAULTS
 from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
@@ -58,7 +59,7 @@ class TopicLanes:
             return self.lanes[abs(cached_java_hash(key)) % len(self.lanes)]
         try:
             number = key(len(self.lanes))
-        except Exception as error:  # a user's function: whatever it raises is this message's failure, and nobody else's
+        except FAULTS as error:  # a user's function: whatever it raises is this message's failure, and nobody else's
             raise InvalidArgumentError(f"topic {topic}: the queue selector raised {error!r}") from error
         if not isinstance(number, int) or not 0 <= number < len(self.lanes):
             raise InvalidArgumentError(f"topic {topic}: the queue selector chose {number!r}; expected 0 to {len(self.lanes) - 1}")

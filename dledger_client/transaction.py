@@ -4,6 +4,7 @@ check listener in threads of its own."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -19,6 +20,14 @@ from dledger_client.topic_lanes import QueueKey
 from dledger_client.transaction_ends import TransactionOutcome, TransactionState
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], TransactionState]
+
+
+def _asked(listener: CheckListener, message: ReceivedMessage) -> Any:
+    """In a thread of the pool: an exception that a future does not take, or the loop would end of, is an ordinary one outside."""
+    try:
+        return listener(message)
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 class Transaction:
@@ -53,8 +62,8 @@ class TransactionProducer(Producer):
         pool = self._pool = ThreadPoolExecutor(inner.check_threads, thread_name_prefix="dledger-check")
 
         async def in_a_thread(listener: CheckListener, message: ReceivedMessage) -> TransactionState:
-            answer = await asyncio.get_running_loop().run_in_executor(pool, listener, message)
-            return await answer if not isinstance(answer, TransactionState) else answer
+            answer = await asyncio.get_running_loop().run_in_executor(pool, _asked, listener, message)
+            return await answer if inspect.isawaitable(answer) else answer
 
         inner.run_listener = in_a_thread
         self._serve(inner)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from dledger_client.listener import Listener
 from dledger_client.local import surroundings
-from dledger_client.local_offsets import OffsetFile
+from dledger_client.local_offsets import Beside, OffsetFile
 from dledger_client.membership import Profile
 from dledger_client.positions import GroupPositions, LocalPositions, Positions
 from dledger_client.push_engine import PushEngine
@@ -55,6 +56,7 @@ class PushConsumer:
         clock: Clock | None = None,
         random: Random | None = None,
         runner: Callable[[Listener, int], Runner] = TaskRunner,
+        beside: Beside = asyncio.to_thread,
         **options: Any,
     ) -> None:
         parse_bootstrap(bootstrap)
@@ -65,7 +67,7 @@ class PushConsumer:
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
         self._around = surroundings(bootstrap, network, clock, random)
-        self._make_runner = runner
+        self._make_runner, self._beside = runner, beside
         self._subscriptions: dict[str, Subscription] = {}
         self._router = Router(bootstrap, self._around.network, self._around.clock, self._around.random)
         self._replicas = Replicas(self._router, read_from, None, idle_streams=IDLE_STREAMS)
@@ -119,7 +121,7 @@ class PushConsumer:
         around = self._around
         address = around.address.rpartition(":")[0]
         if self.options.broadcast:
-            self._file = OffsetFile(self.options.offset_folder, address, self.group, self._client_id)
+            self._file = OffsetFile(self.options.offset_folder, address, self.group, self._client_id, self._beside)
             self._client_id = self._file.client_id
             return LocalPositions(self._router, self._file, self.options)
         self._client_id = self._client_id or f"{address}@{around.process_id}@{around.random.getrandbits(32):08x}"
@@ -138,7 +140,7 @@ class PushConsumer:
         if self._engine is not None:
             await self._engine.stop()
         if self._file is not None:
-            self._file.close()
+            await self._file.close()
         await self._replicas.close()
         await self._router.close()
 

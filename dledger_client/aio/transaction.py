@@ -21,6 +21,7 @@ from dledger_client.options import ProducerSettings
 from dledger_client.received import ReceivedMessage
 from dledger_client.topic_lanes import QueueKey
 from dledger_client.transaction_ends import GroupEnds, TransactionOutcome, TransactionState
+from dledger_client.user_code import FAULTS, is_own_end
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.names import check_group
@@ -198,17 +199,27 @@ class TransactionProducer(Producer):
     async def _answer(self) -> None:
         while True:
             message = await self._questions.get()
-            try:
-                state = await self.run_listener(self._listener, message)
-            except Exception:
-                _logger.exception("the check listener failed for %r", message)
-                continue
+            state = await self._decided(message)
             if state is not TransactionState.UNKNOWN:
                 try:
                     timeout_ms = self.engine.options.send_timeout_ms
                     await self._ends_of(message.group).end(message.queue_offset, message.msg_id, state, timeout_ms)
                 except DledgerError as error:
                     _logger.info("transaction %s: %s", message.msg_id, error.message)
+
+    async def _decided(self, message: ReceivedMessage) -> TransactionState:
+        """What the listener says; UNKNOWN when it fails or says nothing that can be used: whoever asked asks again."""
+        try:
+            state: object = await self.run_listener(self._listener, message)
+        except FAULTS as error:
+            if is_own_end(error):
+                raise
+            _logger.exception("the check listener failed for %r", message)
+            return TransactionState.UNKNOWN
+        if not isinstance(state, TransactionState):
+            _logger.warning("the check listener answered %r for %r; expected a TransactionState", state, message)
+            return TransactionState.UNKNOWN
+        return state
 
     async def close(self) -> None:
         """Flush, stop being asked, close the connections.  Idempotent.  Transactions that are open stay so: others are asked."""

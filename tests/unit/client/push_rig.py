@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,11 @@ class Member:
     process: Process
     consumer: PushConsumer
     seen: list[Seen] = field(default_factory=list)
+
+
+async def here(work: Callable[[], None]) -> None:
+    """In virtual time there are no threads."""
+    work()
 
 
 class Group:
@@ -70,7 +76,7 @@ class Group:
             network=network,
             clock=SimClock(rig.cluster.loop),
             random=random.Random(name),
-            **(self.options | more),
+            **({"beside": here} | self.options | more),
         )
         consumer.subscribe(self.topic)
         member = self.members[name] = Member(name, process, consumer)

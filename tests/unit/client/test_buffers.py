@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import threading
 from collections.abc import Coroutine
@@ -14,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_client.buffers import ConcurrentBuffer, OrderlyBuffer, Workshop
-from dledger_client.listener import Action, ConsumeContext, call
+from dledger_client.listener import Action, ConsumeContext, call, call_async
 from dledger_client.local_offsets import OffsetFile
 from dledger_client.push_options import PushOptions
 from dledger_client.received import ReceivedMessage
 from dledger_client.runners import Calls, Job, ThreadRunner
+from dledger_client.user_code import FAULTS
 from dledger_wire.allocation import MessageQueue
-from dledger_wire.errors import BusyError, StorageDamagedError
+from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 
 QUEUE = MessageQueue("t", "g0", 3)
 
@@ -154,6 +157,20 @@ def test_filtered_messages_are_passed_over_and_limits_hold() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("kind", [ConcurrentBuffer, OrderlyBuffer])
+def test_fetches_whose_messages_were_all_sorted_out_take_no_room(kind: type[ConcurrentBuffer | OrderlyBuffer]) -> None:
+    async def scenario() -> None:
+        bench = Bench(pull_threshold_size_for_queue=100)
+        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0) if kind is ConcurrentBuffer else OrderlyBuffer(QUEUE, bench.workshop, 0, 1)
+        buffer.add([], 150, 7)
+        assert (buffer.has_room(), buffer.size_bytes, buffer.position) == (True, 0, 7)
+        buffer.add(fakes(7, 9), 60, 9)
+        buffer.add([], 60, 20)
+        assert (buffer.has_room(), buffer.size_bytes) == (True, 60)
+
+    asyncio.run(scenario())
+
+
 def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
     async def scenario() -> None:
         bench = Bench(consume_message_batch_max_size=4)
@@ -228,6 +245,52 @@ def test_only_a_commit_is_a_commit(answer: object) -> None:
     assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1), StopIteration(), GeneratorExit()])
+def test_nothing_a_listener_raises_ends_its_worker(error: BaseException) -> None:
+    def listener(messages: list[ReceivedMessage], _context: ConsumeContext) -> object:
+        messages.clear()
+        raise error
+
+    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
+    if isinstance(error, FAULTS):
+        assert asyncio.run(call_async(listener, fakes(0, 3), ConsumeContext("t", "g0", 0))) == 0
+
+
+def test_a_worker_that_is_cancelled_is_no_listener_that_failed() -> None:
+    async def listener(_messages: list[ReceivedMessage], _context: ConsumeContext) -> object:
+        await asyncio.sleep(60)
+        return Action.COMMIT
+
+    async def scenario() -> None:
+        working = asyncio.ensure_future(call_async(listener, fakes(0, 1), ConsumeContext("t", "g0", 0)))
+        await asyncio.sleep(0)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("level", "pause"), [("now", "long"), (1 << 40, -5), (1.5, float("nan")), (None, None)])
+def test_wishes_of_a_listener_that_cannot_be_followed_are_none(level: Any, pause: Any) -> None:
+    def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+        messages.clear()
+        context.delay_level, context.suspend_ms = level, pause
+        return Action.RECONSUME_LATER
+
+    context, messages = ConsumeContext("t", "g0", 0), fakes(0, 3)
+    assert call(listener, messages, context) == 0
+    assert (context.delay_level, context.suspend_ms, len(messages)) == (0, 0, 3)
+
+
+def test_an_ack_index_that_is_no_number_commits_nothing() -> None:
+    def listener(_messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+        context.ack_index = 1.0  # type: ignore[assignment]
+        return Action.COMMIT
+
+    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
+
+
 def test_a_commit_may_be_of_the_first_messages_only() -> None:
     def listener(_messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
         context.ack_index = 1
@@ -278,19 +341,47 @@ def test_threads_run_every_job_and_tell_the_loop() -> None:
 
 
 def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
-    first = OffsetFile(str(tmp_path), "10.0.0.1", "g")
-    second = OffsetFile(str(tmp_path), "10.0.0.1", "g")
-    assert (first.client_id, second.client_id) == ("10.0.0.1@0", "10.0.0.1@1")
-    first.save({QUEUE: 5})
-    first.save({MessageQueue("t", "g0", 0): 7})
-    with pytest.raises(BusyError):
-        OffsetFile(str(tmp_path), "10.0.0.1", "g", "10.0.0.1@0")
-    first.close()
-    again = OffsetFile(str(tmp_path), "10.0.0.1", "g")
-    assert again.client_id == first.client_id
-    assert again.offsets == {QUEUE: 5, MessageQueue("t", "g0", 0): 7}
-    again.close()
-    (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").write_text("{")
-    with pytest.raises(StorageDamagedError, match="remove it to begin anew"):
-        OffsetFile(str(tmp_path), "10.0.0.1", "g")
-    second.close()
+    async def scenario() -> None:
+        first = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        second = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        assert (first.client_id, second.client_id) == ("10.0.0.1@0", "10.0.0.1@1")
+        await first.save({QUEUE: 5})
+        await first.save({MessageQueue("t", "g0", 0): 7})
+        with pytest.raises(BusyError):
+            OffsetFile(str(tmp_path), "10.0.0.1", "g", "10.0.0.1@0")
+        await first.close()
+        again = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        assert again.client_id == first.client_id
+        assert again.offsets == {QUEUE: 5, MessageQueue("t", "g0", 0): 7}
+        await again.close()
+        (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").write_text("{")
+        with pytest.raises(StorageDamagedError, match="remove it to begin anew"):
+            OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_offset_file_is_written_beside_the_loop_and_an_error_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    problem = [OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")]
+
+    def fsync(_descriptor: int) -> None:
+        synced.append(threading.get_ident())
+        if problem:
+            raise problem.pop(0)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        file = OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        for kind in (StorageFullError, StorageFailedError):
+            with pytest.raises(kind, match="positions could not be saved"):
+                await file.save({QUEUE: 5})
+            assert file.offsets == {}
+        await asyncio.gather(file.save({QUEUE: 6}), file.save({MessageQueue("t", "g0", 0): 7}))
+        await file.close()
+        assert len(synced) == 4
+        assert threading.get_ident() not in synced
+        assert OffsetFile(str(tmp_path), "10.0.0.1", "g").offsets == {QUEUE: 6, MessageQueue("t", "g0", 0): 7}
+
+    asyncio.run(scenario())

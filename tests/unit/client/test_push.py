@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -393,6 +396,64 @@ def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_p
         await again.stop()
 
     Rig().run(scenario)
+
+
+def test_a_broadcast_goes_on_when_its_file_could_not_be_written_for_a_while(tmp_path: Path) -> None:
+    """docs/semantics.md, row G6."""
+    failures: list[OSError] = []
+
+    async def beside(work: Callable[[], None]) -> None:
+        if failures:
+            raise failures[0]
+        work()
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig, broadcast=True, offset_folder=str(tmp_path), beside=beside)
+        failures.append(OSError(errno.EIO, "broken"))
+        await send(rig, 10, 2)
+        await group.start("a")
+        await asyncio.sleep(3)
+        assert group.seen == []  # where it begins is remembered first
+        failures.clear()
+        await until(lambda: len(group.seen) == 10)
+        failures.append(OSError(errno.ENOSPC, "full"))
+        await send(rig, 10, 2, first=10)
+        await asyncio.sleep(3)
+        assert len(group.seen) == 20
+        async with rig.admin() as admin:  # a queue is given up while nothing can be written
+            await admin.delete_topic("t")
+            await asyncio.sleep(3)
+            await admin.create_topic("t", queues=2)
+        failures.clear()
+        await send(rig, 10, 2, first=20)
+        await until(lambda: len(group.seen) >= 30)
+        await asyncio.sleep(2)
+        group.kill("a")
+        file = json.loads((tmp_path / "a" / "g" / "offsets.json").read_text())
+        assert file == {"offsets": [["t", "g0", 0, 5], ["t", "g0", 1, 5]]}
+
+    Rig().run(scenario)
+
+
+def test_a_strategy_that_fails_now_and_then_stops_nobody() -> None:
+    answers: list[object] = [None, [[]], SystemExit(1), ZeroDivisionError()]
+
+    def strategy(client_id: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
+        answer = answers.pop() if answers else queues
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig, allocate_strategy=strategy)
+        await group.start("a")
+        await until(lambda: group.share("a") == [0, 1])
+        await group.stop()
+        assert answers == []
+
+    Rig().run(scenario, limit_s=60)
 
 
 def test_settings_have_two_names() -> None:
