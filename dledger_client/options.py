@@ -5,7 +5,7 @@ Owns the table of names.  Every setting may be given by either name; times are m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -32,6 +32,14 @@ UPSTREAM_NAMES = {
     "compressMsgBodyOverHowmuch": "compress_over_bytes",
     "compressType": "compress_type",
     "compressLevel": "compress_level",
+}
+
+# Of a producer of transactions only.
+CHECK_NAMES = {
+    "transactionCheckListener": "check_listener",
+    "checkThreadPoolMinSize": "check_threads",
+    "checkThreadPoolMaxSize": "check_threads",
+    "checkRequestHoldMax": "check_requests_held",
 }
 
 
@@ -110,11 +118,46 @@ class ProducerOptions:
         given: dict[str, Any] = {"group": group} if group else {}
         for name, value in settings.items():
             own = UPSTREAM_NAMES.get(name, name)
+            if CHECK_NAMES.get(name, name) in CheckOptions.__dataclass_fields__:
+                text = f"{name} is a setting of TransactionProducer: nobody asks a plain producer what became of transactions"
+                raise InvalidArgumentError(text)
             if own not in cls.__dataclass_fields__:
                 raise TypeError(f"a producer has no setting {name!r}")
             if own in given:
                 raise InvalidArgumentError(f"{name}: {own} is given twice")
             given[own] = value
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What a producer of transactions has more."""
+
+    check_listener: Callable[..., Any]
+    check_threads: int = 1
+    check_requests_held: int = 2000
+
+    def __post_init__(self) -> None:
+        if not callable(self.check_listener):
+            raise InvalidArgumentError(f"check_listener {self.check_listener!r}: expected a function of a message")
+        _at_least(1, "check_threads", self.check_threads)
+        _at_least(1, "check_requests_held", self.check_requests_held)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> CheckOptions:
+        """The options out of settings by either name; None: not given.  InvalidArgumentError without a listener, or for one given twice."""
+        given: dict[str, Any] = {}
+        for name, value in settings.items():
+            own = CHECK_NAMES.get(name, name)
+            if value is None:
+                continue
+            if name == "checkThreadPoolMaxSize" and settings.get("check_threads") is None:
+                value = max(value, given.get(own, 0))  # beside the other bound: threads are there from the start, as many as there may be
+            elif own in given:
+                raise InvalidArgumentError(f"{name}: {own} is given twice")
+            given[own] = value
+        if "check_listener" not in given:
+            raise InvalidArgumentError("a producer of transactions needs a check_listener: a master may ask what became of each")
         return cls(**given)
 
 

@@ -57,7 +57,7 @@ class TransactionProducer(Producer):
 
     _inner: AsyncTransactionProducer
 
-    def __init__(self, bootstrap: str, group: str, check_listener: CheckListener | None = None, **settings: Any) -> None:
+    def __init__(self, bootstrap: str, group: str = "", check_listener: CheckListener | None = None, **settings: Any) -> None:
         inner = LoopThread.shared().call(lambda: AsyncTransactionProducer(bootstrap, group, check_listener, **settings))
         pool = self._pool = ThreadPoolExecutor(inner.check_threads, thread_name_prefix="dledger-check")
 

@@ -17,13 +17,13 @@ from dledger_client.aio.producer import Producer
 from dledger_client.check_link import CheckLink
 from dledger_client.half import half_of
 from dledger_client.message import Message, SendResult, SendStatus
-from dledger_client.options import ProducerSettings
+from dledger_client.options import CheckOptions, ProducerSettings
 from dledger_client.received import ReceivedMessage
 from dledger_client.topic_lanes import QueueKey
 from dledger_client.transaction_ends import GroupEnds, TransactionOutcome, TransactionState
 from dledger_client.user_code import FAULTS, is_own_end
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import Network
 
@@ -84,37 +84,45 @@ class TransactionProducer(Producer):
 
     ``check_listener(message)`` says what became of the local transaction that a message tells of: COMMIT, ROLLBACK, or UNKNOWN to be asked
     again later.  Any live member of ``group`` may be asked about any message of the group, so the answer belongs in shared, durable
-    storage.  ``check_threads``: questions answered at once; ``check_requests_held``: how many may wait, more are asked again later.
-    Their names in RocketMQ are understood too: transactionCheckListener, checkThreadPoolMaxSize, checkRequestHoldMax.
+    storage.  ``check_threads`` [1]: questions answered at once; ``check_requests_held`` [2000]: how many may wait, more are asked again
+    later.  Their names in RocketMQ are understood too: transactionCheckListener, checkThreadPoolMinSize and checkThreadPoolMaxSize (the
+    larger of both counts), checkRequestHoldMax.
     """
 
     def __init__(
         self,
         bootstrap: str,
-        group: str,
+        group: str = "",
         check_listener: CheckListener | None = None,
         *,
-        check_threads: int = 1,
-        check_requests_held: int = 2000,
+        check_threads: int | None = None,
+        check_requests_held: int | None = None,
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         transactionCheckListener: CheckListener | None = None,
-        checkThreadPoolMinSize: int = 1,
-        checkThreadPoolMaxSize: int = 0,
-        checkRequestHoldMax: int = 0,
+        checkThreadPoolMinSize: int | None = None,
+        checkThreadPoolMaxSize: int | None = None,
+        checkRequestHoldMax: int | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        listener = check_listener or transactionCheckListener
-        if listener is None:
-            raise InvalidArgumentError("a producer of transactions needs a check_listener: a master may ask what became of each")
-        super().__init__(bootstrap, check_group(group), network=network, clock=clock, random=random, **settings)
-        self.group = group
+        checks = CheckOptions.of(
+            {
+                "check_listener": check_listener,
+                "check_threads": check_threads,
+                "check_requests_held": check_requests_held,
+                "transactionCheckListener": transactionCheckListener,
+                "checkThreadPoolMinSize": checkThreadPoolMinSize,
+                "checkThreadPoolMaxSize": checkThreadPoolMaxSize,
+                "checkRequestHoldMax": checkRequestHoldMax,
+            }
+        )
+        super().__init__(bootstrap, group, network=network, clock=clock, random=random, **settings)
+        self.group = check_group(self._options.group)
         self.run_listener: Runner = on_the_loop
-        self.check_threads = max(check_threads, checkThreadPoolMinSize, checkThreadPoolMaxSize)
-        self._listener = listener
-        self._held = checkRequestHoldMax or check_requests_held
-        self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(self._held)
+        self.check_threads = checks.check_threads
+        self._listener: CheckListener = checks.check_listener
+        self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(checks.check_requests_held)
         self._ends: dict[str, GroupEnds] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._attending: dict[str, None] = {}
