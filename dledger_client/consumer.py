@@ -58,6 +58,10 @@ class PullConsumer:
         """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue."""
         return self._thread.run(self._inner.fetch(topic, queue_id, offset, max_messages, **how))
 
+    def fetch_chunks(self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **how: Any) -> list[Chunk]:
+        """``fetch`` without its decoding: chunks tell where to read on, and how far behind the replica was."""
+        return self._thread.run(self._inner.fetch_chunks(topic, queue_id, offset, max_messages, **how))
+
     def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Generator[Chunk]:
         """Everything of a queue from ``offset`` to ``upto`` as chunks of raw frames."""
         chunks = self._inner.read_chunks(topic, queue_id, offset, upto, **how)

@@ -31,9 +31,19 @@ class QueueOffsets:
     at_time: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaLag:
+    """How far behind a replica was when it answered: ``entries`` of the log that it has not applied, of those it has heard to be committed,
+    and ``leader_silent_ms``, how long ago it last heard from a leader (0: it leads; None: not since it started).  What was committed
+    meanwhile it cannot know: a follower that is cut off tells a small lag, and a long silence."""
+
+    entries: int = 0
+    leader_silent_ms: int | None = None
+
+
 class Chunk:
     """Messages of one queue: ``frames`` back to back, ``sizes`` of each, their queue ``offsets``.  Reading goes on at ``next_offset``.
-    ``bodiless``: the bodies are cut out of the frames."""
+    ``bodiless``: the bodies are cut out of the frames; ``lag``: how far behind the replica was."""
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class Chunk:
         self.topic, self.group, self.queue_id, self.replica = topic, group, queue_id, replica
         self.offsets, self.sizes, self.frames = offsets, sizes, frames
         self.next_offset, self.max_offset, self.bodiless = next_offset, max_offset, bodiless
+        self.lag = ReplicaLag()
 
     @property
     def count(self) -> int:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dledger_client.answers import garbage, parse_envelope
 from dledger_client.attempts import Attempts, Source
 from dledger_client.log_files import FilePiece, LogFiles
-from dledger_client.received import Chunk, decode_chunk
+from dledger_client.received import Chunk, ReplicaLag, decode_chunk
 from dledger_client.retry import until
 from dledger_client.router import Router
 from dledger_wire._pb import broker_pb2
@@ -314,4 +314,5 @@ def _chunk_of(
         raise garbage(source.address, error.message) from None
     if chunk.count and not (offset <= chunk.offsets[0] and chunk.offsets[-1] < chunk.next_offset):
         raise garbage(source.address, f"messages {chunk.offsets[0]} to {chunk.offsets[-1]}, then {chunk.next_offset}; asked for {offset}")
+    chunk.lag = ReplicaLag(header.lag_entries, header.leader_silent_ms if header.HasField("leader_silent_ms") else None)
     return chunk

@@ -181,7 +181,9 @@ class FetchService:
         store = self._face.store
         header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
         header.applied_index = store.applied_index
-        header.lag_entries = max(0, self._face.raft.commit_index - store.applied_index)
+        header.lag_entries, silent_ms = self._face.raft.behind()
+        if silent_ms is not None:
+            header.leader_silent_ms = silent_ms
         queue = store.queues.get((request.topic, request.queue_id))
         if queue is not None:
             header.min_offset, header.max_offset = queue.min_offset, queue.max_offset

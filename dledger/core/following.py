@@ -22,10 +22,14 @@ class Following:
         self._core = core
         # The copy asked for; None again when a leader's entries turn out to fit, which makes it pointless.
         self.copy_wanted: FetchCopy | None = None
+        # How far the group is, and when this node was last told, by any leader.  For those who ask; nothing is decided by it.
+        self.heard_commit = 0
+        self.heard_ms: int | None = None
 
-    def _follow(self, source: NodeId) -> None:
-        """``source`` leads the current term."""
+    def _follow(self, source: NodeId, newest_commit: int) -> None:
+        """``source`` leads the current term, and has committed up to ``newest_commit``."""
         core = self._core
+        self.heard_commit, self.heard_ms = max(self.heard_commit, newest_commit), core.now_ms
         require(core.role is not Role.LEADER, "two leaders in term %d: %s and %s", core.term, core.node_id, source)
         if core.leader == source and core.role in (Role.FOLLOWER, Role.LEARNER):
             core.elections.heard_from_leader()
@@ -37,7 +41,7 @@ class Following:
 
     def on_append_request(self, source: NodeId, message: AppendRequest) -> None:
         core, prev = self._core, message.prev
-        self._follow(source)
+        self._follow(source, message.commit)
         # What is committed here is the same everywhere, whether or not it is still in the log.
         if prev.index > core.commit and not core.log.holds(prev):
             self._reject(source, prev)
@@ -106,7 +110,7 @@ class Following:
 
     def on_heartbeat(self, source: NodeId, message: Heartbeat) -> None:
         core = self._core
-        self._follow(source)
+        self._follow(source, message.newest_commit)
         # The leader names only what it knows this log to hold; under ASYNC_FLUSH a crash may have taken its end since.
         self._learn_commit(min(message.commit, core.log.last.index))
         core.send(source, HeartbeatResponse(term=core.term, round=message.round))
@@ -115,7 +119,7 @@ class Following:
 
     def on_copy_offer(self, source: NodeId, message: CopyOffer) -> None:
         core = self._core
-        self._follow(source)
+        self._follow(source, message.upto.index)
         if message.upto.index <= core.commit:
             self._acknowledge(source, core.commit)
         elif core.log.holds(message.upto):

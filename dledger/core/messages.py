@@ -58,11 +58,15 @@ class AppendResponse:
 
 @dataclass(slots=True, kw_only=True)
 class Heartbeat:
-    """Keeps leadership.  ``commit`` never exceeds what the leader knows the receiver to hold; ``round`` numbers read-index rounds."""
+    """Keeps leadership.  ``commit`` never exceeds what the leader knows the receiver to hold; ``round`` numbers read-index rounds.
+
+    ``newest_commit`` is the leader's own: nothing is committed by it, it tells the receiver how far it is behind.
+    """
 
     term: int
     commit: int
     round: int
+    newest_commit: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -285,6 +285,18 @@ class Raft:
         return self._core.commit
 
     @property
+    def newest_commit(self) -> int:
+        """The newest commit index heard of from a leader, or known here."""
+        return max(self._core.commit, self._core.following.heard_commit)
+
+    def leader_silent_ms(self, now_ms: int) -> int | None:
+        """How long ago a leader was last heard; 0 where it is this node, None when none was since the start."""
+        heard_ms = self._core.following.heard_ms
+        if self._core.role is Role.LEADER:
+            return 0
+        return None if heard_ms is None else max(0, now_ms - heard_ms)
+
+    @property
     def last(self) -> EntryId:
         return self._core.log.last
 

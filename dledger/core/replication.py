@@ -268,7 +268,7 @@ class Replication:
         commit = min(core.commit, peer.match)
         peer.commit_told = max(peer.commit_told, commit)
         peer.notice_open = True
-        core.send(peer.node, Heartbeat(term=core.term, commit=commit, round=core.reads.round))
+        core.send(peer.node, Heartbeat(term=core.term, commit=commit, round=core.reads.round, newest_commit=core.commit))
 
     def ask_voters(self) -> None:
         """Open a read round."""

@@ -220,7 +220,10 @@ class PullConsumer:
         sql: str = "",
         linearizable: bool = False,
     ) -> list[Chunk]:
-        """``fetch`` without its decoding; the last chunk's ``next_offset`` tells where to read on, behind filtered messages too."""
+        """``fetch`` without its decoding; the last chunk's ``next_offset`` tells where to read on, behind filtered messages too.
+
+        The ``lag`` of a chunk tells how far behind its replica was.
+        """
         within(0, MAX_OFFSET, offset=offset)
         within(0, MAX_U32, queue_id=queue_id, max_bytes=max_bytes, wait_ms=wait_ms)
         within(1, MAX_U32, max_messages=max_messages)

@@ -214,6 +214,7 @@ class FetchResponse(google.protobuf.message.Message):
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
     LAG_ENTRIES_FIELD_NUMBER: builtins.int
     ADVISED_REPLICA_FIELD_NUMBER: builtins.int
+    LEADER_SILENT_MS_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
     STORE_ID_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
@@ -234,9 +235,11 @@ class FetchResponse(google.protobuf.message.Message):
     first_offset: builtins.int
     """of the first message of the chunk, when not has_offsets"""
     lag_entries: builtins.int
-    """committed, as far as this replica knows, and not applied here yet"""
+    """committed, by the newest commit index this replica has heard of from a leader, and not applied here yet"""
     advised_replica: builtins.str
     """the node this queue is better read from; empty: here"""
+    leader_silent_ms: builtins.int
+    """how long ago it last heard from a leader; 0: it leads; unset: never since it started"""
     store_id: builtins.str
     """with pieces: of the data folder two levels above each file (identity.json)"""
     payload: builtins.bytes
@@ -263,12 +266,14 @@ class FetchResponse(google.protobuf.message.Message):
         first_offset: builtins.int = ...,
         lag_entries: builtins.int = ...,
         advised_replica: builtins.str = ...,
+        leader_silent_ms: builtins.int | None = ...,
         pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
         store_id: builtins.str = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "error", b"error", "leader_silent_ms", b"leader_silent_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "leader_silent_ms", b"leader_silent_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_leader_silent_ms", b"_leader_silent_ms"]) -> typing.Literal["leader_silent_ms"] | None: ...
 
 global___FetchResponse = FetchResponse
 

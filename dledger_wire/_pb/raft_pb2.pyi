@@ -140,19 +140,24 @@ global___AppendResponse = AppendResponse
 
 @typing.final
 class Heartbeat(google.protobuf.message.Message):
+    """newest_commit: the leader's own; only to tell how far the receiver is behind."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     COMMIT_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
+    NEWEST_COMMIT_FIELD_NUMBER: builtins.int
     commit: builtins.int
     round: builtins.int
+    newest_commit: builtins.int
     def __init__(
         self,
         *,
         commit: builtins.int = ...,
         round: builtins.int = ...,
+        newest_commit: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["commit", b"commit", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["commit", b"commit", "newest_commit", b"newest_commit", "round", b"round"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 

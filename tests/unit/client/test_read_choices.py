@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
 from dledger_client.aio import Message
+from dledger_client.received import ReplicaLag
 from dledger_wire.errors import DledgerError
 from dledger_wire.frames import frame_heads, frame_positions
 from tests.unit.client.sim_rig import Rig
@@ -38,6 +41,53 @@ def test_a_near_follower_is_read_first_and_left_when_it_lags_too_far() -> None:
         async with rig.consumer(replica=lagging, timeout_ms=500) as pinned:
             with pytest.raises(DledgerError):
                 [chunk async for chunk in pinned.read_chunks("t", 0, 0, 20)]
+
+    Rig().run(scenario)
+
+
+def test_a_follower_tells_how_far_it_is_behind_and_since_when_it_heard_nothing() -> None:
+    """docs/semantics.md, row R2."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        lagging = rig.followers[0]
+        async with rig.producer() as producer, rig.consumer(replica=lagging) as pinned, rig.consumer() as at_leader:
+            await producer.send(Message("t", b"0"))
+            await asyncio.sleep(1)
+            chunk, *_ = await pinned.fetch_chunks("t", 0, 0)
+            assert (chunk.count, chunk.lag.entries) == (1, 0)
+            assert 0 <= (chunk.lag.leader_silent_ms or 0) < 300
+            assert (await at_leader.fetch_chunks("t", 0, 0))[0].lag == ReplicaLag(0, 0)
+            for node_id in rig.cluster.hosts:
+                if node_id != lagging:
+                    rig.cluster.net.cut(rig.cluster.hosts[node_id].ip, rig.cluster.hosts[lagging].ip)
+            cut_s = rig.cluster.loop.now_s
+            await producer.send(Message("t", b"1"))
+            await asyncio.sleep(5)
+            chunk, *_ = await pinned.fetch_chunks("t", 0, 0)
+            silent_s = rig.cluster.loop.now_s - cut_s
+            assert chunk.count == 1
+            assert 5000 <= (chunk.lag.leader_silent_ms or 0) <= silent_s * 1000 + 300
+            *_, empty = await pinned.fetch_chunks("t", 0, 1)
+            assert (empty.count, (empty.lag.leader_silent_ms or 0) >= 5000) == (0, True)
+
+    Rig().run(scenario)
+
+
+def test_a_follower_that_does_not_apply_tells_what_it_has_heard_of() -> None:
+    """docs/semantics.md, row R2."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        lagging = rig.followers[0]
+        node = rig.cluster.hosts[lagging].node
+        assert node is not None
+        async with rig.producer() as producer, rig.consumer(replica=lagging) as pinned:
+            await producer.send(Message("t", b"0"))
+            await asyncio.sleep(1)
+            node.raft._core._core.following.heard_commit += 40  # a leader says so; the entries have not come
+            chunk, *_ = await pinned.fetch_chunks("t", 0, 0)
+            assert chunk.lag.entries == 40
 
     Rig().run(scenario)
 

@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.effects import CommitTo, Send
 from dledger.core.events import Stored
-from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, VoteRequest
+from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, VoteRequest
 from dledger.core.types import EntryId, EntryKind, Role
 from tests.unit.core.explorer import explore
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, ack, append, leader_by_hand, solo
@@ -185,3 +185,20 @@ def test_C1_what_the_leader_sends_does_not_wait_for_its_own_sync() -> None:
     assert node.commit == 2, "two others have it"
     node.step(Stored(EntryId(2, 1)))
     assert node.core.durable == 2
+
+
+def test_a_follower_knows_how_far_the_group_is_and_since_when_it_heard_nothing() -> None:
+    """From every message of a leader, whatever of it could be committed here."""
+    node = solo([1] * 4, commit=2)
+    core, now_ms = node.core, node.now_ms
+    assert (core.newest_commit, core.leader_silent_ms(now_ms)) == (2, None)
+    node.receive(2, append(1, (4, 1), commit=100))
+    assert (node.commit, core.newest_commit, core.leader_silent_ms(now_ms + 7)) == (4, 100, 7)
+    node.receive(2, Heartbeat(term=1, commit=4, round=0, newest_commit=120))
+    assert (node.commit, core.newest_commit) == (4, 120)
+    node.cluster.now_ms += 1000
+    node.receive(2, CopyOffer(term=1, first_available=50, upto=EntryId(130, 1)))
+    assert (node.commit, core.newest_commit, core.leader_silent_ms(node.now_ms)) == (4, 130, 0)
+    leader = leader_by_hand(solo())
+    leader.cluster.now_ms += 1000
+    assert (leader.core.newest_commit, leader.core.leader_silent_ms(leader.now_ms)) == (leader.commit, 0)
