@@ -63,7 +63,7 @@ async def _compare_group(group: GroupConfig, committed: dict[str, int], timeout_
 
 
 async def _whose_damage(addresses: dict[str, str], upto_pos: int, segment: int, timeout_s: float) -> str:
-    """Let each replica check the entries of a segment that differs: whose are damaged, in which file and where; empty when all are whole."""
+    """Have each replica check entries of a segment that differs: whose are damaged, in which file and where. Empty when all are whole."""
     calls = (_checksums(address, upto_pos, timeout_s, segment) for address in addresses.values())
     answers = await asyncio.gather(*calls, return_exceptions=True)
     found = [f"{node_id}: {answer}" for node_id, answer in zip(addresses, answers, strict=True) if isinstance(answer, StorageDamagedError)]
