@@ -225,7 +225,7 @@ def uncommitted_bytes_leak(patch: pytest.MonkeyPatch) -> None:
 
 def copy_older_than_the_commit_index_taken(patch: pytest.MonkeyPatch) -> None:
     def always(self: Following, source: NodeId, message: CopyOffer) -> None:
-        self._follow(source)
+        self._follow(source, message.upto.index)
         self.copy_wanted = FetchCopy(source, message.first_available, message.upto)
         self._core.emit(self.copy_wanted)
 
