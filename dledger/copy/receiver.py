@@ -20,7 +20,7 @@ from dledger.env import Buffer, Disk, File
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER
 from dledger.log.start import LogStart
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, INDEX_UNIT, MAGIC_FILLER, parse_segment_name, segment_name
@@ -217,9 +217,8 @@ class CopyReceiver:
     async def _finish_segment(self) -> None:
         """The segment under way is whole: seal it, write its units, note it, go on with the next one."""
         file, check, segment = self._file, self._check, self._segment
-        require(file is not None and check is not None, "no segment under way")
         if file is None or check is None:
-            return
+            raise InvariantBrokenError("no segment under way")
         number = len(self._received)
         sealed = number + 1 < len(self._plan.segments)
         if sealed:

@@ -126,11 +126,6 @@ class LogIndex:
         start = first_index - self._first_meta
         return sum([meta.size_bytes for meta in self._metas[max(start, 0) : max(last_index - self._first_meta + 1, 0)]])
 
-    def size_of_next(self, index: int) -> int:
-        """Bytes of one entry, 0 when out of reach."""
-        found = self.metas(index, 0)
-        return found[0].size_bytes if found else 0
-
     def _drop_metas(self, upto_index: int) -> None:
         count = upto_index + 1 - self._first_meta
         if count > 0:

@@ -41,10 +41,6 @@ class WriteQueue:
     def __bool__(self) -> bool:
         return bool(self._next)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(entry.size_bytes for entry in self._next.entries)
-
     def add(self, entry: RawEntry) -> None:
         self._next.entries.append(entry)
 
