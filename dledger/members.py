@@ -21,7 +21,8 @@ from dledger_wire.errors import InvalidArgumentError
 class Members:
     """Addresses and beginnings of everybody a configuration has named."""
 
-    def __init__(self, addresses: Mapping[NodeId, str]) -> None:
+    def __init__(self, addresses: Mapping[NodeId, str], links: Mapping[NodeId, str]) -> None:
+        self._links = dict(links)
         self._committed_addresses, self._committed_since = dict(addresses), dict[NodeId, int]()
         self._open: list[tuple[int, Configuration]] = []  # not known to be committed, in the log's order
         self._recount()
@@ -35,6 +36,15 @@ class Members:
     @property
     def addresses(self) -> Mapping[NodeId, str]:
         return MappingProxyType(self._addresses)
+
+    @property
+    def links(self) -> dict[NodeId, str]:
+        """Where this node dials whom: at the address, unless its settings name another place."""
+        return {**self._addresses, **self._links}
+
+    def links_of(self, membership: Membership) -> dict[NodeId, str]:
+        links = self.links
+        return {node: links[node] for node in (*membership.voters, *membership.learners) if node in links}
 
     def since(self, member: NodeId) -> int:
         return self._since.get(member, 0)

@@ -110,7 +110,7 @@ class RaftNode:
             encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._check_store, since=self._since
         )
         self._links = RaftLinks(identity, env.network, self._tasks, hooks)
-        self._members = Members(settings.peers)
+        self._members = Members(settings.peers, settings.links)
         self._proposals = Proposals(
             join_bytes=settings.join_bytes,
             entry_bytes=min(settings.join_bytes, settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
@@ -142,9 +142,7 @@ class RaftNode:
 
     def _repair(self) -> LogRepair:
         settings = self._settings
-        return LogRepair(
-            self.identity, self._env, {**self._members.addresses, **settings.links}, settings.log, limit_s=settings.repair_limit_s
-        )
+        return LogRepair(self.identity, self._env, self._members.links, settings.log, limit_s=settings.repair_limit_s)
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -641,7 +639,7 @@ class RaftNode:
 
     def _not_leader(self) -> NotLeaderError:
         leader = self.leader if self.leader != self.identity.node_id else None
-        address = self._members.addresses.get(leader, "") if leader is not None else ""
+        address = self.address_of(leader) if leader is not None else ""
         text = f"{self.identity.node_id} is not the leader of {self.identity.group}; nothing was stored"
         return NotLeaderError(text, leader_id=leader or "", leader_address=address)
 
@@ -663,9 +661,7 @@ class RaftNode:
         self._links.set_peers(self._member_links())
 
     def _member_links(self) -> dict[NodeId, str]:
-        """Where this node dials those of the members it knows."""
-        addresses = {**self._members.addresses, **self._settings.links}
-        return {node: addresses[node] for node in (*self.membership.voters, *self.membership.learners) if node in addresses}
+        return self._members.links_of(self.membership)
 
     def behind(self) -> tuple[int, int | None]:
         """Committed entries, by the newest commit index heard of, that are not applied here; and how many milliseconds ago a leader was
