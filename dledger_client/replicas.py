@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,8 @@ from dledger_wire.rpc import ByteStream
 FETCH = "/dledger.v1.Broker/Fetch"
 READ_FROM = ("leader", "follower", "any")
 IDLE_STREAMS = 4
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -116,6 +119,8 @@ class Replicas:
 
         A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
         """
+        given, request = request, broker_pb2.FetchRequest()
+        request.CopyFrom(given)  # what has been read of it is noted here; whoever asks another replica begins with his own
         request.in_place = self._files is not None and self._is_near(source) and source.address not in self._unreadable
         request.in_place = request.in_place and not request.without_body  # those are not even read whole
         again = broker_pb2.FetchRequest()
@@ -165,7 +170,7 @@ class Replicas:
         request.request_id, self._next_id = self._next_id, self._next_id + 1
         whole, offset = False, request.offset
         try:
-            await stream.write(request.SerializeToString())
+            await _in_time(stream.write(request.SerializeToString()), source, deadline())
             while not whole:
                 header, payload = await self._read(stream, source, deadline())
                 if header.request_id != request.request_id:
@@ -203,11 +208,7 @@ class Replicas:
             self._advised.pop((request.topic, request.queue_id), None)
 
     async def _read(self, stream: ByteStream, source: Source, left_s: float) -> tuple[broker_pb2.FetchResponse, memoryview]:
-        try:
-            async with asyncio.timeout(max(0.001, left_s)):
-                message = await stream.read()
-        except TimeoutError:
-            raise UnreachableError(f"{source.node_id} at {source.address} did not answer in time", address=source.address) from None
+        message = await _in_time(stream.read(), source, left_s)
         if message is None:
             raise UnreachableError(f"{source.address}: the fetch stream ended", address=source.address)
         return parse_envelope(broker_pb2.FetchResponse, message, source.address)
@@ -257,6 +258,14 @@ class Replicas:
         """Before all replicas are tried again: a pause, and a look at who leads."""
         await asyncio.sleep(pause_ms / 1000)
         await self._look_around(group)
+
+
+async def _in_time(work: Coroutine[Any, Any, T], source: Source, left_s: float) -> T:
+    try:
+        async with asyncio.timeout(max(0.001, left_s)):
+            return await work
+    except TimeoutError:
+        raise UnreachableError(f"{source.node_id} at {source.address} did not answer in time", address=source.address) from None
 
 
 @dataclass(frozen=True, slots=True)

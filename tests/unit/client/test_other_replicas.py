@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.received import ReceivedMessage
-from dledger_wire.errors import OffsetOutOfRangeError
+from dledger_client.attempts import Source
+from dledger_client.received import Chunk, ReceivedMessage
+from dledger_client.replicas import Replicas
+from dledger_wire.errors import OffsetOutOfRangeError, UnreachableError
 from tests.unit.client.push_rig import Group
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import CLIENT_IP, Rig, until
 
 COUNT = 200  # of 1000 bytes: several segments of the simulated log
 
@@ -22,6 +27,14 @@ async def fill(rig: Rig, count: int = COUNT) -> None:
             producer.send_oneway(Message("t", b"%d " % number + bytes(1000), tags=f"a{number % 3}", keys=f"k{number}"))
         await producer.flush()
     await until(lambda: all(bounds(rig, node_id)[1] == count for node_id in rig.cluster.hosts))
+
+
+def small_chunks(rig: Rig) -> None:
+    """An answer takes many chunks, and not all of it is on its way at once."""
+    rig.cluster.net.settings.window_bytes = 40_000
+    for host in rig.cluster.running():
+        assert host.node is not None
+        host.node.store.settings = replace(host.node.store.settings, chunk_bytes=20_000)
 
 
 def numbers(messages: list[ReceivedMessage]) -> list[int]:
@@ -113,5 +126,91 @@ def test_a_push_consumer_at_followers_skips_nothing_that_another_replica_holds()
         await until(lambda: len(group.seen) >= 120)
         assert sorted(int(body.split()[0]) for body in group.bodies()) == list(range(120))
         await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_replica_that_falls_silent_is_left_after_a_few_seconds() -> None:
+    """docs/semantics.md, row R1: one process stands still while it is read from."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        loop = rig.cluster.loop
+        async with rig.consumer(read_from="follower", timeout_ms=120_000) as consumer:
+            offsets, replicas, paused_at = [], [], 0.0
+            async for chunk in consumer.read_chunks("t", 0, 0, COUNT, chunk_bytes=20_000):
+                offsets += chunk.offsets.tolist()
+                replicas.append(chunk.replica)
+                if not paused_at:
+                    paused_at = loop.now_s
+                    process = rig.cluster.hosts[chunk.replica].process
+                    assert process is not None
+                    loop.pause(process)
+            assert offsets == list(range(COUNT))
+            assert loop.now_s - paused_at < 4
+            assert replicas[-1] != replicas[0]
+            paused_at = loop.now_s
+            for _ in range(4):
+                assert len(await consumer.fetch("t", 0, 0, 10)) == 10
+            assert loop.now_s - paused_at < 7, "it is tried every other time, and left"
+            loop.resume(process)
+            await asyncio.sleep(1)
+
+    Rig().run(scenario)
+
+
+def test_the_callers_own_time_is_not_counted() -> None:
+    """Rows are worked on for longer than the timeout, then the replica dies: another one goes on."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        small_chunks(rig)
+        async with rig.consumer(read_from="follower", timeout_ms=2_000) as consumer:
+            offsets: list[int] = []
+            async for chunk in consumer.read_chunks("t", 0, 0, COUNT, chunk_bytes=1 << 20):
+                offsets += chunk.offsets.tolist()
+                await asyncio.sleep(5)
+                if chunk.offsets[0] == 0:
+                    rig.cluster.kill(chunk.replica)
+            assert offsets == list(range(COUNT))
+
+    Rig().run(scenario)
+
+
+def test_replicas_that_are_all_slow_are_waited_for_longer_each_time() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 20)
+        async with rig.consumer(read_from="follower", timeout_ms=60_000) as consumer:
+            assert len(await consumer.fetch("t", 0, 0, 1)) == 1
+            for host in rig.cluster.hosts.values():
+                rig.cluster.net.link(host.ip, CLIENT_IP).extra_s = 5.0
+            chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 20)]
+            assert [number for chunk in chunks for number in numbers(chunk.messages())] == list(range(20))
+
+    Rig().run(scenario)
+
+
+def test_an_answer_that_breaks_off_is_asked_for_whole_at_the_next_replica() -> None:
+    """What came before the break is not in the result, so it is not passed over either."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        small_chunks(rig)
+        async with rig.consumer(read_from="follower", timeout_ms=30_000) as consumer:
+            seen = 0
+            original = Replicas._answer
+
+            async def dying(self: Replicas, source: Source, *rest: Any) -> AsyncGenerator[Chunk]:
+                nonlocal seen
+                async for chunk in original(self, source, *rest):
+                    seen += 1
+                    if seen == 2:
+                        raise UnreachableError("broken off")
+                    yield chunk
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(Replicas, "_answer", dying)
+                assert numbers(await consumer.fetch("t", 0, 0, 150)) == list(range(150))
+            assert seen > 3
 
     Rig().run(scenario)
