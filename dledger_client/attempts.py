@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dledger_wire.clock import Clock
-from dledger_wire.errors import DledgerError, NotYetError, OffsetOutOfRangeError, StorageDamagedError, TopicNotFoundError, UnreachableError
+from dledger_wire.errors import (
+    CorruptFrameError,
+    DledgerError,
+    NotYetError,
+    OffsetOutOfRangeError,
+    StorageDamagedError,
+    TopicNotFoundError,
+    UnreachableError,
+)
 
 SILENCE_MS = 3_000  # a replica that says nothing for so long is left for another one; twice as long when its turn comes again
 SILENT_PART = 4  # of the whole time at most one part goes to a replica that is silent for the first time
@@ -84,7 +92,7 @@ class Attempts:
 
 def _lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:
     """The error; one that says another replica may know better when this one is damaged, or is a follower that lags."""
-    if isinstance(error, StorageDamagedError):
+    if isinstance(error, StorageDamagedError | CorruptFrameError):
         return UnreachableError(f"{source.node_id}: {error.message}", address=source.address)
     if source.is_leader:
         return error

@@ -17,7 +17,7 @@ from dledger_wire.body_crc import first_bad_body
 from dledger_wire.compress import compression_in, decompress
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frame_layout import decode_properties
-from dledger_wire.frames import FrameColumns, cut_bytes, frame_columns, frame_positions, uniform_stride
+from dledger_wire.frames import FrameColumns, Records, cut_bytes, frame_columns, frame_positions, uniform_stride
 from dledger_wire.message_id import offset_message_id
 from dledger_wire.status import SysFlag
 
@@ -71,13 +71,21 @@ class Chunk:
     @cached_property
     def columns(self) -> FrameColumns:
         """Places and fixed fields of the frames.  CorruptFrameError when bytes in the chunk are no message."""
-        return frame_columns(np.frombuffer(self.frames, np.uint8), frame_positions(self.sizes))
+        return frame_columns(np.frombuffer(self.frames, np.uint8), frame_positions(self.sizes), bodiless=self.bodiless)
 
     def damaged_offset(self) -> int | None:
-        """The queue offset of the first message whose body is not what its CRC says."""
+        """The queue offset of the first message that shows damage: in what ``_misplaced`` compares, else in a body, by its CRC."""
         if not len(self.sizes):
             return None
-        columns = self.columns
+        try:
+            columns = self.columns
+        except CorruptFrameError as error:
+            return int(self.offsets[max(0, error.detail_int("first_bad", 0))])
+        misplaced = self._misplaced(columns.heads)
+        if misplaced.any():
+            return int(self.offsets[misplaced.argmax()])
+        if self.bodiless:
+            return None
         bad = first_bad_body(
             np.frombuffer(self.frames, np.uint8),
             columns.body_at,
@@ -86,6 +94,16 @@ class Chunk:
             stride=uniform_stride(self.sizes) if uniform_stride(columns.body_length + 1) else 0,
         )
         return None if bad is None else int(self.offsets[bad])
+
+    def _misplaced(self, heads: Records) -> npt.NDArray[np.bool_]:
+        """Which messages do not say of themselves what they were asked for as: size, queue, queue offset, a place in the log behind the
+        message before.  Their magics and that all lengths add up is known by then."""
+        sizes, places = heads["total_size"].astype(np.int64), heads["physical_offset"].astype(np.int64)
+        cut_out = heads["body_length"].astype(np.int64) if self.bodiless else 0
+        bad: npt.NDArray[np.bool_] = (sizes - cut_out != self.sizes) | (heads["queue_id"] != self.queue_id) | (places < 0)
+        bad |= heads["queue_offset"] != self.offsets
+        bad[1:] |= places[1:] < places[:-1] + sizes[:-1]
+        return bad
 
     def cut(self, upto: int) -> None:
         """Leave out what lies at or behind offset ``upto``."""

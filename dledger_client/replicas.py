@@ -115,7 +115,7 @@ class Replicas:
     async def chunks(
         self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
     ) -> AsyncGenerator[Chunk]:
-        """The answer of one replica to one request, every body it holds checked.  ``deadline``: seconds left for the next chunk.
+        """The answer of one replica to one request, every message in it checked.  ``deadline``: seconds left for the next chunk.
 
         A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
         """
@@ -125,17 +125,21 @@ class Replicas:
         request.in_place = request.in_place and not request.without_body  # those are not even read whole
         again = broker_pb2.FetchRequest()
         again.CopyFrom(request)
-        async with contextlib.aclosing(self._answer_here(source, group, request, deadline)) as answer:
-            async for chunk in answer:
-                bad = None if request.without_body else chunk.damaged_offset()
-                if bad is not None:
-                    break
-                again.offset = chunk.next_offset
-                again.max_messages -= chunk.count if request.max_messages else 0
-                yield chunk
-            else:
-                return
-        _logger.warning("%s gave out %s/%d: message %d damaged; asking it to look", source.node_id, request.topic, request.queue_id, bad)
+        try:
+            async with contextlib.aclosing(self._answer_here(source, group, request, deadline)) as answer:
+                async for chunk in answer:
+                    bad = chunk.damaged_offset()
+                    if bad is not None:
+                        damage = f"message {bad} is damaged"
+                        break
+                    again.offset = chunk.next_offset
+                    again.max_messages -= chunk.count if request.max_messages else 0
+                    yield chunk
+                else:
+                    return
+        except CorruptFrameError as error:  # it could not make an answer of what it has
+            damage = error.message
+        _logger.warning("%s: %s/%d: %s; asking it to look", source.node_id, request.topic, request.queue_id, damage)
         again.verify, again.in_place = True, False
         async with contextlib.aclosing(self._answer(source, group, again, deadline)) as answer:
             async for chunk in answer:

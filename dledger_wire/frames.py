@@ -282,14 +282,17 @@ class FrameColumns:
         return [unpack_host(bytes(host)[:size]) for host, size in zip(self.heads[field].tolist(), sizes, strict=True)]
 
 
-def frame_columns(data: Bytes1D, positions: Int64s) -> FrameColumns:
+def frame_columns(data: Bytes1D, positions: Int64s, *, bodiless: bool = False) -> FrameColumns:
     """Every field of the frames at ``positions``, whatever their hosts and magics.  Raises CorruptFrameError (``first_bad``) unless each is
-    whole and its lengths add up; body CRCs are not looked at."""
+    whole and its lengths add up; body CRCs are not looked at.  ``bodiless``: bodies are cut out, heads still tell how long they were."""
     end = len(data)
     positions = positions.astype(np.int64, copy=False)
     heads, body_at = frame_heads(data, positions, stride=_step(positions))
     ends = positions + heads["total_size"]
     body_length = heads["body_length"].astype(np.int64)
+    if bodiless:
+        _demand(body_length >= 0, "body length is none")
+        ends, body_length = ends - body_length, np.zeros_like(body_length)
     wide = heads["magic"] == MAGIC_V2
     widths = 1 + wide
     _demand(wide | (heads["magic"] == MAGIC_V1), "magic is not a message's")
