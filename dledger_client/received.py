@@ -24,11 +24,13 @@ from dledger_wire.status import SysFlag
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """What a queue holds: offsets ``min_offset`` to ``max_offset`` (exclusive); ``at_time``: the first one of the time asked for."""
+    """What a queue holds: offsets ``min_offset`` to ``max_offset`` (exclusive); ``at_time``: the first one of the time asked for;
+    ``incarnation``: of the topic, another one when it was deleted and made again."""
 
     min_offset: int
     max_offset: int
     at_time: int
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

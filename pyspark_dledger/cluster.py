@@ -7,7 +7,7 @@ Owns the looks at the cluster; they run on the driver.  Bounds are the leaders' 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from dledger_client import Admin, PullConsumer
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from dledger_wire.status import Perm
+from pyspark_dledger.incarnations import joined
 from pyspark_dledger.options import STAGING_TOPIC, ReadOptions
 from pyspark_dledger.plan import QueueBounds, QueueId
 
@@ -30,28 +31,37 @@ class View:
     incarnations: dict[str, str] = field(default_factory=dict)
 
 
-def describe(options: ReadOptions) -> View:
-    """Ask the cluster.  UnreachableError, TopicNotFoundError, TopicPermissionError."""
+def describe(options: ReadOptions, may_lack: Collection[str] = ()) -> View:
+    """Ask the cluster; topics of ``may_lack`` that do not exist are left out.  UnreachableError, TopicNotFoundError,
+    TopicPermissionError."""
     view = View()
-    times = [options.start.timestamp_ms, options.end.timestamp_ms, options.filters.since_ms, options.filters.until_ms]
     with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms)) as consumer:
-        for topic in wanted_topics(options):
-            groups = consumer.topic(topic)
-            view.incarnations[topic] = ",".join(f"{queues.group}:{queues.incarnation}" for queues in groups)
-            if options.linearizable:
-                _confirm_leaders(consumer, topic)
-            held = consumer.offsets(topic)
-            by_time = {moment: consumer.offsets(topic, moment) for moment in dict.fromkeys(times) if moment is not None}
-            for (group, queue_id), offsets in held.items():
-                if options.filters.has_queue(group, queue_id):
-                    moments = {moment: found[group, queue_id].at_time for moment, found in by_time.items()}
-                    view.bounds[QueueId(topic, group, queue_id)] = QueueBounds(offsets.min_offset, offsets.max_offset, moments)
-    if options.filters.queues and not view.bounds:
+        for topic in wanted_topics(options, may_be_none=bool(may_lack)):
+            try:
+                _look_at(view, consumer, options, topic)
+            except TopicNotFoundError:
+                if topic not in may_lack:
+                    raise
+    if options.filters.queues and view.incarnations and not view.bounds:
         raise InvalidArgumentError("option queues: none of them is a queue of the topics")
     return view
 
 
-def wanted_topics(options: ReadOptions) -> tuple[str, ...]:
+def _look_at(view: View, consumer: PullConsumer, options: ReadOptions, topic: str) -> None:
+    """Take one topic into the view."""
+    times = [options.start.timestamp_ms, options.end.timestamp_ms, options.filters.since_ms, options.filters.until_ms]
+    if options.linearizable:
+        _confirm_leaders(consumer, topic)
+    held = consumer.offsets(topic)
+    by_time = {moment: consumer.offsets(topic, moment) for moment in dict.fromkeys(times) if moment is not None}
+    view.incarnations[topic] = joined({group: offsets.incarnation for (group, _), offsets in held.items()})
+    for (group, queue_id), offsets in held.items():
+        if options.filters.has_queue(group, queue_id):
+            moments = {moment: found[group, queue_id].at_time for moment, found in by_time.items()}
+            view.bounds[QueueId(topic, group, queue_id)] = QueueBounds(offsets.min_offset, offsets.max_offset, moments)
+
+
+def wanted_topics(options: ReadOptions, *, may_be_none: bool = False) -> tuple[str, ...]:
     """The named topics, or those that match the pattern now: readable ones, none of the system's own."""
     if options.topics:
         return options.topics
@@ -60,7 +70,7 @@ def wanted_topics(options: ReadOptions) -> tuple[str, ...]:
         found = sorted({topic.topic for topic in admin.list_topics() if topic.perm & Perm.READ and pattern.fullmatch(topic.topic)})
     own = (RETRY_PREFIX, DLQ_PREFIX)
     topics = tuple(name for name in found if not (is_system_topic(name) or name.startswith(own) or name == STAGING_TOPIC))
-    if not topics:
+    if not topics and not may_be_none:
         raise TopicNotFoundError(f"option topicPattern: no topic matches {options.topic_pattern!r}")
     return topics
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dledger_client import PullConsumer
 from dledger_client.local import own_address
-from dledger_wire.errors import OffsetOutOfRangeError
+from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from pyspark_dledger import cluster
 from pyspark_dledger.by_key import narrowed_by_keys
+from pyspark_dledger.incarnations import by_group
 from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
 from pyspark_dledger.plan import OffsetRange, resolve, split
 from pyspark_dledger.schema import NEEDS_BODY
@@ -30,16 +31,17 @@ _logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """What one task reads; None is nothing at all (Spark wants at least one partition)."""
+    """What one task reads, of which incarnation of the topic; None is nothing at all (Spark wants at least one partition)."""
 
-    def __init__(self, piece: OffsetRange | None) -> None:
+    def __init__(self, piece: OffsetRange | None, incarnation: str = "") -> None:
         super().__init__(0)
-        self.piece = piece
+        self.piece, self.incarnation = piece, incarnation
 
 
-def partitions_of(pieces: Sequence[OffsetRange]) -> list[InputPartition]:
+def partitions_of(pieces: Sequence[OffsetRange], incarnations: Mapping[str, str]) -> list[InputPartition]:
     """A partition for each piece, never none."""
-    return [RangePartition(piece) for piece in pieces] or [RangePartition(None)]
+    made = {topic: by_group(text) for topic, text in incarnations.items()}
+    return [RangePartition(piece, made[piece.queue.topic].get(piece.queue.group, "")) for piece in pieces] or [RangePartition(None)]
 
 
 class BatchReader(DataSourceReader):
@@ -53,7 +55,7 @@ class BatchReader(DataSourceReader):
         view = cluster.describe(options)
         ranges = resolve(view.bounds, options.start, options.end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
         wanted = narrowed_by_keys(options, ranges)
-        return partitions_of(split(wanted, options.min_partitions, options.max_records_per_partition))
+        return partitions_of(split(wanted, options.min_partitions, options.max_records_per_partition), view.incarnations)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
@@ -79,9 +81,9 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     """The messages of a partition's range, a record batch a chunk."""
     from pyspark_dledger.arrow import record_batch
 
-    piece = partition.piece if isinstance(partition, RangePartition) else None
-    if piece is None:
+    if not isinstance(partition, RangePartition) or partition.piece is None:
         return
+    piece = partition.piece
     queue, at = piece.queue, piece.start
     where: dict[str, Any] = {
         "read_from": options.read_from,
@@ -89,7 +91,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         "near": near_hosts(options.bootstrap),
         "local_files": options.local_files,
     }
-    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes}
+    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "incarnation": partition.incarnation}
     how["without_body"] = NEEDS_BODY.isdisjoint(options.columns)
     how["max_lag"] = None if options.max_lag == NO_LAG_LIMIT else options.max_lag
     with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
@@ -98,6 +100,12 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
                 for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
                     at = chunk.next_offset
                     yield record_batch(chunk, options.columns, options.filters)
+                return
+            except TopicNotFoundError as error:
+                gone = f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} are gone: {error.message}"
+                if options.fail_on_data_loss:
+                    raise TopicNotFoundError(f"{gone}; set failOnDataLoss to false to go on without them", **error.details) from None
+                _logger.warning("%s", gone)
                 return
             except OffsetOutOfRangeError as error:
                 if options.fail_on_data_loss or error.min_offset <= at:

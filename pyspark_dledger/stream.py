@@ -2,7 +2,8 @@
 
 Owns what Spark keeps (a JSON object of offsets per topic and queue); how far one trigger goes is admission.py's.  Spark writes the end of
 a batch down before it runs the batch, so after a crash the same range is planned again; the split is a pure function of the range and the
-options (plan.py), and a range of a committed log never changes, so the rows are the same.
+options (plan.py), and a range of a committed log never changes, so the rows are the same.  Offsets count in one incarnation of a topic
+(incarnations.py): those of a topic deleted since say nothing about the one made again.
 
 PySpark 4.1 knows no admission control: there ``latestOffset`` is called without arguments and takes everything.
 """
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger import cluster
 from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
+from pyspark_dledger.incarnations import check_same, is_remade, merged
 from pyspark_dledger.options import EARLIEST, ReadOptions
 from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, offset_of, split
 from pyspark_dledger.reader import partitions_of, read_range
@@ -88,21 +90,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most and ReadMaxRows is not None else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next batch.  It never goes back, whatever a lagging replica tells."""
-        view = cluster.describe(self._options)
+        """The end of the next batch.  It never goes back, whatever a lagging replica tells; but a topic made again begins anew."""
+        begun, known = from_json(start) if start is not None else ({}, {})
+        view = self._look(known)
         end, incarnations = from_json(self._target or self._end_of(view))
         if start is None:
             return to_json(end, incarnations)
-        begun, known = from_json(start)
-        self._check_incarnations(known, incarnations)
-        # A queue new since the last batch is read from its first message.
+        self._check_same(known, incarnations)
         held = {queue: bounds.min_offset for queue, bounds in view.bounds.items()}
-        begin = {queue: begun.get(queue, held.get(queue, 0)) for queue in end}
-        forward = {queue: max(offset, begin[queue]) for queue, offset in end.items()}
+        kept = {queue: offset for queue, offset in begun.items() if not is_remade(queue, known, incarnations)}
+        # A queue new since the last batch is read from its first message; one that cannot be seen now waits where it is.
+        begin = {queue: held.get(queue, 0) for queue in end} | kept
+        forward = begin | {queue: max(offset, begin[queue]) for queue, offset in end.items()}
         taken = self._admitted(begin, forward, limit)
         if taken != begin:
             self._last_progress_ms = _now_ms()
-        return to_json(taken, incarnations) if taken != begin or begin.keys() != begun.keys() else start
+        return to_json(taken, merged(known, incarnations))
+
+    def _look(self, known: Mapping[str, str]) -> cluster.View:
+        """The cluster now.  A topic may be gone that the checkpoint knows, or any, if loss is no error."""
+        loose = () if self._options.fail_on_data_loss and known else self._options.topics
+        return cluster.describe(self._options, {*known, *loose})
+
+    def _check_same(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        if self._options.fail_on_data_loss:
+            check_same(before, now)
 
     def _admitted(self, begin: Offsets, end: Offsets, limit: Any) -> Offsets:
         """How far this trigger goes."""
@@ -117,10 +129,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut_to_messages(begin, end, most) if most else end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._end_of(cluster.describe(self._options))
+        self._target = self._end_of(self._look({}))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return self._end_of(cluster.describe(self._options))
+        return self._end_of(self._look({}))
 
     def _end_of(self, view: cluster.View) -> dict[str, Any]:
         """What is committed now, or where the stream is to stop when options say so."""
@@ -130,27 +142,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[queue] = min(asked, held.max_offset)
         return to_json(ends, view.incarnations)
 
-    def _check_incarnations(self, known: Mapping[str, str], now: Mapping[str, str]) -> None:
-        if not self._options.fail_on_data_loss:
-            return
-        for topic, incarnation in known.items():
-            if topic not in now:
-                raise OffsetOutOfRangeError(f"topic {topic} is gone; set failOnDataLoss to false to go on without it")
-            before = dict(part.rsplit(":", 1) for part in incarnation.split(",") if part)
-            after = dict(part.rsplit(":", 1) for part in now[topic].split(",") if part)
-            # A group that joined is no loss.
-            if any(after.get(group, made) != made for group, made in before.items()):
-                raise OffsetOutOfRangeError(
-                    f"topic {topic} was deleted and made again since the checkpoint; set failOnDataLoss to false to read the new one"
-                )
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, _ = from_json(start)
-        until, _ = from_json(end)
-        view = cluster.describe(self._options)
-        ranges = [self._held(queue, begun.get(queue, EARLIEST), offset, view.bounds) for queue, offset in sorted(until.items())]
+        """The batch that was planned.  After a restart it may have been planned long ago."""
+        begun, known = from_json(start)
+        until, planned = from_json(end)
+        view = self._look(planned)
+        self._check_same(known, planned)
+        self._check_same(planned, view.incarnations)
+        ranges = []
+        for queue, offset in sorted(until.items()):
+            first = EARLIEST if is_remade(queue, known, planned) else begun.get(queue, EARLIEST)
+            if queue.topic in view.incarnations and not is_remade(queue, planned, view.incarnations):
+                ranges.append(self._held(queue, first, offset, view.bounds))
+            elif first < offset:
+                _logger.warning(
+                    "topic %s queue %s:%d: messages up to %d are gone with it", queue.topic, queue.group, queue.queue_id, offset
+                )
         filled = [piece for piece in ranges if piece.start < piece.end]
-        return partitions_of(split(filled, self._options.min_partitions, self._options.max_records_per_partition))
+        pieces = split(filled, self._options.min_partitions, self._options.max_records_per_partition)
+        return partitions_of(pieces, planned)
 
     def _held(self, queue: QueueId, start: int, end: int, bounds: Mapping[QueueId, QueueBounds]) -> OffsetRange:
         """The range as far as it is still held; a queue new since the last batch starts at its earliest message."""

@@ -17,7 +17,15 @@ from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
 from dledger_wire.bodiless import without_bodies
 from dledger_wire.error_detail import to_detail
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, StaleLockError, StorageDamagedError, TopicPermissionError
+from dledger_wire.errors import (
+    DledgerError,
+    InvalidArgumentError,
+    NotYetError,
+    StaleLockError,
+    StorageDamagedError,
+    TopicNotFoundError,
+    TopicPermissionError,
+)
 from dledger_wire.rpc import ByteStream, CallContext, Server
 from store.filter_sql import compiled
 from store.read import Chunk
@@ -61,6 +69,7 @@ class _Answer:
 
     async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store
+        self._check_incarnation()
         chunk = await store.read(
             request.topic,
             request.queue_id,
@@ -70,6 +79,7 @@ class _Answer:
             wanted=self._wanted,
             in_place=request.in_place,
         )
+        self._check_incarnation()
         if request.verify:
             await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)
             request.verify = False
@@ -82,6 +92,12 @@ class _Answer:
             self._left_messages -= chunk.count
         enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
         return chunk, at_end or enough or self._left_to_look_at <= 0
+
+    def _check_incarnation(self) -> None:
+        """Before the reading and after: the topic may have been made again meanwhile."""
+        wanted = self._request.incarnation
+        if wanted and (topic := self._store.topics.require(self._request.topic)).incarnation != wanted:
+            raise TopicNotFoundError(f"topic {topic.name} of incarnation {wanted} does not exist, the one there is {topic.incarnation}")
 
     async def first_chunk(self) -> tuple[Chunk, bool]:
         """The first chunk with messages, after at most as long as the request wants to wait for one, or to be told how far it was read."""

@@ -26,6 +26,7 @@ class OffsetsService:
         for queue in decoded(broker_pb2.OffsetsRequest, request).queues:
             low, high = store.reader.bounds(queue.topic, queue.queue_id)
             found = reply.queues.add(topic=queue.topic, queue_id=queue.queue_id, min_offset=low, max_offset=high, offset_for_time=high)
+            found.incarnation = store.topics.require(queue.topic).incarnation
             if queue.timestamp_ms != NO_SEARCH:
                 found.offset_for_time = await store.reader.offset_for_time(queue.topic, queue.queue_id, queue.timestamp_ms)
         return reply.SerializeToString()

@@ -109,7 +109,9 @@ class PullConsumer:
             request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
             answer = await self._router.call_leader(queues.group, OFFSETS, request, deadline_ms=self._deadline_ms())
             for queue in parse(broker_pb2.OffsetsResponse, answer, queues.group).queues:
-                found[queues.group, queue.queue_id] = QueueOffsets(queue.min_offset, queue.max_offset, queue.offset_for_time)
+                found[queues.group, queue.queue_id] = QueueOffsets(
+                    queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
+                )
         return found
 
     async def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
@@ -261,11 +263,13 @@ class PullConsumer:
         chunk_bytes: int = ANSWER_BYTES,
         without_body: bool = False,
         max_lag: int | None = None,
+        incarnation: str = "",
     ) -> AsyncGenerator[Chunk]:
         """Everything of a queue from ``offset`` to ``upto`` (exclusive), as chunks of raw frames, each offset once.
 
         When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``upto``; with tags they may
         hold messages of another tag with the same hash.  A follower that holds less than ``upto - max_lag`` is left for another replica.
+        ``incarnation``: of this very topic; TopicNotFoundError when it was deleted, and made again or not.
         """
         within(0, MAX_OFFSET, offset=offset)
         within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
@@ -286,6 +290,7 @@ class PullConsumer:
                 tag_hashes=hashes,
                 sql=sql,
                 without_body=without_body,
+                incarnation=incarnation,
             )
             if not hashes and not sql:
                 request.max_messages = min(upto - offset, 0xFFFFFFFF)

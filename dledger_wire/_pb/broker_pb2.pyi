@@ -115,6 +115,7 @@ class FetchRequest(google.protobuf.message.Message):
     VERIFY_FIELD_NUMBER: builtins.int
     WITHOUT_BODY_FIELD_NUMBER: builtins.int
     IN_PLACE_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -142,6 +143,8 @@ class FetchRequest(google.protobuf.message.Message):
     """frames come with their bodies cut out, everything else as it is: sizes tell how long they are now"""
     in_place: builtins.bool
     """the reader is on this host: tell it where the frames are in the log files, where they are all durable"""
+    incarnation: builtins.str
+    """TOPIC_NOT_FOUND unless this is the topic's, see TopicInfo; empty: whichever there is"""
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """only messages whose tag hash is one of these; empty: all"""
@@ -166,8 +169,9 @@ class FetchRequest(google.protobuf.message.Message):
         verify: builtins.bool = ...,
         without_body: builtins.bool = ...,
         in_place: builtins.bool = ...,
+        incarnation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "incarnation", b"incarnation", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
@@ -458,12 +462,15 @@ class QueueOffsets(google.protobuf.message.Message):
     MIN_OFFSET_FIELD_NUMBER: builtins.int
     MAX_OFFSET_FIELD_NUMBER: builtins.int
     OFFSET_FOR_TIME_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     min_offset: builtins.int
     max_offset: builtins.int
     offset_for_time: builtins.int
     """first message stored at or after timestamp_ms; max_offset when there is none"""
+    incarnation: builtins.str
+    """of the topic, see TopicInfo"""
     def __init__(
         self,
         *,
@@ -472,8 +479,9 @@ class QueueOffsets(google.protobuf.message.Message):
         min_offset: builtins.int = ...,
         max_offset: builtins.int = ...,
         offset_for_time: builtins.int = ...,
+        incarnation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_offset", b"max_offset", "min_offset", b"min_offset", "offset_for_time", b"offset_for_time", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_for_time", b"offset_for_time", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
 
 global___QueueOffsets = QueueOffsets
 

@@ -195,3 +195,25 @@ def test_a_linearizable_read_on_a_follower_sees_the_newest_write() -> None:
                 assert messages[0].body == b"%d" % number
 
     Rig().run(scenario)
+
+
+def test_a_reader_of_one_incarnation_gets_nothing_of_the_next() -> None:
+    """docs/semantics.md, row T2: deleted and made again while it is read."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 300)
+        async with rig.consumer(read_from="follower") as consumer, rig.admin() as admin:
+            made = (await consumer.offsets("t"))["g0", 0].incarnation
+            assert made == (await consumer.topic("t"))[0].incarnation
+            reading = consumer.read_chunks("t", 0, 0, 300, chunk_bytes=5_000, incarnation=made)
+            first = await anext(reading)
+            assert first.offsets[0] == 0
+            await admin.delete_topic("t")
+            await fill(rig, 310)
+            assert (await consumer.offsets("t"))["g0", 0].incarnation != made
+            with pytest.raises(TopicNotFoundError, match="of incarnation"):
+                [chunk async for chunk in reading]
+            with pytest.raises(TopicNotFoundError, match="of incarnation"):
+                await anext(consumer.read_chunks("t", 0, 1000, 1010, incarnation=made))
+
+    Rig().run(scenario)

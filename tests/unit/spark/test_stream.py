@@ -23,7 +23,7 @@ Q = [QueueId("t", "g0", number) for number in range(3)]
 def seen(monkeypatch: pytest.MonkeyPatch) -> View:
     """What the cluster holds; the test changes it."""
     view = View({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
-    monkeypatch.setattr(cluster, "describe", lambda _options: view)
+    monkeypatch.setattr(cluster, "describe", lambda _options, _may_lack=(): view)
     return view
 
 
@@ -119,6 +119,54 @@ def test_loss_is_an_error_or_left_out(seen: View) -> None:
         strict.latestOffset(start, ReadAllAvailable())
 
 
+def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: View) -> None:
+    strict, loose = reader(), reader(failOnDataLoss="false")
+    start = to_json({Q[0]: 1_000, Q[1]: 30}, {"t": "g0:7"})
+    unfinished = to_json({Q[0]: 1_100, Q[1]: 50}, {"t": "g0:7"})
+    seen.incarnations["t"] = "g0:8"  # holds less than was read of the old one, and only one queue
+    del seen.bounds[Q[1]]
+    for end in (unfinished, to_json({Q[0]: 100}, {"t": "g0:8"})):  # the second as PySpark 4.1 plans, which tells no start
+        with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
+            strict.partitions(start, end)
+    assert ranges(loose, start, unfinished) == []
+    for before in (start, unfinished):
+        end = loose.latestOffset(before, ReadAllAvailable())
+        assert from_json(end) == ({Q[0]: 100}, {"t": "g0:8"})
+        assert ranges(loose, before, end) == [OffsetRange(Q[0], 0, 100)]
+    assert ranges(strict, end, end) == []
+    seen.incarnations["t"], seen.bounds[Q[0]] = "g0:9", QueueBounds(0, 0)  # made again, and empty
+    later = loose.latestOffset(end, ReadAllAvailable())
+    assert ranges(loose, end, later) == []
+    seen.bounds[Q[0]] = QueueBounds(0, 7)
+    assert ranges(loose, later, loose.latestOffset(later, ReadAllAvailable())) == [OffsetRange(Q[0], 0, 7)]
+
+
+def test_a_topic_that_is_gone_is_an_error_or_waited_for(seen: View) -> None:
+    strict, loose = reader(), reader(failOnDataLoss="false")
+    start, unfinished = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"}), to_json({Q[0]: 60, Q[1]: 30}, {"t": "g0:7"})
+    held = dict(seen.bounds)
+    seen.bounds.clear()
+    seen.incarnations.clear()
+    for look in (lambda: strict.partitions(start, unfinished), lambda: strict.latestOffset(start, ReadAllAvailable())):
+        with pytest.raises(OffsetOutOfRangeError, match="topic t is gone"):
+            look()
+    assert ranges(loose, start, unfinished) == []
+    assert loose.latestOffset(unfinished, ReadAllAvailable()) == unfinished
+    seen.bounds |= held
+    seen.incarnations["t"] = "g0:8"
+    assert ranges(loose, unfinished, loose.latestOffset(unfinished, ReadAllAvailable())) == [
+        OffsetRange(Q[0], 0, 100),
+        OffsetRange(Q[1], 0, 50),
+    ]
+
+
+def test_a_group_that_is_silent_keeps_its_offsets(seen: View) -> None:
+    far = QueueId("t", "g1", 0)
+    start = to_json({Q[0]: 20, Q[1]: 30, far: 5}, {"t": "g0:7,g1:9"})
+    end = reader().latestOffset(start, ReadAllAvailable())
+    assert from_json(end) == ({Q[0]: 100, Q[1]: 50, far: 5}, {"t": "g0:7,g1:9"})
+
+
 def test_pyspark_4_1_has_no_admission_control() -> None:
     """There the module with the limits is missing, and latestOffset is called without arguments."""
     script = """
@@ -129,7 +177,7 @@ from pyspark_dledger import DefaultSource, cluster
 from pyspark_dledger.cluster import View
 from pyspark_dledger.plan import QueueBounds, QueueId
 from pyspark.sql.types import LongType, StructField, StructType
-cluster.describe = lambda options: View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+cluster.describe = lambda options, may_lack=(): View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
 source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})
 reader = source.streamReader(StructType([StructField("queue_offset", LongType())]))
 assert reader.latestOffset()["topics"]["t"]["queues"] == {"g0:0": 9}
