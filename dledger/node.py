@@ -46,7 +46,7 @@ from dledger.members import Members
 from dledger.peer_stores import PeerStores
 from dledger.proposals import Payload, Proposals
 from dledger.read_barriers import ReadBarriers
-from dledger.refusals import REFUSALS
+from dledger.refusals import REFUSALS, TEXTS
 from dledger.repair import FETCH_METHOD, LogRepair, serve_entry
 from dledger.service import TaskOwner
 from dledger.settings import RaftSettings, RaftStatus, peer_statuses
@@ -648,7 +648,8 @@ class RaftNode:
             if isinstance(effect, Refused):
                 if effect.reason is RefusedReason.NOT_LEADER:
                     raise self._not_leader()
-                raise REFUSALS[effect.reason](f"refused: {effect.reason.value.replace('_', ' ')}")
+                reason = effect.reason
+                raise REFUSALS[reason]("refused: " + TEXTS.get(reason, reason.value.replace("_", " ")))
 
     def _finish_transfer(self, target: NodeId, *, done: bool) -> None:
         self._transferring = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dledger.core.effects import RefusedReason
-from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotReadyError, ReadOnlyError
+from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NoLiveMajorityError, NotReadyError, ReadOnlyError
 
 REFUSALS: dict[RefusedReason, type[DledgerError]] = {
     RefusedReason.TRANSFERRING: BusyError,
@@ -14,4 +14,10 @@ REFUSALS: dict[RefusedReason, type[DledgerError]] = {
     RefusedReason.UNKNOWN_TARGET: InvalidArgumentError,
     RefusedReason.INVALID_CHANGE: InvalidArgumentError,
     RefusedReason.NOT_CAUGHT_UP: NotReadyError,
+    RefusedReason.NO_LIVE_MAJORITY: NoLiveMajorityError,
+}
+# Where the reason's name alone does not say what to do.
+TEXTS: dict[RefusedReason, str] = {
+    RefusedReason.NO_LIVE_MAJORITY: "the group would be left without a majority of voters that answer, for good;"
+    " bring the silent ones back or remove those first; nothing was changed",
 }

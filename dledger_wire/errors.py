@@ -12,6 +12,7 @@
      |- NotSentError              retriable       the client's deadline passed before anything was sent; nothing was stored
      |- TopicNotFoundError / TopicExistsError / TopicPermissionError / InvalidNameError / InvalidArgumentError
      |- UnsafeShrinkError         queues would go away that are written to, or hold what is not read yet
+     |- NoLiveMajorityError       a change of members would leave a group that cannot commit; nothing was changed
      |- MessageTooLargeError / CorruptBatchError / CorruptFrameError
      |- OffsetOutOfRangeError     carries min_offset and max_offset
      |- OutOfOrderSequenceError / ProducerFencedError
@@ -135,6 +136,12 @@ class UnsafeShrinkError(DledgerError):
     """A topic would lose queues that producers still write to, or that hold messages not read yet; the text says which and what to do."""
 
     code = "UNSAFE_SHRINK"
+
+
+class NoLiveMajorityError(DledgerError):
+    """A change of members would leave voters of whom no majority answers; the text says what to do."""
+
+    code = "NO_LIVE_MAJORITY"
 
 
 class InvalidNameError(DledgerError):

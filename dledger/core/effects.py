@@ -97,6 +97,7 @@ class RefusedReason(Enum):
     UNKNOWN_TARGET = "unknown_target"
     INVALID_CHANGE = "invalid_change"
     NOT_CAUGHT_UP = "not_caught_up"
+    NO_LIVE_MAJORITY = "no_live_majority"
 
 
 @dataclass(slots=True)

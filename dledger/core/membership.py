@@ -4,9 +4,10 @@ Owns the rules of single-step change (dissertation 4.1, with the correction of 2
 the log, and no longer when it is cut; the next change waits until the one before is committed and the leader has committed an entry of
 its own term; voters change by one*.  Two majorities of neighbouring configurations share a voter, so nothing more is needed.
 
-A new voter comes from the learners and must have caught up.  A node that a configuration not yet committed has removed still stands
-for election (4.2.2): it may be the only one that holds this configuration.  A leader that removed itself leads, without counting itself,
-until that is committed.
+A new voter comes from the learners and must have caught up.  Voters change only to a group of which the leader has just heard a majority:
+another one could never commit the change, nor take it back (etcd's strict reconfiguration check).  A node that a configuration not yet
+committed has removed still stands for election (4.2.2): it may be the only one that holds this configuration.  A leader that removed itself
+leads, without counting itself, until that is committed.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ class Memberships:
         added = [voter for voter in wanted.voters if voter not in self.current.voters]
         if added and not core.replication.has_caught_up(added[0]):
             return RefusedReason.NOT_CAUGHT_UP
+        if sorted(wanted.voters) != sorted(self.current.voters) and not core.replication.has_live_majority(wanted.voters):
+            return RefusedReason.NO_LIVE_MAJORITY
         return None
 
 

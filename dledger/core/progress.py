@@ -26,6 +26,7 @@ class Progress:
     """Replication to one peer."""
 
     __slots__ = (
+        "answers",
         "beat_match",
         "commit_told",
         "contact_ms",
@@ -49,12 +50,17 @@ class Progress:
         self.paused = False  # PROBE: a request is out
         self.inflight: deque[tuple[int, int]] = deque()  # REPLICATE: (last index, bytes) of each request
         self.inflight_bytes = 0
-        self.contact_ms = now_ms
+        self.contact_ms = now_ms  # when it last answered, or when this began
+        self.answers = False  # it has answered since, and its connection did not break afterwards
         self.commit_told = 0
         self.notice_open = False  # a heartbeat is out and not answered
         self.beat_match = -1  # ``match`` at the last heartbeat
         self.probe_due = False  # the answer to the last heartbeat shall let one request out
         self.round = 0
+
+    def answered(self, now_ms: int) -> None:
+        self.contact_ms = now_ms
+        self.answers = True
 
     def room(self, max_messages: int, max_bytes: int) -> int:
         """How many bytes the window still takes."""

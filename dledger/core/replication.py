@@ -12,11 +12,13 @@ something is under way gets one empty request, which it rejects when something i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dledger.core.effects import Append, Refused, RefusedReason
 from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
 from dledger.core.progress import Progress, ProgressState
-from dledger.core.quorum import quorum_value
+from dledger.core.quorum import majority, quorum_value
 from dledger.core.reads import NO_ROUND
 from dledger.core.state import CoreState, Storage
 from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
@@ -183,7 +185,7 @@ class Replication:
         core, peer = self._core, self.peers.get(source)
         if peer is None:
             return
-        peer.contact_ms = core.now_ms
+        peer.answered(core.now_ms)
         if not message.success:
             self._on_rejection(peer, message)
             return
@@ -286,7 +288,7 @@ class Replication:
         core, peer = self._core, self.peers.get(source)
         if peer is None or message.round == NO_ROUND:
             return
-        peer.contact_ms = core.now_ms
+        peer.answered(core.now_ms)
         peer.notice_open = False
         if peer.round < message.round <= core.reads.round:
             peer.round = message.round
@@ -345,6 +347,8 @@ class Replication:
     def on_peer_lost(self, node: NodeId) -> None:
         """What was under way to the peer is lost."""
         peer = self.peers.get(node)
+        if peer is not None:
+            peer.answers = False
         if peer is not None and peer.state is not ProgressState.COPY:
             peer.become_probe()
             peer.paused = True
@@ -357,13 +361,22 @@ class Replication:
         live = [peer for peer in self._voters if peer.contact_ms > since_ms]
         return max(live, key=lambda peer: peer.match, default=None)
 
+    def has_live_majority(self, voters: Sequence[NodeId]) -> bool:
+        """Whether a majority of ``voters`` has answered this leader within an election timeout; itself counted where it is one."""
+        core = self._core
+        since_ms = core.now_ms - core.config.election_timeout_ms
+        live = [peer.node for peer in self.peers.values() if peer.answers and peer.contact_ms > since_ms]
+        return sum(voter == core.node_id or voter in live for voter in voters) >= majority(len(voters))
+
     def has_caught_up(self, node: NodeId) -> bool:
-        """Whether a learner follows closely enough to become a voter without holding up commits."""
+        """Whether a learner follows closely enough to become a voter without holding up commits: what it lacks fits one window."""
         core, peer = self._core, self.peers.get(node)
         if peer is None or peer.state is not ProgressState.REPLICATE:
             return False
-        recent = core.now_ms - peer.contact_ms < core.config.election_timeout_ms
-        return recent and core.commit - peer.match <= core.config.max_inflight_messages
+        config, behind = core.config, core.commit - peer.match
+        if core.now_ms - peer.contact_ms >= config.election_timeout_ms or behind > config.max_inflight_messages:
+            return False
+        return behind <= 0 or len(core.log.metas(peer.match + 1, config.max_inflight_bytes)) >= behind
 
     def check(self) -> None:
         """Raise unless the leader's invariants hold."""

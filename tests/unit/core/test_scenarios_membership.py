@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.core.config import CoreConfig
 from dledger.core.effects import MembershipChanged, Refused, RefusedReason
+from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.types import EntryId, Membership, Role
 from tests.unit.core.harness import (
@@ -200,6 +202,29 @@ def test_M12_a_learner_that_lags_is_not_promoted() -> None:
     assert cluster[4].core.membership == Membership(ids(1, 2, 3, 4))
 
 
+def test_M12_a_learner_few_entries_but_many_bytes_behind_is_not_promoted() -> None:
+    """Twelve entries of 4 MiB are within the window of messages: as a voter it would hold up commits for as long as they take."""
+    config = CoreConfig()
+    cluster = Cluster(3, learners=[4], config=config)
+    leader = cluster.elect(1)
+    cluster.run(2 * HEARTBEAT_MS)
+    cluster.isolate(4)
+    for _ in range(12):
+        leader.step(Propose(4 << 20))
+        cluster.settle()
+    leader.change([1, 2, 3, 4])
+    assert leader.commit == leader.last.index
+    assert reason(leader) is RefusedReason.NOT_CAUGHT_UP
+    cluster.heal()
+    cluster.run(ELECTION_MS)
+    cluster.isolate(4)
+    for _ in range(6):
+        leader.step(Propose(4 << 20))
+        cluster.settle()
+    leader.change([1, 2, 3, 4])
+    assert leader.core.membership.voters == ids(1, 2, 3, 4), "what one window takes is no reason"
+
+
 @pytest.mark.parametrize("membership", [Membership(ids(2, 3)), Membership(ids(2, 3), ids(1)), Membership(())])
 def test_M14_an_order_to_take_over_means_nothing_to_who_is_no_voter(membership: Membership) -> None:
     cluster = Cluster([2, 3])
@@ -308,6 +333,49 @@ def test_M23_a_leader_that_still_leads_may_remove_the_dead_member(size: int, dea
     cluster[dead].restart()
     cluster.run(10 * ELECTION_MS)
     assert (leader.role, leader.term) == (Role.LEADER, 1)
+
+
+def test_M23_a_change_whose_group_would_have_no_live_majority_is_refused() -> None:
+    """n3 is dead: without n2, n1 could never commit again, nor could anybody mend it."""
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(2 * HEARTBEAT_MS)
+    cluster[3].crash()
+    leader.lost(3)
+    for voters in ([1, 3], [2, 3]):
+        leader.change(voters)
+        assert reason(leader) is RefusedReason.NO_LIVE_MAJORITY
+    assert leader.core.membership.voters == ids(1, 2, 3)
+    cluster.add_node(4)
+    leader.change([1, 2, 3], [4])
+    cluster.run(2 * HEARTBEAT_MS)
+    assert leader.core.membership.learners == ids(4), "a learner changes no majority"
+    leader.change([1, 2])
+    cluster.run(2 * HEARTBEAT_MS)
+    assert leader.core.membership.voters == ids(1, 2), "the dead one may go"
+    assert leader.commit == leader.last.index
+
+
+def test_M23_a_voter_silent_for_an_election_timeout_does_not_count_nor_one_not_heard_since_the_election() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(2 * HEARTBEAT_MS)
+    cluster[3].crash()
+    cluster.run(HEARTBEAT_MS)
+    leader.change([1, 3])
+    leader.change([1, 2, 3])
+    assert reason(leader) is RefusedReason.CHANGE_IN_PROGRESS, "silent for a moment only"
+    cluster = Cluster(3)
+    cluster[3].crash()
+    leader = cluster.elect(1)
+    leader.change([1, 3])
+    assert reason(leader) is RefusedReason.NO_LIVE_MAJORITY
+    cluster[3].restart()
+    cluster.run(2 * HEARTBEAT_MS)
+    cluster[3].crash()
+    cluster.run(ELECTION_MS + HEARTBEAT_MS)
+    leader.change([1, 3])
+    assert reason(leader) is RefusedReason.NO_LIVE_MAJORITY
 
 
 def test_M2_a_leader_removes_itself_and_leads_until_that_is_committed() -> None:

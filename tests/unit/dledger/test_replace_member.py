@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.types import Membership, NodeId, Role
 from dledger.node import RaftNode
-from dledger_wire.errors import DledgerError, OutcomeUnknownError
+from dledger_wire.errors import DledgerError, NoLiveMajorityError, OutcomeUnknownError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 TIMEOUT_S = 10
@@ -155,6 +155,25 @@ def test_an_address_in_a_change_that_came_to_nothing_is_forgotten() -> None:
         await old.change_members(cluster.names, [], {}, TIMEOUT_S)
         await old.change_members(cluster.names, [NodeId("n3")], {"n3": "elsewhere:2"}, TIMEOUT_S)
         assert old.address_of(NodeId("n3")) == "elsewhere:2", "a committed one is where the member is from now on"
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_M23_removing_the_wrong_member_while_another_is_dead_is_refused_and_changes_nothing() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        await leader.propose(Text("before"))
+        dead, other = (follower.identity.node_id for follower in cluster.followers(leader))
+        await cluster.kill(dead)
+        await cluster.until(lambda: not leader._links.connected(dead))
+        own = leader.identity.node_id
+        with pytest.raises(NoLiveMajorityError, match="bring the silent ones back or remove those first; nothing was changed"):
+            await leader.change_members([own, dead], [], cluster.addresses, TIMEOUT_S)
+        await leader.propose(Text("after"))
+        assert (await leader.change_members([own, other], [], cluster.addresses, TIMEOUT_S)).voters == (own, other)
         await cluster.stop()
 
     run(scenario())
