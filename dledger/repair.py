@@ -5,7 +5,7 @@ bad bytes (which go to ``quarantine``).  Owns both ends: serving committed entri
 
 A replica whose log is damaged takes no part in the group until it is whole: it neither votes nor acknowledges nor leads on a gap, since
 what is damaged may be committed, and cutting it could lose it.  When no peer can help for ``limit_s`` the start fails with the exact place.
-Damage found later, when a sealed segment is read for a peer, is put right the same way while the node goes on.
+Damage found later, when an entry is read for a peer or a consumer, is put right the same way while the node goes on.
 """
 
 from __future__ import annotations
@@ -99,10 +99,14 @@ class LogRepair:
         return repaired
 
     async def repair_entry(self, log: Log, index: int) -> bool:
-        """Put one entry right while the log is in use; only in a sealed segment, where nobody else writes.  False: not possible now."""
-        place = await log.find(index)
-        if place.pos >= log.segments[-1].start_pos:
+        """Put one entry right while the log is in use.  False: not possible now.
+
+        Also in the segment being written, once the entry is durable: writes to a disk go one after the other, each changes its own bytes
+        only, and what the log may still have to write of a shared block are the same bytes as a peer's.
+        """
+        if index > log.durable.index:
             return False
+        place = await log.find(index)
         entry = await self._fetch(place)
         if entry is not None and log.term_at(index) == entry.term and index >= log.first_index:
             await self._write(log, entry)

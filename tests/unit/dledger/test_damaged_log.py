@@ -97,6 +97,30 @@ def test_K3_damage_found_while_serving_a_peer_is_repaired_and_the_peer_catches_u
     run(scenario())
 
 
+def test_K3_damage_in_the_segment_being_written_is_repaired_too_and_the_peer_catches_up() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=LogConfig(segment_bytes=1 << 20, fill_window_bytes=0, cache_bytes=1 << 12))
+        await cluster.start()
+        leader = await cluster.leader()
+        late = cluster.followers(leader)[0].identity.node_id
+        await cluster.kill(late)
+        for number in range(60):
+            await leader.propose(Text(f"m{number}", 4000))
+        assert len(leader.log.segments) == 1
+        other = next(name for name in cluster.names if name not in (late, leader.identity.node_id))
+        await cluster.until(lambda: cluster.nodes[other].commit_index == leader.log.last.index)
+        flip(cluster.disks[leader.identity.node_id], 20_000)
+        await cluster.start_one(late)
+        for number in range(60, 90):
+            await leader.propose(Text(f"m{number}", 4000))
+        await cluster.until(lambda: len(cluster.machines[late].bodies) == 90)
+        assert len({bytes(cluster.disks[name].files[FIRST]) for name in cluster.names}) == 1
+        assert (await cluster.leader()) is leader
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_K6_the_same_damage_on_every_copy_is_loud_and_nothing_is_dropped() -> None:
     async def scenario() -> None:
         cluster, _name = await filled(30)

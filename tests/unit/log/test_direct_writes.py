@@ -82,6 +82,41 @@ def test_any_writes_read_back_like_ordinary_ones(disk: RealDisk, seed: int) -> N
     disk.close()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_bytes_are_put_right_through_another_handle_while_the_log_is_appended_to(disk: RealDisk, tmp_path: Path, seed: int) -> None:
+    """As repair does it, also in the block that is not whole yet: the appender writes that block anew from what it remembers."""
+    draw = random.Random(seed)
+
+    async def main() -> None:
+        twin = Twin()
+        appender = await disk.open("log/1", create=True)
+        fd = os.open(tmp_path / "data" / "log" / "1", os.O_RDWR)
+
+        async def mend(pos: int, size: int) -> None:
+            other = await disk.open("log/1")
+            await other.pwrite(pos, [bytes(twin.data[pos : pos + size])], sync=True)
+            await other.close()
+
+        for _ in range(40):
+            data = draw.randbytes(draw.choice((48, 900, 5000)))
+            pos = len(twin.data)
+            await appender.pwrite(pos, [data], sync=True)
+            twin.write(pos, data)
+            at = max(0, len(twin.data) - draw.choice((1, 30, 3000, 20_000)))
+            os.pwrite(fd, bytes([twin.data[at] ^ 0x10]), at)
+            os.fsync(fd)
+            data, pos = draw.randbytes(draw.choice((48, 900, 5000))), len(twin.data)
+            first = max(0, at - draw.randrange(100))
+            await asyncio.gather(*draw.sample((mend(first, at + 1 - first), appender.pwrite(pos, [data], sync=True)), 2))
+            twin.write(pos, data)
+            assert_same(await appender.pread(0, len(twin.data) + (1 << 20)), twin)
+        await appender.close()
+        os.close(fd)
+
+    asyncio.run(main())
+    disk.close()
+
+
 def test_writes_larger_than_the_stage(disk: RealDisk) -> None:
     async def main() -> None:
         file = await disk.open("log/1", create=True)
