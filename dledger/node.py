@@ -8,7 +8,6 @@ tells the owner.  Knows bytes and indexes only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -46,8 +45,8 @@ from dledger.members import Members
 from dledger.peer_stores import PeerStores
 from dledger.proposals import Payload, Proposals
 from dledger.read_barriers import ReadBarriers
-from dledger.refusals import REFUSALS, TEXTS
-from dledger.repair import FETCH_METHOD, LogRepair, serve_entry
+from dledger.refusals import refusal
+from dledger.repair import FETCH_METHOD, LogRepair, Mending, serve_entry
 from dledger.service import TaskOwner
 from dledger.settings import RaftSettings, RaftStatus, peer_statuses
 from dledger_wire.check import InvariantBrokenError, require
@@ -125,11 +124,10 @@ class RaftNode:
         self._transferring = False
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
-        self._repairing: set[int] = set()
         self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture, self._is_member)
         copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_links, self._misfit, self._decide_copy, self._replace_log)
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
-        self._mending = asyncio.Lock()
+        self._mending = Mending(self._repair, lambda: self.log, self._tasks)
         self._running = False
 
     # Life
@@ -518,37 +516,12 @@ class RaftNode:
         try:
             return await self._driver.encode(message)
         except StorageDamagedError as damage:
-            self._damage_found(damage)
+            self._mending.found(damage)
             return None  # asked for again by the peer's next answer
-
-    def _damage_found(self, damage: StorageDamagedError) -> None:
-        index = int(damage.details.get("index") or 0)
-        if index and index not in self._repairing:
-            _logger.error("%s: %s", self.identity.node_id, damage.message)
-            self._repairing.add(index)
-            self._tasks.spawn(self._repair_entry(index), "repair")
 
     async def mend(self, damage: StorageDamagedError) -> bool:
         """Put the entry that ``damage`` names right with a peer's bytes; whether it is whole now."""
-        index = int(damage.details.get("index") or 0)
-        if not index:
-            return False
-        async with self._mending:
-            with contextlib.suppress(StorageDamagedError):
-                await self.log.read(index, 0, index)
-                return True  # somebody else has put it right meanwhile
-            _logger.error("%s: %s", self.identity.node_id, damage.message)
-            return await self._repair().repair_entry(self.log, index)
-
-    async def _repair_entry(self, index: int) -> None:
-        try:
-            async with self._mending:
-                await self._repair().repair_entry(self.log, index)
-        except DledgerError as error:
-            _logger.error("%s: entry %d not repaired: %s", self.identity.node_id, index, error.message)
-        finally:
-            await asyncio.sleep(1)  # not again at once when it did not help
-            self._repairing.discard(index)
+        return await self._mending.mend(damage)
 
     def _received(self, source: NodeId, data: bytes) -> None:
         if self._running:
@@ -648,8 +621,7 @@ class RaftNode:
             if isinstance(effect, Refused):
                 if effect.reason is RefusedReason.NOT_LEADER:
                     raise self._not_leader()
-                reason = effect.reason
-                raise REFUSALS[reason]("refused: " + TEXTS.get(reason, reason.value.replace("_", " ")))
+                raise refusal(effect.reason)
 
     def _finish_transfer(self, target: NodeId, *, done: bool) -> None:
         self._transferring = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dledger.core.effects import RefusedReason
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NoLiveMajorityError, NotReadyError, ReadOnlyError
 
-REFUSALS: dict[RefusedReason, type[DledgerError]] = {
+_REFUSALS: dict[RefusedReason, type[DledgerError]] = {
     RefusedReason.TRANSFERRING: BusyError,
     RefusedReason.BUSY: BusyError,
     RefusedReason.STORAGE: ReadOnlyError,
@@ -17,7 +17,12 @@ REFUSALS: dict[RefusedReason, type[DledgerError]] = {
     RefusedReason.NO_LIVE_MAJORITY: NoLiveMajorityError,
 }
 # Where the reason's name alone does not say what to do.
-TEXTS: dict[RefusedReason, str] = {
+_TEXTS: dict[RefusedReason, str] = {
     RefusedReason.NO_LIVE_MAJORITY: "the group would be left without a majority of voters that answer, for good;"
     " bring the silent ones back or remove those first; nothing was changed",
 }
+
+
+def refusal(reason: RefusedReason) -> DledgerError:
+    """The error for a caller who does not get what he asked for; not for NOT_LEADER, which names the leader."""
+    return _REFUSALS[reason]("refused: " + _TEXTS.get(reason, reason.value.replace("_", " ")))

@@ -11,8 +11,9 @@ Damage found later, when an entry is read for a peer or a consumer, is put right
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dledger.core.types import EntryId, NodeId
 from dledger.env import Environment
@@ -23,6 +24,7 @@ from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.segment import QUARANTINE_FOLDER, log_path
+from dledger.service import TaskOwner
 from dledger_wire import envelope
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
@@ -51,6 +53,47 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
     if not entries or entries[0].id != wanted:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not in the log any more")
     return envelope.encode(raft_pb2.CopyChunk(pos=entries[0].pos), entries[0].buffers)
+
+
+class Mending:
+    """Puts damaged entries of the log in use right, one after the other, for whoever came upon them."""
+
+    def __init__(self, repair: Callable[[], LogRepair], log: Callable[[], Log], tasks: TaskOwner) -> None:
+        self._repair = repair
+        self._log = log
+        self._tasks = tasks
+        self._under_way: set[int] = set()
+        self._one_at_a_time = asyncio.Lock()
+
+    def found(self, damage: StorageDamagedError) -> None:
+        """Put right in the background what ``damage`` names."""
+        index = int(damage.details.get("index") or 0)
+        if index and index not in self._under_way:
+            _logger.error("%s", damage.message)
+            self._under_way.add(index)
+            self._tasks.spawn(self._mend_aside(index), "repair")
+
+    async def mend(self, damage: StorageDamagedError) -> bool:
+        """Whether what ``damage`` names is whole now."""
+        index = int(damage.details.get("index") or 0)
+        if not index:
+            return False
+        async with self._one_at_a_time:
+            with contextlib.suppress(StorageDamagedError):
+                await self._log().read(index, 0, index)
+                return True  # somebody else has put it right meanwhile
+            _logger.error("%s", damage.message)
+            return await self._repair().repair_entry(self._log(), index)
+
+    async def _mend_aside(self, index: int) -> None:
+        try:
+            async with self._one_at_a_time:
+                await self._repair().repair_entry(self._log(), index)
+        except DledgerError as error:
+            _logger.error("entry %d not repaired: %s", index, error.message)
+        finally:
+            await asyncio.sleep(1)  # not again at once when it did not help
+            self._under_way.discard(index)
 
 
 class LogRepair:
