@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
@@ -71,5 +73,24 @@ def test_commits_without_a_group_or_of_nothing_that_is_are_refused() -> None:
             with pytest.raises(InvalidArgumentError, match="queue 7, expected 0 to 0"):
                 await other.commit({("t", 7): 1})
         await consumer.close()
+
+    Rig().run(scenario)
+
+
+def test_commits_that_come_at_a_high_rate_share_log_entries() -> None:
+    """docs/semantics.md, row O1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=8)
+        node = rig.cluster.hosts[rig.master].node
+        assert node is not None
+        async with rig.consumer() as consumer:
+            await consumer.commit({("t", 0): 1})
+            before = node.raft.log.last.index
+            for _ in range(10):
+                await asyncio.gather(*[consumer.commit({("t", number % 8): 2 + number}) for number in range(200)])
+            entries = node.raft.log.last.index - before
+            assert entries <= 40, f"{entries} log entries for 2000 commits"
+            assert await consumer.committed("t") == {("g0", queue): 194 + queue for queue in range(8)}
 
     Rig().run(scenario)
