@@ -25,6 +25,7 @@ from dledger_client.options import ProducerOptions
 from dledger_client.outcome import Outcome, settled
 from dledger_client.refused import Refused
 from dledger_client.router import Router, TopicQueues
+from dledger_client.tasks import OwnedTasks
 from dledger_client.topic_lanes import QueueKey, TopicLanes
 from dledger_wire._pb import broker_pb2
 from dledger_wire.compress import compression_of
@@ -68,7 +69,7 @@ class ProducerEngine:
         self.topics: dict[str, TopicLanes] = {}
         self._lanes: dict[tuple[str, str, int], Lane] = {}
         self._links: dict[str, GroupLink] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks = OwnedTasks("producer", self._bug)
         self._room: list[Callable[[], object]] = []  # who waits for buffer room
         self._refreshing: asyncio.Task[None] | None = None
         self.doubted = asyncio.Event()  # a topic may have other queues than we think
@@ -89,8 +90,7 @@ class ProducerEngine:
                 raise missing
             await self._look_up(topic, deadline_ms)
         if self._refreshing is None:
-            self._refreshing = self._loop.create_task(self._refresh(), name="look at topics again")
-            self._tasks.append(self._refreshing)
+            self._refreshing = self.tasks.spawn(self._refresh(), "look at topics again")
 
     async def _look_up(self, topic: str, deadline_ms: int) -> None:
         found = await self.router.topic(topic, deadline_ms, fresh=True)
@@ -132,9 +132,7 @@ class ProducerEngine:
         if queues.group not in self._links:
             self._fresh[queues.group] = []
             link = self._links[queues.group] = GroupLink(self, queues.group)
-            task = self._loop.create_task(link.run(), name=f"produce to {queues.group}")
-            task.add_done_callback(self._link_ended)
-            self._tasks.append(task)
+            self.tasks.spawn(link.run(), f"produce to {queues.group}")
         return found
 
     async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:
@@ -369,9 +367,7 @@ class ProducerEngine:
         await self.flush()
         with self.lock:
             self.closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.stop()
         self._end("the producer was closed")
 
     def forked(self) -> None:
@@ -379,11 +375,9 @@ class ProducerEngine:
         self.lock = threading.Lock()
         self.closed = True
 
-    def _link_ended(self, task: asyncio.Task[None]) -> None:
-        """A link ends by cancellation only.  Anything else is a bug: nobody is to wait for what nobody sends any more."""
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            _logger.critical("a producer stopped by a bug", exc_info=bug)
-            self._end(f"the producer stopped by a bug ({type(bug).__name__}: {bug})")
+    def _bug(self, bug: BaseException) -> None:
+        """Nobody is to wait for what nobody sends any more."""
+        self._end(f"the producer stopped by a bug ({type(bug).__name__}: {bug})")
 
     def _end(self, why: str) -> None:
         """Take nothing more, and fail what is left."""

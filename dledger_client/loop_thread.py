@@ -1,17 +1,21 @@
 """The event loop behind the synchronous faces: one thread a process, shared by all clients, made when it is first needed.
 
-Owns the thread.  After a fork the child gets one of its own: threads do not survive a fork, and neither do the connections.
+Owns the thread, which nothing ends: it serves all clients of the process.  After a fork the child gets one of its own: threads do not
+survive a fork, and neither do the connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 
 class LoopThread:
@@ -28,7 +32,12 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()
+                return
+            except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt of a task or callback out
+                _logger.critical("a callback tried to end the event loop of this process's clients; it goes on", exc_info=True)
 
     @classmethod
     def shared(cls) -> LoopThread:

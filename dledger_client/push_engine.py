@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from dledger_client.buffers import Messages, Workshop
 from dledger_client.membership import Grant, MemberSession, Profile
@@ -23,6 +22,7 @@ from dledger_client.router import Router, TopicQueues
 from dledger_client.runners import Runner
 from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.subscription import Subscription
+from dledger_client.tasks import OwnedTasks
 from dledger_client.user_code import FAULTS
 from dledger_wire._pb import broker_pb2, sessions_pb2
 from dledger_wire.allocation import MessageQueue
@@ -55,7 +55,8 @@ class PushEngine:
     ) -> None:
         self.group = profile.group
         self.positions = positions
-        self.workshop = Workshop(options, runner, self._send_back, self._spawn, self._may_start)
+        self._tasks = OwnedTasks(f"consumer group {self.group}")
+        self.workshop = Workshop(options, runner, self._send_back, self._tasks.spawn, self._may_start)
         self.queues: dict[MessageQueue, PushQueue] = {}
         self._router, self._replicas, self._profile, self._options = router, replicas, profile, options
         self._subscriptions = subscriptions
@@ -65,7 +66,6 @@ class PushEngine:
         self._routes: dict[str, list[TopicQueues]] = {}
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
-        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._news = asyncio.Event()
         self._look_at_routes = asyncio.Event()
         self._stopping = False
@@ -74,20 +74,9 @@ class PushEngine:
     # Life
 
     def start(self) -> None:
-        self._spawn(self._follow_routes(), "routes")
-        self._spawn(self._rebalance(), "rebalance")
-        self._spawn(self._commit_now_and_then(), "commit")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=f"{self.group}: {name}")
-        self._tasks[task] = None
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("%s failed", task.get_name(), exc_info=error)
+        self._tasks.spawn(self._follow_routes(), "routes")
+        self._tasks.spawn(self._rebalance(), "rebalance")
+        self._tasks.spawn(self._commit_now_and_then(), "commit")
 
     async def stop(self) -> None:
         """Finish every queue, leave the group, end."""
@@ -101,10 +90,7 @@ class PushEngine:
         await self._commit(list(self.queues.values()))
         if not self._finishing:  # a listener still at work keeps its lock until the session ends by itself
             await asyncio.gather(*(session.leave(max(0.5, deadline - loop.time())) for session in self._sessions.values()))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self.workshop.runner.stop()
 
     # What sessions tell
@@ -127,7 +113,7 @@ class PushEngine:
             self._tell_queues(lambda queue: queue.buffer.kick() if queue.buffer is not None else None, group)
 
     def positions_reset(self, group: str) -> None:
-        self._spawn(self._follow_reset(group), "follow a reset")
+        self._tasks.spawn(self._follow_reset(group), "follow a reset")
 
     def _tell_queues(self, tell: Callable[[PushQueue], None], group: str | None = None) -> None:
         for queue in list(self.queues.values()):
@@ -254,7 +240,7 @@ class PushEngine:
         session = self._sessions.get(group)
         if session is None:
             session = self._sessions[group] = MemberSession(self._router, group, self._profile, self)
-            self._spawn(session.run(), f"session with {group}")
+            self._tasks.spawn(session.run(), f"session with {group}")
         return session
 
     async def _rebalance(self) -> None:
@@ -320,7 +306,7 @@ class PushEngine:
 
     def _finish(self, queue: MessageQueue, *, commit: bool) -> None:
         if queue not in self._finishing:
-            task = self._spawn(self._finished(self.queues[queue], commit=commit), f"finish {queue.topic}/{queue.queue_id}")
+            task = self._tasks.spawn(self._finished(self.queues[queue], commit=commit), f"finish {queue.topic}/{queue.queue_id}")
             self._finishing[queue] = task
 
     async def _finished(self, mine: PushQueue, *, commit: bool) -> None:

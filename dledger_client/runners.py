@@ -15,6 +15,7 @@ from typing import Protocol
 
 from dledger_client.listener import ConsumeContext, Listener, call, call_async
 from dledger_client.received import ReceivedMessage
+from dledger_client.tasks import OwnedTasks
 
 Calls = Generator[tuple[list[ReceivedMessage], ConsumeContext], int, None]
 
@@ -40,41 +41,38 @@ class TaskRunner:
         self._listener = listener
         self._jobs: deque[Job] = deque()
         self._free = workers
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = OwnedTasks("consumer", self._start_worker)
 
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
-        if self._free:
-            self._free -= 1
-            task = asyncio.get_running_loop().create_task(self._work(), name="listener")
-            self._tasks[task] = None
-            task.add_done_callback(self._ended)
+        self._start_worker()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        self._free += 1
+    def _start_worker(self, _bug: BaseException | None = None) -> None:
+        if self._free and self._jobs:
+            self._free -= 1
+            self._tasks.spawn(self._work(), "listener")
 
     async def _work(self) -> None:
-        while self._jobs:
-            job = self._jobs.popleft()
-            calls = job.calls()
-            batch = next(calls, None)
-            while batch is not None:
-                consumed = await call_async(self._listener, *batch)
-                try:
-                    batch = calls.send(consumed)
-                except StopIteration:
-                    batch = None
-            job.ended()
-            await asyncio.sleep(0)
+        try:
+            while self._jobs:
+                job = self._jobs.popleft()
+                calls = job.calls()
+                batch = next(calls, None)
+                while batch is not None:
+                    consumed = await call_async(self._listener, *batch)
+                    try:
+                        batch = calls.send(consumed)
+                    except StopIteration:
+                        batch = None
+                job.ended()
+                await asyncio.sleep(0)
+        finally:
+            self._free += 1
 
     async def stop(self) -> None:
         """Cancel what runs."""
         self._jobs.clear()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
 
 class ThreadRunner:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from dledger_client.answers import garbage, parse
 from dledger_client.router import Router
+from dledger_client.tasks import OwnedTasks
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.error_detail import from_detail
-from dledger_wire.errors import DledgerError, NotSentError
+from dledger_wire.errors import DledgerError, NotSentError, OutcomeUnknownError
 
 END = "/dledger.v1.Transactions/EndTransactions"
 MAX_ENDS = 1000
 CALLS_AT_ONCE = 2
+CLOSED = "the producer was closed; the transaction is open"
+NOT_KNOWN = "the producer was closed, or failed, before it heard how the transaction ended"
 
 
 class TransactionState(Enum):
@@ -53,34 +57,31 @@ class GroupEnds:
     def __init__(self, router: Router, group: str, producer_group: str) -> None:
         self._router, self._group, self._producer_group = router, group, producer_group
         self._waiting: deque[_Waiting] = deque()
-        self._calls: dict[asyncio.Task[None], None] = {}
+        self._calls = OwnedTasks(f"end transactions at {group}", self._give_up)
+        self._stopped = False
 
     async def end(self, half_offset: int, transaction_id: str, state: TransactionState, timeout_ms: int) -> TransactionOutcome:
         """End a transaction; what it is then.  Raises what kept the cluster from answering in time, or why it refused."""
+        if self._stopped:
+            raise NotSentError(CLOSED)
         end = transaction_pb2.TransactionEnd(half_offset=half_offset, transaction_id=transaction_id, resolution=state.value)
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(end, self._router.clock.monotonic_ms() + timeout_ms, loop.create_future())
+        waiting = _Waiting(end, self._router.clock.monotonic_ms() + timeout_ms, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if len(self._calls) < CALLS_AT_ONCE:
-            task = loop.create_task(self._call(), name=f"end transactions at {self._group}")
-            self._calls[task] = None
-            task.add_done_callback(lambda done: self._calls.pop(done, None))
+            self._calls.spawn(self._call(), "call")
         return await waiting.answer
 
     async def _call(self) -> None:
         while self._waiting:
             taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_ENDS))]
+            outcomes: Sequence[TransactionOutcome | DledgerError] = [OutcomeUnknownError(NOT_KNOWN)] * len(taken)
             try:
                 outcomes = await self._ask(taken)
             except DledgerError as error:
                 outcomes = [error] * len(taken)
-            for waiting, outcome in zip(taken, outcomes, strict=True):
-                if waiting.answer.done():
-                    continue
-                if isinstance(outcome, DledgerError):
-                    waiting.answer.set_exception(outcome)
-                else:
-                    waiting.answer.set_result(outcome)
+            finally:  # cancelled, or a bug: whoever waits is told
+                for waiting, outcome in zip(taken, outcomes, strict=True):
+                    _tell(waiting, outcome)
 
     async def _ask(self, taken: list[_Waiting]) -> list[TransactionOutcome | DledgerError]:
         request = transaction_pb2.EndTransactionsRequest(producer_group=self._producer_group, ends=[each.end for each in taken])
@@ -89,14 +90,34 @@ class GroupEnds:
         results = parse(transaction_pb2.EndTransactionsResponse, answer, self._group).results
         if len(results) != len(taken):
             raise garbage(self._group, f"{len(results)} answers for {len(taken)} transactions")
-        return [from_detail(each.error) if each.HasField("error") else TransactionOutcome(each.outcome) for each in results]
+        return [self._outcome(each) for each in results]
+
+    def _outcome(self, result: transaction_pb2.TransactionEnded) -> TransactionOutcome | DledgerError:
+        if result.HasField("error"):
+            return from_detail(result.error)
+        try:
+            return TransactionOutcome(result.outcome)
+        except ValueError:
+            return garbage(self._group, f"an outcome of a transaction that nobody knows ({result.outcome})")
 
     async def stop(self) -> None:
-        """Give up what waits."""
-        calls = list(self._calls)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        for waiting in self._waiting:
-            waiting.answer.set_exception(NotSentError("the producer was closed; the transaction is open"))
-        self._waiting.clear()
+        """Give up what waits, and what is under way."""
+        self._stopped = True
+        await self._calls.stop()
+        self._give_up()
+
+    def _give_up(self, bug: BaseException | None = None) -> None:
+        text = CLOSED if bug is None else f"the transaction is open; ending it failed by a bug ({bug!r})"
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            _tell(each, NotSentError(text))
+
+
+def _tell(waiting: _Waiting, outcome: TransactionOutcome | DledgerError) -> None:
+    """Whoever waited may have been cancelled meanwhile."""
+    if waiting.answer.done():
+        return
+    if isinstance(outcome, DledgerError):
+        waiting.answer.set_exception(outcome)
+    else:
+        waiting.answer.set_result(outcome)

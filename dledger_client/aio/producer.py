@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.frame_layout import pack_host
 from dledger_wire.rpc import Network
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -139,6 +142,11 @@ class Producer:
             except DledgerError as error:
                 self._delayed.popleft()
                 delayed.outcome.fail(error)
+                continue
+            except Exception as error:  # a selector of the application, a body that is none: those behind it go on
+                _logger.exception("a message for %s cannot be sent", delayed.messages[0].topic)
+                self._delayed.popleft()
+                delayed.outcome.fail(NotSentError(f"it cannot be sent ({error!r}); nothing was stored"))
                 continue
             self._delayed.popleft()
             outcome, index = place

@@ -19,6 +19,7 @@ from dledger_client.half import half_of
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.options import CheckOptions, ProducerSettings
 from dledger_client.received import ReceivedMessage
+from dledger_client.tasks import OwnedTasks
 from dledger_client.topic_lanes import QueueKey
 from dledger_client.transaction_ends import GroupEnds, TransactionOutcome, TransactionState
 from dledger_client.user_code import FAULTS, is_own_end
@@ -124,7 +125,8 @@ class TransactionProducer(Producer):
         self._listener: CheckListener = checks.check_listener
         self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(checks.check_requests_held)
         self._ends: dict[str, GroupEnds] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = OwnedTasks("transactions")
+        self._warned = False  # of a listener's answer that is none
         self._attending: dict[str, None] = {}
 
     async def __aenter__(self) -> TransactionProducer:
@@ -134,12 +136,9 @@ class TransactionProducer(Producer):
     def start(self) -> None:
         """Begin to attend, so that masters can ask; done by the first use too.  Returns at once."""
         if not self._tasks:
-            self._spawn(self._attend_everywhere(), "attend")
+            self._tasks.spawn(self._attend_everywhere(), "attend")
             for number in range(self.check_threads):
-                self._spawn(self._answer(), f"answer {number}")
-
-    def _spawn(self, work: Any, name: str) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work, name=f"transactions: {name}"))
+                self._tasks.spawn(self._answer(), f"answer {number}")
 
     # Sending
 
@@ -198,7 +197,7 @@ class TransactionProducer(Producer):
         if group not in self._attending:
             self._attending[group] = None
             client_id = f"{self._around.address}@{self._around.process_id}"
-            self._spawn(CheckLink(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}")
+            self._tasks.spawn(CheckLink(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}")
 
     def _asked(self, message: ReceivedMessage) -> None:
         if not self._questions.full():  # whoever asked asks again
@@ -224,19 +223,19 @@ class TransactionProducer(Producer):
                 raise
             _logger.exception("the check listener failed for %r", message)
             return TransactionState.UNKNOWN
-        if not isinstance(state, TransactionState):
-            _logger.warning("the check listener answered %r for %r; expected a TransactionState", state, message)
-            return TransactionState.UNKNOWN
-        return state
+        if isinstance(state, TransactionState):
+            return state
+        if not self._warned:
+            self._warned = True
+            name = getattr(self._listener, "__qualname__", repr(self._listener))
+            _logger.error("check listener %s answered %r; expected a TransactionState: counts as UNKNOWN, said once", name, state)
+        return TransactionState.UNKNOWN
 
     async def close(self) -> None:
         """Flush, stop being asked, close the connections.  Idempotent.  Transactions that are open stay so: others are asked."""
-        tasks, self._tasks = self._tasks, []
         if self._engine is not None and not self._closed:
             await self.flush()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         for ends in self._ends.values():
             await ends.stop()
         await super().close()

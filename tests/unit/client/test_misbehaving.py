@@ -1,0 +1,215 @@
+"""Functions of the application that clients call, and that answer nonsense or end in ways of their own: nobody else pays for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dledger_client import TransactionProducer
+from dledger_client.aio import Message, TransactionOutcome, TransactionState
+from dledger_client.loop_thread import LoopThread
+from dledger_client.outcome import Outcome, SendFuture
+from dledger_client.positions import GroupPositions, Place
+from dledger_client.received import ReceivedMessage
+from dledger_client.router import Router
+from dledger_client.transaction_ends import GroupEnds
+from dledger_wire._pb import transaction_pb2
+from dledger_wire.allocation import MessageQueue
+from dledger_wire.errors import NotSentError, OutcomeUnknownError, UnreachableError
+from tests.unit.broker.test_transactions import QUICK
+from tests.unit.client.push_rig import Group, send
+from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.test_buffers import Fake
+
+
+def cancelled(*_: object) -> Any:
+    raise asyncio.CancelledError
+
+
+# Check listeners
+
+
+def test_a_check_listener_that_answers_nonsense_counts_as_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """docs/semantics.md, row X3: it is asked again, and what it says then counts; what is wrong is said once."""
+    answers: list[Any] = [None, True, "COMMIT", cancelled, TransactionState.COMMIT]
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        asked: list[bytes] = []
+
+        def of_the_shop(message: ReceivedMessage) -> Any:
+            asked.append(message.body)
+            answer = answers.pop(0)
+            return answer() if callable(answer) else answer
+
+        async with rig.transactions(of_the_shop) as producer, rig.consumer() as consumer:
+            await producer.prepare(Message("t", b"order"))
+            (got,) = await consumer.fetch("t", 0, 0, wait_ms=20_000)
+            assert (got.body, len(asked)) == (b"order", 5)
+
+    with caplog.at_level(logging.ERROR, "dledger_client"):
+        Rig(settings=QUICK.replace("transactionCheckMax: 3", "transactionCheckMax: 9")).run(scenario)
+    said = [record.getMessage() for record in caplog.records if "of_the_shop" in record.getMessage()]
+    assert len(said) == 1
+    assert "answered None" in said[0]
+
+
+def test_sys_exit_in_a_check_listener_of_a_thread_ends_nothing() -> None:
+    def leave(_message: ReceivedMessage) -> TransactionState:
+        sys.exit(3)
+
+    with TransactionProducer("127.0.0.1:1", "g", leave) as producer:
+        shared = LoopThread.shared()
+        with pytest.raises(RuntimeError, match="SystemExit"):
+            shared.run(producer._inner.run_listener(leave, Fake(0)))
+    assert shared.call(lambda: 7) == 7
+
+
+# The loop thread, callbacks
+
+
+def test_the_loop_of_all_clients_survives_what_asyncio_lets_out() -> None:
+    thread = LoopThread()
+
+    async def leave() -> None:
+        raise KeyboardInterrupt
+
+    async def answer() -> int:
+        return 7
+
+    thread.loop.call_soon_threadsafe(sys.exit)
+    asyncio.run_coroutine_threadsafe(leave(), thread.loop)
+    assert thread.run(answer(), 5) == 7
+    thread.loop.call_soon_threadsafe(thread.loop.stop)
+    thread._thread.join(5)
+    assert not thread._thread.is_alive()
+
+
+def test_a_callback_that_exits_keeps_nobody_else_from_being_told() -> None:
+    outcome = Outcome(threading.Lock(), "t", "g0", 0)
+    told: list[str] = []
+    future = SendFuture(outcome, 0)
+    future.add_done_callback(lambda _: sys.exit(1))
+    future.add_done_callback(cancelled)
+    future.add_done_callback(lambda _: told.append("third"))
+    outcome.fail(NotSentError("x"))
+    assert told == ["third"]
+
+
+# Tasks
+
+
+def test_a_queue_that_ends_by_a_bug_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    find, calls = GroupPositions.find, []
+
+    async def wrong_once(self: GroupPositions, queue: MessageQueue, epoch: int) -> Place:
+        calls.append(queue)
+        if len(calls) == 1:
+            raise KeyError(queue)
+        return await find(self, queue, epoch)
+
+    monkeypatch.setattr(GroupPositions, "find", wrong_once)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 3)
+        group = Group(rig)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 3)
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+# Ends of transactions
+
+
+class Ends:
+    """A group's ends at a master that answers as the test has it."""
+
+    def __init__(self, answer: Callable[[], Awaitable[bytes]]) -> None:
+        async def call_leader(_group: str, _method: str, _request: bytes, *, deadline_ms: int) -> bytes:
+            return await answer()
+
+        router = SimpleNamespace(call_leader=call_leader, clock=SimpleNamespace(monotonic_ms=lambda: 0))
+        self.ends = GroupEnds(cast(Router, router), "g0", "tests")
+
+    async def end(self) -> asyncio.Task[TransactionOutcome]:
+        """Begin to end one, as far as it goes."""
+        task = asyncio.create_task(self.ends.end(0, "id", TransactionState.COMMIT, 1000))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return task
+
+
+def test_closing_fails_ends_that_are_under_way_or_wait() -> None:
+    async def main() -> None:
+        work = Ends(lambda: asyncio.get_running_loop().create_future())
+        asked = [await work.end(), await work.end()]
+        waiting, given_up = await work.end(), await work.end()
+        given_up.cancel()
+        async with asyncio.timeout(5):
+            await work.ends.stop()
+            for task in asked:
+                with pytest.raises(OutcomeUnknownError):
+                    await task
+            for task in (waiting, await work.end()):
+                with pytest.raises(NotSentError, match="open"):
+                    await task
+
+    asyncio.run(main())
+
+
+def test_an_outcome_that_nobody_knows_is_a_broken_answer() -> None:
+    async def answer() -> bytes:
+        ended = transaction_pb2.TransactionEnded(outcome=cast(Any, 77))
+        return transaction_pb2.EndTransactionsResponse(results=[ended]).SerializeToString()
+
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            with pytest.raises(UnreachableError, match="nobody knows"):
+                await (await Ends(answer).end())
+
+    asyncio.run(main())
+
+
+def test_a_bug_while_ending_is_logged_and_fails_who_waits(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer() -> bytes:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            with pytest.raises(OutcomeUnknownError):
+                await (await Ends(answer).end())
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_message_that_cannot_be_added_keeps_nobody_behind_it_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            resolve, calls = producer.engine.resolve, []
+
+            async def wrong_once(topic: str, deadline_ms: int) -> None:
+                calls.append(topic)
+                if len(calls) == 1:
+                    raise ZeroDivisionError
+                await resolve(topic, deadline_ms)
+
+            monkeypatch.setattr(producer.engine, "resolve", wrong_once)
+            first, second = producer.send_async(Message("t", b"0")), producer.send_async(Message("t", b"1"))
+            with pytest.raises(NotSentError, match="ZeroDivisionError"):
+                await first
+            assert (await second).queue_offset == 0
+
+    Rig().run(scenario)
