@@ -26,7 +26,7 @@ from dledger_client.outcome import Outcome, settled
 from dledger_client.refused import Refused
 from dledger_client.router import Router, TopicQueues
 from dledger_client.tasks import OwnedTasks
-from dledger_client.topic_lanes import QueueKey, TopicLanes
+from dledger_client.topic_lanes import QueueKey, QueueSelector, TopicLanes
 from dledger_wire._pb import broker_pb2
 from dledger_wire.compress import compression_of
 from dledger_wire.errors import (
@@ -124,11 +124,8 @@ class ProducerEngine:
             return []
         found = []
         for queue_id in range(queues.write_queues):
-            key = (queues.topic, queues.group, queue_id)
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = Lane(queues.topic, queues.group, queue_id)
-            found.append(lane)
+            with self.lock:
+                found.append(self._lane((queues.topic, queues.group, queue_id)))
         if queues.group not in self._links:
             self._fresh[queues.group] = []
             link = self._links[queues.group] = GroupLink(self, queues.group)
@@ -149,6 +146,7 @@ class ProducerEngine:
         return topic in self.topics
 
     def lanes_of(self, group: str) -> list[Lane]:
+        """The caller holds the lock."""
         return [lane for lane in self._lanes.values() if lane.group == group]
 
     # Adding, from any thread
@@ -163,16 +161,17 @@ class ProducerEngine:
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
         options = self.options
         wake = False
-        with self.lock:
-            if self.closed:
-                raise NotSentError("the producer is closed, or was made before the process forked")
-            if self.buffered_bytes + size > options.max_buffered_bytes and self.buffered_bytes:
+        selected = None
+        if callable(queue_key):
+            selected = self._selected(message.topic, queue_key, size)
+            if selected is None:
                 return None
-            topic = self.topics.get(message.topic)
+        with self.lock:
+            topic = self._topic_with_room(message.topic, size)
             if topic is None:
-                raise _no_topic(message.topic)
+                return None
             free = queue_key is None and queue_id is None
-            lane = topic.sticky if free else topic.choose(message.topic, queue_key, queue_id)
+            lane = topic.sticky if free else selected or topic.choose(message.topic, queue_key, queue_id)
             if message.delay_level or message.deliver_at_ms or message.transaction_group:
                 message, lane = self._parking_place(message, lane)
                 free, queue_key = False, None
@@ -202,16 +201,17 @@ class ProducerEngine:
         size = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
         if size > limit:
             raise _too_large(name, f"batch of {len(messages)} messages", size, limit)
-        with self.lock:
-            if self.closed:
-                raise NotSentError("the producer is closed, or was made before the process forked")
-            if self.buffered_bytes + size > self.options.max_buffered_bytes and self.buffered_bytes:
+        selected = None
+        if callable(queue_key):
+            selected = self._selected(name, queue_key, size)
+            if selected is None:
                 return None
-            topic = self.topics.get(name)
+        with self.lock:
+            topic = self._topic_with_room(name, size)
             if topic is None:
-                raise _no_topic(name)
+                return None
             free = queue_key is None and queue_id is None
-            lane = topic.sticky if free else topic.choose(name, queue_key, queue_id)
+            lane = topic.sticky if free else selected or topic.choose(name, queue_key, queue_id)
             self._seal(lane)
             batch = self._new_batch(lane)
             batch.messages, batch.size_bytes, batch.atomic = list(messages), size, True
@@ -220,6 +220,23 @@ class ProducerEngine:
             self.buffered_bytes += size
             self.append(batch)
         return batch.outcome, 0
+
+    def _topic_with_room(self, name: str, size: int) -> TopicLanes | None:
+        """The queues of a topic; None when there is no room for ``size`` more bytes.  The caller holds the lock."""
+        if self.closed:
+            raise NotSentError("the producer is closed, or was made before the process forked")
+        if self.buffered_bytes + size > self.options.max_buffered_bytes and self.buffered_bytes:
+            return None
+        topic = self.topics.get(name)
+        if topic is None:
+            raise _no_topic(name)
+        return topic
+
+    def _selected(self, name: str, selector: QueueSelector, size: int) -> Lane | None:
+        """The queue that a function of the application chooses, called when there is room and without the lock: it may send itself."""
+        with self.lock:
+            topic = self._topic_with_room(name, size)
+        return topic.choose(name, selector, None) if topic is not None else None
 
     def append(self, batch: Batch) -> None:
         """Put a whole batch behind the others of its queue.  The caller holds the lock."""
@@ -241,11 +258,14 @@ class ProducerEngine:
             message, queue_id = parked_half(message, lane.queue_id), 0
         else:
             message, queue_id = parked(message, lane.queue_id)
-        key = (message.topic, lane.group, queue_id)
+        return message, self._lane((message.topic, lane.group, queue_id))
+
+    def _lane(self, key: tuple[str, str, int]) -> Lane:
+        """The caller holds the lock: lanes are made in any thread."""
         found = self._lanes.get(key)
         if found is None:
             found = self._lanes[key] = Lane(*key)
-        return message, found
+        return found
 
     def _new_batch(self, lane: Lane) -> Batch:
         now_ms = self.router.clock.monotonic_ms()
@@ -384,8 +404,9 @@ class ProducerEngine:
         with self.lock:
             self.closed = True
             waiting, self._room = self._room, []
+            lanes = list(self._lanes.values())
         self.refused.fail_all()
-        for lane in self._lanes.values():
+        for lane in lanes:
             for batch in lane.unresolved():
                 if not batch.told and not batch.outcome.settled:
                     if batch.first_sequence != UNSENT:

@@ -115,12 +115,20 @@ class GroupLink:
 
     async def run(self) -> None:
         """Serve until cancelled."""
+        try:
+            await self._run()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _run(self) -> None:
         pauses = PauseDrawn(self._engine.router.random)
         while True:
             while self.is_idle:
                 self._wake.clear()
                 self._forget_idle_lanes()
                 await self._wake.wait()
+            self._watch_deadlines()
             if self._fenced is not None:
                 self._fail_all(self._fenced)
                 continue
@@ -165,7 +173,9 @@ class GroupLink:
         self._producer_id, self._epoch = response.producer_id, response.epoch
         self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}
         self._restarting = False
-        for lane in engine.lanes_of(self.group):
+        with engine.lock:
+            lanes = engine.lanes_of(self.group)
+        for lane in lanes:
             lane.restart()
 
     # One stream
@@ -184,7 +194,6 @@ class GroupLink:
                 if reader.done():
                     reader.result()
                     raise UnreachableError(f"{address}: the produce stream ended", address=address)
-                self.sweep()
                 if self._fenced is not None:
                     self._fail_all(self._fenced)
                 await self._look_for_another_leader(address)
@@ -200,11 +209,9 @@ class GroupLink:
                         writing.add_done_callback(self._awake)
                     elif self.is_idle:
                         self._flush_all = False
-                await self._wait()
+                self._watch_deadlines()
+                await self._wake.wait()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
             ending = [reader] if writing is None else [reader, writing]
             for task in ending:
                 task.cancel()
@@ -228,16 +235,17 @@ class GroupLink:
         if view.leader_address != address:
             raise UnreachableError(f"{address} is silent and {view.leader_address} leads now", address=address)
 
-    async def _wait(self) -> None:
-        """Until there is news; while something is there, a timer sees to it that deadlines and lingering batches are looked at."""
+    def _watch_deadlines(self) -> None:
+        """While something is there a timer looks at deadlines and lingering batches, whatever this link waits for meanwhile."""
         if self._timer is None and not self.is_idle:
             interval_s = max(0.001, min(SWEEP_S, self._engine.options.linger_ms / 1000 or SWEEP_S))
             self._timer = asyncio.get_running_loop().call_later(interval_s, self._look_again)
-        await self._wake.wait()
 
     def _look_again(self) -> None:
         self._timer = None
+        self.sweep()
         self._wake.set()
+        self._watch_deadlines()
 
     def _next_request(self) -> bytes | None:
         """The next produce request, of one batch of each lane that has one ready."""

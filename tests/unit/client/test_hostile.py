@@ -53,6 +53,7 @@ class ScriptedNode:
             topics=[broker_pb2.TopicInfo(name="t", group="g0", read_queues=1, write_queues=1, perm=6, found=True)],
         ).SerializeToString()
         self.session = broker_pb2.InitProducerResponse(producer_id=1, epoch=0).SerializeToString()
+        self.session_pause_s = 0.0
         self.produce: Callable[[bytes], bytes] = lambda request: b""
         self.fetch: Callable[[bytes], bytes] = lambda request: b""
         self.produce_stream = self._answering("produce")
@@ -77,6 +78,7 @@ class ScriptedNode:
             return self.metadata
 
         async def session(_request: bytes, _context: CallContext) -> bytes:
+            await asyncio.sleep(self.session_pause_s)
             return self.session
 
         async def serve() -> None:
@@ -319,3 +321,19 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread) -> int
         pass
     producer.close()
     return 0
+
+
+def test_a_node_that_says_nothing_at_the_start_of_a_session_keeps_nobody_beyond_the_deadline() -> None:
+    """docs/semantics.md, row P4."""
+    node = ScriptedNode()
+    node.session_pause_s = 60.0
+
+    async def scenario() -> None:
+        producer = node.producer(send_timeout_ms=300)
+        start_s = node.loop.now_s
+        with pytest.raises(NotSentError, match="could not be sent in time"):
+            await producer.send(Message("t", b"x"))
+        assert 0.3 <= node.loop.now_s - start_s < 0.4
+        await producer.close()
+
+    node.run(scenario)

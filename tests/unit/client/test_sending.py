@@ -284,3 +284,49 @@ async def settled(future: AsyncSendFuture) -> bool:
     except DledgerError:
         return False
     return True
+
+
+def test_a_selector_may_send_itself() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with rig.producer() as producer:
+            audits: list[AsyncSendFuture] = []
+
+            def selector(count: int) -> int:
+                audits.append(producer.send_async(Message("t", b"audit"), queue_id=0))
+                return count - 1
+
+            await producer.send(Message("t", b"first"))
+            assert (await producer.send(Message("t", b"x"), queue_key=selector)).queue_id == 1
+            assert [result.queue_id for result in await producer.send_batch([Message("t", b"y")] * 2, queue_key=selector)] == [1, 1]
+            assert [(await audit).queue_id for audit in audits] == [0, 0]
+
+    Rig().run(scenario)
+
+
+def test_lanes_are_looked_at_and_made_under_the_lock_only() -> None:
+    """Delayed messages make lanes in any thread while the loop goes through all of them."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        producer = rig.producer()
+        engine = producer.engine
+        looks: list[bool] = []
+
+        class Watched(dict[tuple[str, str, int], Lane]):
+            def __setitem__(self, key: tuple[str, str, int], lane: Lane) -> None:
+                looks.append(engine.lock.locked())
+                super().__setitem__(key, lane)
+
+            def values(self) -> Any:
+                looks.append(engine.lock.locked())
+                return super().values()
+
+        engine._lanes = Watched()
+        await producer.send(Message("t", b"x"))
+        await producer.send(Message("t", b"x", delay_level=1))
+        await producer.close()
+        assert len(looks) >= 4
+        assert all(looks)
+
+    Rig().run(scenario)
