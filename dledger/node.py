@@ -637,10 +637,8 @@ class RaftNode:
         return self._members.links_of(self.membership)
 
     def behind(self) -> tuple[int, int | None]:
-        """Committed entries, by the newest commit index heard of, that are not applied here; and how many milliseconds ago a leader was
-        last heard (0: it is this node; None: never since the start)."""
-        entries = self._core.newest_commit - self._machine.applied_index
-        return max(0, entries), self._core.leader_silent_ms(self._env.clock.monotonic_ms())
+        """See ``Raft.behind``."""
+        return self._core.behind(self._machine.applied_index, self._env.clock.monotonic_ms())
 
     def address_of(self, node: NodeId) -> str:
         """Where a known replica serves; empty when it is not known."""

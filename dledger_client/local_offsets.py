@@ -83,8 +83,11 @@ class OffsetFile:
 
 def _held(path: Path) -> int:
     """A descriptor that holds the lock file, or -1 when somebody else holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageFailedError(f"{path}: positions cannot be kept here: {error}", file=path) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

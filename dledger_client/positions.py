@@ -6,8 +6,8 @@ the group has no position in the topic.  So all members have the same starts bef
 repeated; and a queue without a position, in a topic that has some, was added since the group began: it is read from its first message, for
 what was sent before a consumer saw it belongs to the group.  A broadcast does the same in its file.
 
-A group's retry topic is made by sending back, for this group alone: it is read from its first message always.  So is a topic that was there
-before, and has no position any more: it was deleted and made anew.
+A group's retry topic is made by sending back, for this group alone: it is read from its first message always.  Whoever wants the last
+messages only gets those of a topic from its first one, too, when the topic was made, or made anew, while this consumer was there.
 """
 
 from __future__ import annotations
@@ -69,17 +69,27 @@ class Positions(Protocol):
         """The queue ends before its position."""
         ...
 
+    def is_absent(self, topic: str) -> None:
+        """There is no such topic now."""
+        ...
+
 
 class _Starts:
-    """Where queues begin.  Remembers the topics that had positions: one that has none any more was made anew."""
+    """Where queues begin.  Remembers the topics that had positions, where one that has none any more was made anew, and those that were
+    not there, where everything is new."""
 
     def __init__(self, router: Router, options: PushOptions) -> None:
         self._router, self._options = router, options
         self._known: set[tuple[str, str]] = set()
+        self._absent: set[str] = set()
 
     def began(self, queue: MessageQueue) -> None:
         """The queue's topic has positions."""
         self._known.add((queue.topic, queue.group))
+
+    def is_absent(self, topic: str) -> None:
+        """There is no such topic now."""
+        self._absent.add(topic)
 
     async def of_topic(self, queue: MessageQueue) -> dict[MessageQueue, int]:
         """Of every queue that the topic of ``queue`` has in its replica group, which the group has no position in."""
@@ -87,8 +97,10 @@ class _Starts:
         for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
             if routes.group == queue.group:
                 count = routes.read_queues
-        anew = queue.topic.startswith(RETRY_PREFIX) or (queue.topic, queue.group) in self._known
-        where = FIRST if anew else self._options.consume_from_where
+        where = self._options.consume_from_where
+        is_new = queue.topic in self._absent or (queue.topic, queue.group) in self._known
+        if queue.topic.startswith(RETRY_PREFIX) or (where == LAST and is_new):
+            where = FIRST
         return await self._look_up([MessageQueue(queue.topic, queue.group, number) for number in range(count)], where)
 
     async def of_added(self, queue: MessageQueue) -> int:
@@ -182,6 +194,9 @@ class GroupPositions:
     async def beyond_end(self, queue: MessageQueue) -> None:
         """The brokers know what became of the topic; the position is looked up again."""
 
+    def is_absent(self, topic: str) -> None:
+        self._starts.is_absent(topic)
+
 
 class LocalPositions:
     """A broadcast's positions, in a file of this client."""
@@ -209,6 +224,9 @@ class LocalPositions:
     async def beyond_end(self, queue: MessageQueue) -> None:
         """The topic was made anew since the file was written: all of it is news."""
         await self._file.save({queue: 0})
+
+    def is_absent(self, topic: str) -> None:
+        self._starts.is_absent(topic)
 
 
 def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:

@@ -228,6 +228,7 @@ class PushEngine:
         except TopicNotFoundError:
             if not topic.startswith(RETRY_PREFIX) and self._routes.get(topic, ()) != []:
                 _logger.warning("consumer group %s: topic %s does not exist (yet)", self.group, topic)
+            self.positions.is_absent(topic)
             routes = []
         except DledgerError as error:
             _logger.info("consumer group %s: routes of %s: %s", self.group, topic, error.message)

@@ -22,7 +22,7 @@ from dledger_client.transaction_ends import TransactionOutcome, TransactionState
 LocalTransaction: TypeAlias = Callable[[Message, Any], TransactionState]
 
 
-def _asked(listener: CheckListener, message: ReceivedMessage) -> Any:
+def ask(listener: CheckListener, message: ReceivedMessage) -> Any:
     """In a thread of the pool: an exception that a future does not take, or the loop would end of, is an ordinary one outside."""
     try:
         return listener(message)
@@ -62,7 +62,7 @@ class TransactionProducer(Producer):
         pool = self._pool = ThreadPoolExecutor(inner.check_threads, thread_name_prefix="dledger-check")
 
         async def in_a_thread(listener: CheckListener, message: ReceivedMessage) -> TransactionState:
-            answer = await asyncio.get_running_loop().run_in_executor(pool, _asked, listener, message)
+            answer = await asyncio.get_running_loop().run_in_executor(pool, ask, listener, message)
             return await answer if inspect.isawaitable(answer) else answer
 
         inner.run_listener = in_a_thread

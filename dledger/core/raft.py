@@ -284,17 +284,14 @@ class Raft:
     def commit(self) -> int:
         return self._core.commit
 
-    @property
-    def newest_commit(self) -> int:
-        """The newest commit index heard of from a leader, or known here."""
-        return max(self._core.commit, self._core.following.heard_commit)
-
-    def leader_silent_ms(self, now_ms: int) -> int | None:
-        """How long ago a leader was last heard; 0 where it is this node, None when none was since the start."""
-        heard_ms = self._core.following.heard_ms
+    def behind(self, applied: int, now_ms: int) -> tuple[int, int | None]:
+        """Committed entries behind ``applied``, by the newest commit index heard of; and how many milliseconds ago a leader was last heard
+        (0: it is this node; None: never since the start)."""
+        following = self._core.following
+        entries = max(0, self._core.commit - applied, following.heard_commit - applied)
         if self._core.role is Role.LEADER:
-            return 0
-        return None if heard_ms is None else max(0, now_ms - heard_ms)
+            return entries, 0
+        return entries, None if following.heard_ms is None else max(0, now_ms - following.heard_ms)
 
     @property
     def last(self) -> EntryId:

@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 from dledger_client.buffers import ConcurrentBuffer, OrderlyBuffer, Workshop
 from dledger_client.listener import Action, ConsumeContext, call, call_async
 from dledger_client.local_offsets import OffsetFile
+from dledger_client.outcome import Outcome
 from dledger_client.push_options import PushOptions
 from dledger_client.received import ReceivedMessage
 from dledger_client.runners import Calls, Job, ThreadRunner
+from dledger_client.transaction import ask
+from dledger_client.transaction_ends import TransactionState
 from dledger_client.user_code import FAULTS
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
@@ -256,6 +259,32 @@ def test_nothing_a_listener_raises_ends_its_worker(error: BaseException) -> None
         assert asyncio.run(call_async(listener, fakes(0, 3), ConsumeContext("t", "g0", 0))) == 0
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()])
+def test_what_a_check_listener_raises_in_its_thread_reaches_the_loop_as_an_ordinary_error(error: BaseException) -> None:
+    """A future does not take StopIteration; SystemExit would end the loop of all clients."""
+
+    def listener(_message: ReceivedMessage) -> TransactionState:
+        raise error
+
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        ask(listener, Fake(0))
+
+
+def test_callbacks_of_a_send_that_fail_keep_nobody_from_being_told() -> None:
+    def failing(error: BaseException) -> Callable[[], object]:
+        def callback() -> object:
+            raise error
+
+        return callback
+
+    outcome, told = Outcome(threading.Lock(), "t", "g0", 0), threading.Event()
+    for error in (ValueError(), SystemExit(1), asyncio.CancelledError()):
+        outcome.when_settled(failing(error))
+    outcome.when_settled(told.set)
+    outcome.settle()
+    assert told.is_set()
+
+
 def test_a_worker_that_is_cancelled_is_no_listener_that_failed() -> None:
     async def listener(_messages: list[ReceivedMessage], _context: ConsumeContext) -> object:
         await asyncio.sleep(60)
@@ -360,6 +389,12 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
         await second.close()
 
     asyncio.run(scenario())
+
+
+def test_a_folder_that_cannot_be_used_is_told_by_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageFailedError, match="positions cannot be kept here"):
+        OffsetFile(str(tmp_path / "file"), "10.0.0.1", "g")
 
 
 def test_an_offset_file_is_written_beside_the_loop_and_an_error_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

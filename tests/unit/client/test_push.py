@@ -276,6 +276,21 @@ def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_one
     Rig().run(scenario)
 
 
+def test_a_topic_made_while_a_consumer_was_there_is_read_from_its_start() -> None:
+    """docs/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await asyncio.sleep(2.5)  # it has looked, and looks again in 1.5 s
+        await rig.topic(queues=2)
+        await send(rig, 10, 2)
+        await until(lambda: len(group.seen) == 10)
+        await group.stop()
+
+    Rig().run(scenario, limit_s=30)
+
+
 def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped() -> None:
     """docs/semantics.md, row G1."""
 

@@ -191,14 +191,14 @@ def test_a_follower_knows_how_far_the_group_is_and_since_when_it_heard_nothing()
     """From every message of a leader, whatever of it could be committed here."""
     node = solo([1] * 4, commit=2)
     core, now_ms = node.core, node.now_ms
-    assert (core.newest_commit, core.leader_silent_ms(now_ms)) == (2, None)
+    assert core.behind(1, now_ms) == (1, None)
     node.receive(2, append(1, (4, 1), commit=100))
-    assert (node.commit, core.newest_commit, core.leader_silent_ms(now_ms + 7)) == (4, 100, 7)
+    assert (node.commit, core.behind(4, now_ms + 7)) == (4, (96, 7))
     node.receive(2, Heartbeat(term=1, commit=4, round=0, newest_commit=120))
-    assert (node.commit, core.newest_commit) == (4, 120)
+    assert (node.commit, core.behind(4, now_ms)) == (4, (116, 0))
     node.cluster.now_ms += 1000
     node.receive(2, CopyOffer(term=1, first_available=50, upto=EntryId(130, 1)))
-    assert (node.commit, core.newest_commit, core.leader_silent_ms(node.now_ms)) == (4, 130, 0)
+    assert (node.commit, core.behind(3, node.now_ms + 1)) == (4, (127, 1))
     leader = leader_by_hand(solo())
     leader.cluster.now_ms += 1000
-    assert (leader.core.newest_commit, leader.core.leader_silent_ms(leader.now_ms)) == (leader.commit, 0)
+    assert leader.core.behind(leader.commit, leader.now_ms) == (0, 0)
