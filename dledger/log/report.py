@@ -68,6 +68,7 @@ class RecoveryReport:
     torn: TornTail | None = None
     damaged: list[Finding] = field(default_factory=list)
     units_rewritten: int = 0
+    fillers_rewritten: int = 0
     entries_checked: int = 0
     foreign_files: list[str] = field(default_factory=list)
 
@@ -81,4 +82,4 @@ class RecoveryReport:
             return f"damaged in {len(self.damaged)} places, first {self.damaged[0]}"
         if self.torn is not None:
             return f"torn tail of {self.torn.size_bytes} bytes cut at {self.torn.pos} ({self.torn.reason}), kept in {self.torn.quarantine}"
-        return f"clean, {self.entries_checked} entries checked, {self.units_rewritten} index units rewritten"
+        return f"clean, {self.entries_checked} entries checked, {self.units_rewritten} index units and {self.fillers_rewritten} fillers rewritten"

@@ -3,7 +3,8 @@
 | what stands after the last good entry | index units | verdict |
 |---|---|---|
 | filler, in a segment with a successor | none beyond | the segment is whole |
-| anything else, in a segment with a successor | any | damage |
+| anything else, in a segment with a successor | none beyond | filler written anew where the successor's first entry continues the chain:
+nothing else can have stood there; else damage |
 | not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
 units of the last ``units_sync_delay_ms`` and damage among just their entries); cut, kept in quarantine |
@@ -22,7 +23,7 @@ import numpy as np
 
 from dledger.env import Disk, File
 from dledger.log.config import LogConfig
-from dledger.log.entry import Header
+from dledger.log.entry import Header, link_fault
 from dledger.log.index_units import (
     EntryPlace,
     PlaceTable,
@@ -37,7 +38,15 @@ from dledger.log.index_units import (
 from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end
 from dledger.log.segment import QUARANTINE_FOLDER, FilePool, InUse, log_path, units_path
-from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, MAX_SEGMENT_BYTES, segment_name
+from dledger_wire.layout import (
+    ENTRY_HEADER_SIZE,
+    FILLER,
+    FILLER_SIZE,
+    INDEX_UNIT_SIZE,
+    MAGIC_FILLER,
+    MAX_SEGMENT_BYTES,
+    segment_name,
+)
 
 MAX_FINDINGS = 1000
 
@@ -124,7 +133,7 @@ class SegmentRecovery:
             while True:
                 stop = await self._walk(walk, found)
                 damage = await self._damage(file, units, walk.index - first_index, stop)
-                if damage is None:
+                if damage is None or (damage.kind is DamageKind.BAD_FILLER and await self._mend_filler(file, stop.pos)):
                     break
                 if not self._step_over(walk, units, walk.index - first_index, damage):
                     await self._keep_proof(units)
@@ -196,6 +205,24 @@ class SegmentRecovery:
             return None
         path = self.disk.local_path(log_path(self.start_pos))
         return Finding(path, stop.pos - self.start_pos, self.position.index, found[0], found[1])
+
+    async def _mend_filler(self, file: File, pos: int) -> bool:
+        """Write the filler at ``pos`` anew, if the next segment's first entry follows the last one here."""
+        at, next_start = self.position, self.next_start
+        if next_start is None or at.chain_crc is None or next_start - pos < FILLER_SIZE:
+            return False
+        async with InUse(self.files, log_path(next_start)) as next_file:
+            head = await next_file.pread(0, ENTRY_HEADER_SIZE)
+        if len(head) < ENTRY_HEADER_SIZE or link_fault(Header.unpack(head), head, at.index, at.term, next_start, at.chain_crc) is not None:
+            return False
+        end = await written_end(file, self.start_pos, pos, self.config.piece_bytes)
+        await self._quarantine(pos, await file.pread(pos - self.start_pos, end - pos))
+        await file.truncate(pos - self.start_pos)
+        await file.pwrite(pos - self.start_pos, [FILLER.pack(MAGIC_FILLER, next_start - pos)])
+        await file.truncate(next_start - self.start_pos)
+        await file.fdatasync()
+        self.report.fillers_rewritten += 1
+        return True
 
     def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
         """Report damage and go on behind it by the word of its index unit; False when that is not to be had."""

@@ -85,7 +85,11 @@ def test_every_flipped_byte_is_classified_and_none_makes_the_log_silently_shorte
                     if report.torn is not None:
                         kinds.add(report.torn.__class__.__name__)
                         assert report.torn.pos == log.end_pos, where
-                    assert path.startswith(("index-units", "hardstate")) or disk.files[path].current == damaged[path] or report.torn, where
+                    if report.fillers_rewritten:
+                        kinds.add(DamageKind.BAD_FILLER)
+                        assert disk.files[path].current == files[path], where
+                    elif path.startswith("commitlog") and report.torn is None:
+                        assert disk.files[path].current == damaged[path], where
                 await log.close()
         assert DamageKind.BAD_ENTRY in kinds
         assert DamageKind.BAD_FILLER in kinds
@@ -117,6 +121,54 @@ def test_damage_names_file_byte_and_entry_and_goes_on_behind_it() -> None:
         found = await findings(disk)
         assert [(finding.index, finding.kind) for finding in found] == [(3, DamageKind.BAD_ENTRY), (9, DamageKind.BAD_ENTRY)]
         await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("verify_bytes", [None, 200], ids=["all checked", "the end checked"])
+def test_a_damaged_filler_is_written_anew_since_it_holds_nothing(verify_bytes: int | None) -> None:
+    """What comes first in the next file continues the chain, so nothing can have stood there."""
+
+    async def scenario() -> None:
+        files, entries = await written(20)
+        _, log, _ = await start(files)
+        second = log.segments[1]
+        place = log.locate(second.first_index - 1)
+        await log.close()
+        assert place is not None
+        path, at = f"commitlog/{FIRST}", place.end_pos
+        for number, change in enumerate(
+            [lambda data, bit=bit: data.__setitem__(at + bit // 8, data[at + bit // 8] ^ (1 << bit % 8)) for bit in range(64)]
+            + [lambda data: data.__setitem__(slice(at, at + 8), bytes(8)), lambda data: data.__delitem__(slice(at, None))]
+        ):
+            disk = CrashDisk(changed(files, path, change))
+            log, report = await Log.open(disk, config(verify_bytes=verify_bytes))
+            assert report.is_clean, (number, report.summary())
+            assert report.fillers_rewritten == 1
+            assert bodies(await everything(log)) == entries
+            await log.close()
+            assert bytes(disk.files[path].current) == files[path]
+            assert not await findings(disk)
+
+    run(scenario)
+
+
+def test_a_filler_is_not_made_up_where_the_next_file_does_not_continue_the_chain() -> None:
+    async def scenario() -> None:
+        files, _ = await written(20)
+        _, log, _ = await start(files)
+        second = log.segments[1]
+        place = log.locate(second.first_index - 1)
+        await log.close()
+        assert place is not None
+        bad = changed(files, f"commitlog/{FIRST}", lambda data: data.__setitem__(place.end_pos, 7))
+        next_path = f"commitlog/{second.start_pos:020d}"
+        for at in (8, 16, 36, 40):  # index, term, chain CRC, body CRC of its first entry
+            worse = changed(bad, next_path, lambda data, at=at: data.__setitem__(at + 3, data[at + 3] ^ 1))
+            disk, log, report = await start(worse)
+            assert report.damaged[0].kind is DamageKind.BAD_FILLER
+            await log.close()
+            assert bytes(disk.files[f"commitlog/{FIRST}"].current) == worse[f"commitlog/{FIRST}"]
 
     run(scenario)
 
