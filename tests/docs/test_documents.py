@@ -57,7 +57,11 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 def test_the_readmes_blocks_run_as_written(tmp_path: Path, environment: dict[str, str]) -> None:
     blocks = BLOCK.findall(README)
     assert [kind for _, kind, _ in blocks] == ["run", "run", "spark", "run", "run"]
-    outputs = [run_block(language, text, tmp_path, environment) for language, _, text in blocks]
+    outputs = [run_block(language, text, tmp_path, environment) for language, _, text in blocks[:3]]
+    run_block("python", first_example_of_spark(tmp_path), tmp_path, environment)
+    copied = run_block("sh", "dledger consume invoices --from first --idle-exit 2", tmp_path, environment)
+    assert copied.splitlines() == ["a bill that was paid"]
+    outputs += [run_block(language, text, tmp_path, environment) for language, _, text in blocks[3:]]
     assert '"body": "order ' in outputs[0]
     assert "3 of 3 nodes up" in outputs[0]
     assert "SendStatus.SEND_OK" in outputs[1]
@@ -65,6 +69,18 @@ def test_the_readmes_blocks_run_as_written(tmp_path: Path, environment: dict[str
     assert "created" in outputs[2]
     assert "3 of 3 nodes up, quorum ok" in outputs[3]
     assert "are equal over" in outputs[4]
+
+
+def first_example_of_spark(folder: Path) -> str:
+    """What docs/spark.md begins with, after its topics were made and one message was paid; its checkpoint goes to ``folder``."""
+    block = re.search(r"^```python\n(.*?)^```$", (ROOT / "docs" / "spark.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    before = f"""from dledger_client import Admin, Message, Producer
+with Admin("{BOOTSTRAP}") as admin, Producer("{BOOTSTRAP}") as producer:
+    admin.create_topic("invoices", queues=1)
+    producer.send(Message("orders", b"a bill that was paid", tags="paid"))
+"""
+    return before + block.group(1).replace("/data/checkpoints", str(folder / "checkpoints"))
 
 
 @pytest.mark.docs
