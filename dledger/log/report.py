@@ -82,4 +82,5 @@ class RecoveryReport:
             return f"damaged in {len(self.damaged)} places, first {self.damaged[0]}"
         if self.torn is not None:
             return f"torn tail of {self.torn.size_bytes} bytes cut at {self.torn.pos} ({self.torn.reason}), kept in {self.torn.quarantine}"
-        return f"clean, {self.entries_checked} entries checked, {self.units_rewritten} index units and {self.fillers_rewritten} fillers rewritten"
+        rewritten = f"{self.units_rewritten} index units and {self.fillers_rewritten} fillers rewritten"
+        return f"clean, {self.entries_checked} entries checked, {rewritten}"
