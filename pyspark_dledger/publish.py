@@ -26,11 +26,19 @@ from dledger_client.aio.numbered import NumberedRecord, NumberedSender, numbered
 from dledger_client.encode import encode_messages
 from dledger_wire.batch import BatchView, Sequence64
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
+from dledger_wire.errors import (
+    CorruptBatchError,
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+)
 from pyspark_dledger.packs import Lane, Maker, PackReader
 
 CONTROL_QUEUE = 0  # of the staging topic
 FORMAT_VERSION = 1
+MANIFEST, DONE, NEVER_NEXT = 0, 1, 1 << 20  # numbers of notes about a write
+UNNAMED_JOB = "job:"
 _OWN_IDS = 1 << 62  # ids the cluster gives are log positions, far below
 
 
@@ -57,6 +65,11 @@ class WriteName:
     number: int
 
     @property
+    def may_be_repeated(self) -> bool:
+        """Whether there can be another attempt under this name: a job that its user gave no name has a new one each time."""
+        return not self.application.startswith(UNNAMED_JOB)
+
+    @property
     def producer_id(self) -> int:
         digest = hashlib.sha256(self.application.encode()).digest()
         return _OWN_IDS | int.from_bytes(digest[:8], "big") % _OWN_IDS
@@ -71,9 +84,10 @@ class WriteName:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """``rows`` of the write; ``resumed``: an earlier attempt had committed the manifest, ``rows`` are those of its tasks."""
+    """``rows`` of the write; ``resumed``: an earlier attempt had committed the manifest, ``rows`` are those of its tasks, None when it had
+    done all of it: what it named may be expired by now."""
 
-    rows: int
+    rows: int | None
     resumed: bool
 
 
@@ -90,22 +104,23 @@ class Publisher:
         self._lane = Lane(staging_group, staging_topic, CONTROL_QUEUE)
 
     async def publish(self, write: WriteName, parts: Sequence[Staged]) -> Published:
-        """Everything the tasks staged, or what the tasks of an earlier attempt did.  ProducerFencedError: a later write was there."""
+        """Everything the tasks staged, or what the tasks of an earlier attempt did, also when this one has no rows.  ProducerFencedError: a
+        later write was there."""
         manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number}
         body = zlib.compress(json.dumps(manifest | {"parts": [asdict(part) for part in parts]}).encode())
         try:
-            note = await self._note(write, 0, body)
+            note = await self._note(write, MANIFEST, body)
         except ProducerFencedError as error:
             raise ProducerFencedError(
                 f"write {write.number} of {write.application} comes after a later one of the same application; nothing was stored",
                 **error.details,
             ) from None
         if note.duplicate:
+            if await self._is_done(write):
+                return Published(None, resumed=True)
             parts = await self._manifest_at(write, note.first_offset)
-            if await self._is_done(write, note.first_offset):
-                return Published(sum(part.rows for part in parts), resumed=True)
         await self._send(write, parts)
-        await self._note(write, 1, b"done")
+        await self._note(write, DONE, b"done")
         return Published(sum(part.rows for part in parts), resumed=note.duplicate)
 
     async def _note(self, write: WriteName, sequence: int, body: bytes) -> NumberedRecord:
@@ -120,7 +135,11 @@ class Publisher:
         return record
 
     async def _manifest_at(self, write: WriteName, offset: int) -> list[Staged]:
-        found = await self._control.fetch(self._lane.topic, self._lane.queue_id, offset, 1, group_name=self._lane.group)
+        try:
+            found = await self._control.fetch(self._lane.topic, self._lane.queue_id, offset, 1, group_name=self._lane.group)
+        except OffsetOutOfRangeError as error:
+            text = f"the manifest of this write in {self._lane.topic} is expired; it cannot be finished ({error.message})"
+            raise OffsetOutOfRangeError(text, **error.details) from None
         loaded: dict[str, Any] = json.loads(zlib.decompress(found[0].body)) if found else {}
         if loaded.get("version") != FORMAT_VERSION:
             raise CorruptBatchError(f"offset {offset} of {self._lane} holds no manifest of version {FORMAT_VERSION}")
@@ -128,13 +147,13 @@ class Publisher:
             raise InvalidArgumentError(f"applications {write.application!r} and {loaded['application']!r} have one id; rename one")
         return [Staged(**part) for part in loaded["parts"]]
 
-    async def _is_done(self, write: WriteName, manifest_offset: int) -> bool:
-        offsets = await self._control.offsets(self._lane.topic)
-        upto = offsets[self._lane.group, self._lane.queue_id].max_offset
-        chunks = self._control.read_chunks(
-            self._lane.topic, self._lane.queue_id, manifest_offset + 1, upto, group_name=self._lane.group, tags=write.tag
-        )
-        return any([message.body == b"done" async for chunk in chunks for message in self._control.with_tags(chunk, write.tag)])
+    async def _is_done(self, write: WriteName) -> bool:
+        """Asked of the table of producers, which outlives the notes: a number that cannot be next is refused with the one that is."""
+        try:
+            await self._note(write, NEVER_NEXT, b"")
+        except OutOfOrderSequenceError as error:
+            return error.detail_int("expected") > DONE
+        raise CorruptBatchError(f"{self._lane}: number {NEVER_NEXT} of write {write.number} of {write.application} was taken")
 
     async def _send(self, write: WriteName, parts: Sequence[Staged]) -> None:
         taken: dict[Lane, int] = {}

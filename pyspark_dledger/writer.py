@@ -28,7 +28,7 @@ from dledger_wire.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options import WriteOptions
 from pyspark_dledger.packs import Lane, Maker, Packer, check_schema
-from pyspark_dledger.publish import CONTROL_QUEUE, Published, Publisher, Staged, WriteName
+from pyspark_dledger.publish import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, Staged, WriteName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         self._options = options
         self._place = prepare(schema, options, overwrite=overwrite)
-        application = f"txn:{options.application}" if options.application else f"job:{uuid.uuid4().hex}"
+        application = f"txn:{options.application}" if options.application else f"{UNNAMED_JOB}{uuid.uuid4().hex}"
         self._write = WriteName(application, options.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -210,9 +210,9 @@ def maker_of(bootstrap: str) -> Maker:
 
 
 def commit_write(options: WriteOptions, place: StagingPlace, write: WriteName, messages: Sequence[WriterCommitMessage | None]) -> Published:
-    """The driver's part: publish what the winning tasks staged."""
+    """The driver's part: publish what the winning tasks staged, or finish what an earlier attempt began, which may have had other rows."""
     parts = [message.staged for message in messages if isinstance(message, RowsStaged) and message.staged is not None]
-    if not parts:
+    if not parts and not write.may_be_repeated:
         return Published(0, resumed=False)
 
     async def work() -> Published:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,9 +18,11 @@ from dledger_client.aio.numbered import NumberedSender
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError, OffsetOutOfRangeError, ProducerFencedError
 from dledger_wire.message_id import UniqueIds
-from pyspark_dledger import packs
+from pyspark_dledger import packs, writer
+from pyspark_dledger.options import parse_write_options
 from pyspark_dledger.packs import Lane, Maker, Packer, PackReader
-from pyspark_dledger.publish import Publisher, Staged, WriteName
+from pyspark_dledger.publish import Published, Publisher, Staged, WriteName
+from pyspark_dledger.writer import RowsStaged, StagingPlace
 from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
 
@@ -99,7 +102,7 @@ def test_rows_are_stored_once_and_in_order_however_often_a_write_is_committed() 
         assert all(queue == sorted(queue) for queue in once)
         async with publisher(rig) as second:
             done = await second.publish(WriteName("job", 0), parts[:1])
-        assert (done.rows, done.resumed) == (250, True)
+        assert (done.rows, done.resumed) == (None, True)
         assert await stored(rig) == once
 
     Rig().run(scenario)
@@ -124,6 +127,72 @@ def test_a_commit_that_died_is_finished_with_its_own_rows_not_with_those_of_the_
         assert sorted(flat(await stored(rig))) == list(range(200))
 
     Rig(seed=survived).run(scenario)
+
+
+def test_a_replay_without_rows_finishes_what_the_first_attempt_began() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        DyingSender.left = 6
+        with pytest.raises(ConnectionAbortedError):
+            async with publisher(rig, DyingSender) as dying:
+                await dying.publish(WriteName("query", 7), [await stage(rig, "a", list(range(200)))])
+        assert len(flat(await stored(rig))) < 200
+        async with publisher(rig) as second:
+            done = await second.publish(WriteName("query", 7), [])
+            assert (done.rows, done.resumed) == (200, True)
+            assert sorted(flat(await stored(rig))) == list(range(200))
+            done = await second.publish(WriteName("query", 8), [])
+            assert (done.rows, done.resumed) == (0, False)
+        assert sorted(flat(await stored(rig))) == list(range(200))
+
+    Rig().run(scenario)
+
+
+def test_a_commit_without_rows_is_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a job without a name: nobody can have begun it."""
+    published: list[tuple[str, Any]] = []
+
+    class Recorder:
+        def __init__(self, *_rest: Any) -> None: ...
+
+        async def publish(self, write: WriteName, parts: Any) -> Published:
+            published.append((write.application, parts))
+            return Published(0, resumed=False)
+
+    monkeypatch.setattr(writer, "Publisher", Recorder)
+    options = parse_write_options({"bootstrap": "127.0.0.1:1", "topic": TARGET})
+    for application in ("query:x", "txn:nightly", "job:1"):
+        writer.commit_write(options, StagingPlace(STAGING, "g0", 9), WriteName(application, 3), [RowsStaged("x", None), None])
+    assert published == [("query:x", []), ("txn:nightly", [])]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_write_whose_notes_are_expired_is_known_as_done_or_an_error(done: bool) -> None:
+    """The driver died before Spark noted the batch, and came back after the staging topic's retention."""
+
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = await stage(rig, "a", list(range(100)))
+        DyingSender.left = 10_000 if done else 6
+        with contextlib.suppress(ConnectionAbortedError):
+            async with publisher(rig, DyingSender) as first:
+                await first.publish(WriteName("query", 7), [part])
+        async with rig.producer() as producer:
+            for _ in range(100):
+                producer.send_oneway(Message(STAGING, bytes(1500)), queue_id=1)
+            await producer.flush()
+        await asyncio.sleep(3)  # clocks differ
+        for host in rig.cluster.running():
+            assert host.node is not None
+            await host.node.store.expiry.expire(0)
+        async with publisher(rig) as second:
+            if done:
+                assert (await second.publish(WriteName("query", 7), [part])).resumed
+            else:
+                with pytest.raises(OffsetOutOfRangeError, match="expired; it cannot be finished"):
+                    await second.publish(WriteName("query", 7), [part])
+
+    Rig().run(scenario)
 
 
 def test_two_drivers_that_commit_at_the_same_time_store_every_row_once() -> None:
