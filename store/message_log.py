@@ -207,10 +207,16 @@ class MessageLog:
         """Check one batch; None when it needs no place in the log."""
         if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
             raise NotReadyError(f"topic {batch.topic} is not made yet; nothing was stored")
+        check_batch(batch, self._settings.maxMessageSize)
+        if batch.sequence is not None:
+            # Before what its queue allows now: a refusal says that nothing of the batch is stored.
+            known = self._sequences.judge_committed((batch.topic, batch.queue_id), batch.sequence, batch.count)
+            if known.duplicate_offset is not None:
+                outcome.duplicate, outcome.first_queue_offset = True, known.duplicate_offset
+                return None
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
-        check_batch(batch, self._settings.maxMessageSize)
         if batch.topic == TIMER_TOPIC:
             self._check_timers(batch)
         if batch.topic == HALF_TOPIC:
@@ -220,10 +226,6 @@ class MessageLog:
         part = _Part(batch, topic, outcome, void=False)
         if batch.sequence is None:
             return part
-        known = self._sequences.judge_committed(part.key, batch.sequence, batch.count)
-        if known.duplicate_offset is not None:
-            outcome.duplicate, outcome.first_queue_offset = True, known.duplicate_offset
-            return None
         verdict = self._sequences.expect(part.key, batch.sequence, batch.count)
         if verdict.error is not None:
             raise verdict.error

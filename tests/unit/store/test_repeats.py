@@ -1,0 +1,31 @@
+"""Batches that are sent again because their answer was lost: known for what they are, whatever became of their queue since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dledger_wire.batch import Sequence64
+from dledger_wire.status import Perm
+from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.store.store_rig import StoreRig, batch_of, run
+
+
+@pytest.mark.parametrize("change", [{"perm": int(Perm.READ)}, {"write_queues": 1}])
+def test_a_stored_batch_is_recognised_when_its_queue_takes_no_more(change: dict[str, Any]) -> None:
+    """docs/semantics.md, row P7: a refusal says that nothing is stored, and the producer would store it elsewhere."""
+
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk())
+        await rig.topic("t", 2)
+        await rig.command("init_producer", producer_id=0)
+        first = batch_of("t", 1, [b"a", b"b"], sequence=Sequence64(1, 0, 0))
+        await rig.send(first)
+        await rig.command("update_topic", name="t", **change)
+        (again,) = await rig.send(first)
+        assert (again.error, again.duplicate, again.first_queue_offset) == (None, True, 0)
+        (fresh,) = await rig.send(batch_of("t", 1, [b"c"], sequence=Sequence64(1, 0, 2)))
+        assert fresh.error is not None
+
+    run(scenario)
