@@ -1,7 +1,9 @@
 """The hard state on disk: (term, vote), what this node promised, never to be taken back.
 
 One file with two slots written in turn; a generation counter says which is newer, so a torn write leaves the previous promise whole.
-Each slot holds its record twice, in blocks of their own: damage to a single block never brings an older promise back to life.
+Each slot holds its record twice, in blocks of their own: damage to a single block never brings an older promise back to life.  A record
+fits a sector, so a torn write leaves each copy the old one or the new one; a slot without a readable copy is therefore damaged, may have
+held the newest promise, and is refused.  Every start writes both slots' copies anew, so that single damages do not add up.
 
     0      slot 0, copy 0      8192   slot 1, copy 0
     4096   slot 0, copy 1      12288  slot 1, copy 1
@@ -10,6 +12,7 @@ Each slot holds its record twice, in blocks of their own: damage to a single blo
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -82,9 +85,28 @@ async def read_copies(file: File) -> list[SlotCopy]:
     """The four blocks as they stand."""
     copies = []
     for pos in range(0, FILE_BYTES, COPY_BYTES):
-        data = await file.pread(pos, COPY_BYTES)
-        copies.append(SlotCopy(pos, decode_record(data), blank=not any(data)))
+        try:
+            data = await file.pread(pos, COPY_BYTES)
+        except OSError:
+            copies.append(SlotCopy(pos, None, blank=False))
+        else:
+            copies.append(SlotCopy(pos, decode_record(data), blank=not any(data)))
     return copies
+
+
+def newest_of(copies: Sequence[SlotCopy]) -> Record | None:
+    """The newest record there is, if any can be read."""
+    return max((copy.record for copy in copies if copy.record is not None), key=lambda record: record.generation, default=None)
+
+
+def lost_slot(copies: Sequence[SlotCopy]) -> int | None:
+    """Where a slot begins that has no readable copy although it was written to, so that what it promised is not known."""
+    newest = newest_of(copies)
+    for first, second in (copies[:2], copies[2:]):
+        written = first.pos > 0 or not (first.blank and second.blank) or (newest is not None and newest.generation > 2)
+        if written and first.record is None and second.record is None:
+            return first.pos
+    return None
 
 
 class HardStateFile:
@@ -105,16 +127,18 @@ class HardStateFile:
             # Made whole with a first record in it, so a file without a readable record is never a crash, always damage.
             await disk.write_atomic(HARD_STATE_PATH, bytes(SLOT_BYTES) + _slot(Record(1, HardState())))
         file = await disk.open(HARD_STATE_PATH)
-        records = [copy.record for copy in await read_copies(file) if copy.record is not None]
-        if not records:
+        copies = await read_copies(file)
+        newest, lost_pos = newest_of(copies), lost_slot(copies)
+        if newest is None or lost_pos is not None:
             await file.close()
-            raise _lost(disk, "holds no readable record")
-        newest = max(records, key=lambda record: record.generation)
-        found = cls(file, newest.generation, newest.state)
+            raise _lost(disk, "holds no readable record" if newest is None else f"holds neither copy of the promise at byte {lost_pos}")
         if not is_new:
             # The newest record may be one that a killed process wrote and did not sync; from here on it counts as a promise.
             await file.pwrite(newest.generation % 2 * SLOT_BYTES, [_slot(newest)], sync=True)
-        return found
+            older = newest_of([copy for copy in copies if copy.record is not None and copy.record.generation % 2 != newest.generation % 2])
+            if older is not None:
+                await file.pwrite(older.generation % 2 * SLOT_BYTES, [_slot(older)], sync=True)
+        return cls(file, newest.generation, newest.state)
 
     async def save(self, state: HardState) -> None:
         """Write and sync; only then is it the state."""

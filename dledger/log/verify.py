@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dledger.env import Disk
 from dledger.log.entry import Header
-from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, Record, read_copies
+from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, lost_slot, newest_of, read_copies
 from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.report import DamageKind, Finding
 from dledger.log.scan import Found, SegmentWalk, StopKind, written_end
@@ -179,14 +179,14 @@ class _Check:
             copies = await read_copies(file)
         finally:
             await file.close()
-        newest: Record | None = None
         for copy in copies:
             if copy.record is None and not copy.blank:
                 yield Finding(path, copy.pos, 0, DamageKind.HARD_STATE_COPY, f"the {COPY_BYTES} bytes here hold no record")
-            elif copy.record is not None and (newest is None or copy.record.generation > newest.generation):
-                newest = copy.record
+        newest, lost_pos = newest_of(copies), lost_slot(copies)
         if newest is None:
             yield Finding(path, 0, 0, DamageKind.HARD_STATE, "no copy is readable: the node's term and vote are lost")
+        elif lost_pos is not None:
+            yield Finding(path, lost_pos, 0, DamageKind.HARD_STATE, "neither copy of the promise here is readable; it may be the newest")
         elif newest.state.term < self._last_term:
             text = f"term {newest.state.term}, but the log has entries of term {self._last_term}"
             yield Finding(path, 0, 0, DamageKind.HARD_STATE, text)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dledger.core.types import HardState, NodeId
 from dledger.env import Disk
 from dledger.log.hard_state import COPY_BYTES, FILE_BYTES, HARD_STATE_PATH, HardStateFile, Record, decode_record, encode_record
+from dledger.log.report import DamageKind
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
-from tests.unit.log.log_rig import run
+from tests.unit.log.log_rig import findings, run
 
 A = HardState(5, NodeId("n1"))
 B = HardState(6, None)
@@ -71,6 +72,40 @@ def test_one_damaged_block_never_brings_an_older_promise_back() -> None:
             data = bytearray(whole)
             data[block : block + COPY_BYTES] = bytes(COPY_BYTES)
             assert await loaded(CrashDisk({HARD_STATE_PATH: bytes(data)})) == B
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ruin", [b"\xff" * COPY_BYTES, bytes(COPY_BYTES)], ids=["noise", "zeros"])
+@pytest.mark.parametrize("saves", [1, 2, 3, 4])
+def test_a_slot_without_a_readable_copy_may_have_held_the_newest_promise_and_is_refused(saves: int, ruin: bytes) -> None:
+    """The older promise must not come back: the node could vote twice in the term of the lost one."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        await with_promises(disk, *[HardState(term, NodeId("n1")) for term in range(1, saves + 1)])
+        whole = bytes(disk.files[HARD_STATE_PATH].current)
+        for slot in (0, 2 * COPY_BYTES):
+            bad = CrashDisk({HARD_STATE_PATH: whole[:slot] + ruin * 2 + whole[slot + 2 * COPY_BYTES :]})
+            if saves == 1 and slot == 0 and not any(ruin):
+                continue  # as a slot never written to
+            with pytest.raises(StorageDamagedError, match="neither copy of the promise"):
+                await HardStateFile.open(bad, log_is_empty=False)
+            kinds = [(finding.kind, finding.pos) for finding in await findings(bad)]
+            assert (DamageKind.HARD_STATE, slot) in kinds
+
+    run(scenario)
+
+
+def test_a_start_puts_single_damaged_copies_right_in_both_slots() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        await with_promises(disk, A, B)
+        whole = bytes(disk.files[HARD_STATE_PATH].current)
+        bad = b"\xff" * COPY_BYTES
+        hurt = CrashDisk({HARD_STATE_PATH: bad + whole[COPY_BYTES : 3 * COPY_BYTES] + bad})
+        assert await loaded(hurt) == B
+        assert hurt.files[HARD_STATE_PATH].current == whole
 
     run(scenario)
 
