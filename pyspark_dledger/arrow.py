@@ -7,7 +7,7 @@ offsets that alternate between "body" and "what lies between two bodies": Arrow 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
 
 import numpy as np
@@ -24,6 +24,7 @@ from dledger_wire.status import SysFlag
 from pyspark_dledger.options import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema
 
+OPENED_BYTES = 32 << 20  # of bodies in one record batch, and as much as one of them more
 _STRING_OFFSET_LIMIT = (1 << 31) - 1
 
 
@@ -78,16 +79,26 @@ class ChunkDecoder:
         return spans.take(pa.array(np.arange(0, 2 * self._count - 1, 2)))
 
     def body(self) -> pa.Array:
-        compressed = np.flatnonzero(self.heads["sys_flag"] & SysFlag.COMPRESSED)
-        bodies = self._cut(pa.binary(), self._body_starts, self._body_ends)
-        if not len(compressed):
-            return bodies
+        """As they are stored; ``has_compressed`` says whether some are to be opened."""
+        return self._cut(pa.binary(), self._body_starts, self._body_ends)
+
+    @property
+    def has_compressed(self) -> bool:
+        return bool((self.heads["sys_flag"] & SysFlag.COMPRESSED).any())
+
+    def opened_bodies(self, rows: npt.NDArray[np.int64]) -> Iterator[list[bytes]]:
+        """The bodies of ``rows`` in order, compressed ones opened: a list ends when it holds ``OPENED_BYTES``."""
         # Compressed bodies are large ones (compressMsgBodyOverHowmuch): opening them costs far more than this loop.
-        opened: list[bytes] = bodies.to_pylist()
-        flags = self.heads["sys_flag"]
-        for place in compressed.tolist():
-            opened[place] = decompress(opened[place], compression_in(int(flags[place])))
-        return pa.array(opened, pa.binary())
+        opened: list[bytes] = []
+        size = 0
+        for stored, flag in zip(self.body().take(pa.array(rows)), self.heads["sys_flag"][rows].tolist(), strict=True):
+            opened.append(decompress(stored.as_py(), compression_in(flag)))
+            size += len(opened[-1])
+            if size >= OPENED_BYTES:
+                yield opened
+                opened, size = [], 0
+        if opened:
+            yield opened
 
     def msg_id(self) -> pa.Array:
         """The producer's unique id; the offset id of a frame that carries none as its first property."""
@@ -164,13 +175,27 @@ _BUILDERS: dict[str, Callable[[ChunkDecoder], pa.Array]] = {
 }
 
 
-def record_batch(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_FILTERS) -> pa.RecordBatch:
-    """The chunk as a record batch of ``columns``; only messages that have one of the tags and one of the keys, where some are wanted."""
+def record_batches(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_FILTERS) -> Iterator[pa.RecordBatch]:
+    """The chunk as record batches of ``columns``; only messages that have one of the tags and one of the keys, where some are wanted.
+
+    One batch, unless compressed bodies take more than ``OPENED_BYTES`` when they are opened.
+    """
     decoder = ChunkDecoder(chunk)
-    batch = pa.RecordBatch.from_arrays([decoder.column(name) for name in columns], schema=arrow_schema(columns))
     keep = [pc.is_in(decoder.property_column("TAGS"), value_set=pa.array(filters.tags, pa.string()))] if filters.tags else []
     keep += [_has_key(decoder, filters.keys)] if filters.keys else []
-    return batch.filter(reduce(pc.and_, keep)) if keep else batch
+    wanted = reduce(pc.and_, keep) if keep else None
+    schema = arrow_schema(columns)
+    if "body" not in columns or not decoder.has_compressed:
+        batch = pa.RecordBatch.from_arrays([decoder.column(name) for name in columns], schema=schema)
+        yield batch if wanted is None else batch.filter(wanted)
+        return
+    rows = np.arange(decoder.count) if wanted is None else np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
+    others = {name: decoder.column(name).take(pa.array(rows)) for name in columns if name != "body"}
+    start = 0
+    for bodies in decoder.opened_bodies(rows):
+        arrays = [others[name].slice(start, len(bodies)) if name != "body" else pa.array(bodies, pa.binary()) for name in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        start += len(bodies)
 
 
 def _has_key(decoder: ChunkDecoder, wanted: Sequence[str]) -> pa.Array:

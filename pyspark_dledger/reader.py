@@ -78,8 +78,8 @@ def near_hosts(bootstrap: str) -> frozenset[str]:
 
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition's range, a record batch a chunk."""
-    from pyspark_dledger.arrow import record_batch
+    """The messages of a partition's range, a record batch or more a chunk."""
+    from pyspark_dledger.arrow import record_batches
 
     if not isinstance(partition, RangePartition) or partition.piece is None:
         return
@@ -99,7 +99,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
             try:
                 for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
                     at = chunk.next_offset
-                    yield record_batch(chunk, options.columns, options.filters)
+                    yield from record_batches(chunk, options.columns, options.filters)
                 return
             except TopicNotFoundError as error:
                 gone = f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} are gone: {error.message}"

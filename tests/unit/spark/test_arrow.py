@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dledger_wire.bodiless import without_bodies
@@ -15,9 +17,16 @@ from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
 from dledger_wire.message_id import UniqueIds
 from dledger_wire.status import Compression
-from pyspark_dledger.arrow import Chunk, record_batch
+from pyspark_dledger import arrow
+from pyspark_dledger.arrow import Chunk, record_batches
 from pyspark_dledger.options import Filters
 from pyspark_dledger.schema import ALL_COLUMNS, COLUMNS
+
+
+def record_batch(chunk: Chunk, *how: Any) -> pa.RecordBatch:
+    """Of a chunk that makes one."""
+    (batch,) = record_batches(chunk, *how)
+    return batch
 
 
 def chunk_of(frames: list[bytes]) -> Chunk:
@@ -76,6 +85,27 @@ def test_compressed_bodies_are_opened(kind: Compression) -> None:
     text = b"again and again " * 500
     frames = [frame(compress(text, kind), {}, sys_flag=flags_of(kind)), frame(b"plain", {})]
     assert record_batch(chunk_of(frames), ("body",)).to_pylist() == [{"body": text}, {"body": b"plain"}]
+
+
+def test_bodies_that_grow_when_they_are_opened_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "OPENED_BYTES", 10_000)
+    bodies = [b"%d " % n + bytes(3_000 * (n % 3)) for n in range(20)]
+    frames = [
+        frame(compress(body, Compression.ZSTD), {"TAGS": "ab"[n % 2]}, sys_flag=flags_of(Compression.ZSTD))
+        if n % 3
+        else frame(body, {"TAGS": "ab"[n % 2]})
+        for n, body in enumerate(bodies)
+    ]
+    batches = list(record_batches(chunk_of(frames), ("queue_offset", "body", "tags", "properties")))
+    assert len(batches) > 4
+    assert all(10_000 <= sum(map(len, batch["body"].to_pylist())) <= 16_100 for batch in batches[:-1])
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["queue_offset"], row["body"], dict(row["properties"])["TAGS"]) for row in rows] == [
+        (10 + n, body, "ab"[n % 2]) for n, body in enumerate(bodies)
+    ]
+    found = [row for batch in record_batches(chunk_of(frames), ("body",), Filters(tags=("b",))) for row in batch.to_pylist()]
+    assert [row["body"] for row in found] == bodies[1::2]
+    assert [row for batch in record_batches(chunk_of(frames[1:3]), ("body",), Filters(tags=("c",))) for row in batch.to_pylist()] == []
 
 
 def test_only_wanted_tags_pass_exactly() -> None:
