@@ -63,6 +63,7 @@ class Mending:
         self._log = log
         self._tasks = tasks
         self._under_way: set[int] = set()
+        self._told: set[int] = set()  # asked for and not whole yet
         self._one_at_a_time = asyncio.Lock()
 
     def found(self, damage: StorageDamagedError) -> None:
@@ -82,8 +83,13 @@ class Mending:
             with contextlib.suppress(StorageDamagedError):
                 await self._log().read(index, 0, index)
                 return True  # somebody else has put it right meanwhile
-            _logger.error("%s", damage.message)
-            return await self._repair().repair_entry(self._log(), index)
+            if index not in self._told:  # who needs the entry asks again and again
+                self._told.add(index)
+                _logger.error("%s", damage.message)
+            whole = await self._repair().repair_entry(self._log(), index)
+            if whole:
+                self._told.discard(index)
+            return whole
 
     async def _mend_aside(self, index: int) -> None:
         try:

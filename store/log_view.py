@@ -10,6 +10,7 @@ from typing import Protocol
 
 from dledger.core.types import EntryId, EntryKind
 from dledger.log.entry import RawEntry
+from dledger.log.index_units import EntryPlace
 from dledger.log.segment import Segment
 from dledger_wire.batch import BatchView, CommandView, iter_records
 from dledger_wire.layout import ENTRY_HEADER_SIZE
@@ -36,6 +37,7 @@ class LogView(Protocol):
     def durable_upto(self) -> int: ...
     async def make_durable(self, index: int) -> bool: ...
     def file_of(self, pos: int) -> tuple[str, int]: ...
+    async def find(self, index: int) -> EntryPlace: ...
     async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]: ...
     async def read_bytes(self, pos: int, size: int) -> bytes: ...
 
@@ -60,3 +62,8 @@ def scan_start(log: LogView, pos: int) -> int:
             break
         index = max(index, segment.first_index)
     return index
+
+
+def scan_end(log: LogView, pos: int) -> int:
+    """One past the index of the last entry of the segment that holds ``pos``."""
+    return next((segment.first_index for segment in log.segments if segment.start_pos > pos), log.last.index + 1)

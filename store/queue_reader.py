@@ -16,7 +16,7 @@ from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.consume_queue import ConsumeQueue, DamagedQueueFileError
 from store.filter_sql import SqlFilter
-from store.log_view import LogView, scan_start
+from store.log_view import LogView, scan_end, scan_start
 from store.queue_files import Units
 from store.queue_table import QueueTable
 from store.read import Chunk, FrameMismatchError, fit, frames_in_place, read_frames, store_time
@@ -153,25 +153,46 @@ class QueueReader:
             return await queue.read(offset, most)
 
     async def verify(self, topic: str, queue_id: int, offset: int, upto: int) -> None:
-        """Read the log's entries that hold these messages, whole.  StorageDamagedError names the first that is damaged."""
+        """Read the log's entries that hold these messages, whole.
+
+        StorageDamagedError names the first entry that is damaged, and as ``queue_offset`` the first message that it has of these.
+        """
         whole_upto = 0
         while offset < upto:
             units = await self.units(topic, queue_id, offset, min(READ_UNITS, upto - offset))
             if not len(units):
                 return
-            for pos in units["pos"].tolist():
+            for number, pos in enumerate(units["pos"].tolist()):
                 if pos >= whole_upto:
-                    whole_upto = await self._verify_at(pos)
+                    try:
+                        whole_upto = await self._verify_at(pos)
+                    except StorageDamagedError as damage:
+                        damage.details["queue_offset"] = str(offset + number)
+                        raise
             offset += len(units)
 
     async def _verify_at(self, pos: int) -> int:
-        """Check the entry that holds a log position; where it ends."""
-        index = scan_start(self._log, pos)
+        """Check the entry that holds a log position; where it ends, or one of those behind it that were read with it."""
+        index = await self._index_at(pos)
         while True:
             entries = await self._log.read(index, VERIFY_BYTES, self._log.last.index)
             if not entries or entries[-1].end_pos > pos:
                 return entries[-1].end_pos if entries else pos + 1
             index = entries[-1].index + 1
+
+    async def _index_at(self, pos: int) -> int:
+        """The index of the entry that holds a log position, or of one before it when that cannot be found out."""
+        low, high = scan_start(self._log, pos), scan_end(self._log, pos)
+        try:
+            while high - low > 1 and low >= self._log.first_index:
+                middle = (low + high) // 2
+                if (await self._log.find(middle)).pos <= pos:
+                    low = middle
+                else:
+                    high = middle
+        except (FileNotFoundError, StorageDamagedError):  # deleted from the log's head meanwhile, or a damaged index unit
+            return scan_start(self._log, pos)
+        return low
 
     async def frames_of(self, topic: str, queue_id: int, units: Units, offsets: npt.NDArray[np.int64]) -> list[bytes | memoryview]:
         """The frames of some messages, given as ascending units of the queue.  StorageDamagedError names the first that is none."""
@@ -190,13 +211,13 @@ class QueueReader:
     async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
         """Rebuild the file that is wrong from the log."""
         number = found.file_number if isinstance(found, DamagedQueueFileError) else found.offset // queue.files.file_units
-        _logger.warning("%s: rebuilding it from the log", found)
         async with self._queues.files_lock:
             if self._queues.get(queue.key) is not queue or number not in queue.file_numbers():
                 return
             created = {topic.name: topic.created_pos for topic in self._topics}
             await rebuild_files(self._log, {queue.key: (queue, [number])}, created, self._applied_index())
             self._queues.marks_changed = True
+        _logger.warning("%s: its queue file was rebuilt from the log", found)
 
     async def offset_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first offset whose message was stored at or after ``timestamp_ms``; the queue's maximum when there is none."""
