@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from broker.mending import StoredMessages
+from broker.parked_delivery import batch_bytes, sort_out_whole, store_with, tell_gone
 from broker.services.face import ServiceFace
+from broker.setbacks import RETRY_S, Setbacks
 from broker.units import parse_duration_ms
 from dledger.service import TaskOwner
 from dledger_wire.errors import DledgerError
-from dledger_wire.frame import Frame
 from dledger_wire.names import SCHEDULE_TOPIC
 from store.delays import ADVANCE, LEVELS
-from store.delivery import Together, batches_of, frames_of, sort_out
 from store.topics import CREATE
 
 BATCH_MESSAGES = 500
-BATCH_BYTES = 1 << 20
 LONGEST_SLEEP_S = 60.0
-RETRY_S = 0.05
 
 _logger = logging.getLogger(__name__)
 
@@ -37,6 +36,7 @@ class ScheduleService:
     def __init__(self, face: ServiceFace) -> None:
         self._face = face
         configured = [parse_duration_ms(text) for text in face.settings.cluster.broker.messageDelayLevel.split()]
+        self._batch_bytes = batch_bytes(face)
         # A level beyond the configured ones is the last of them, as upstream.
         self._delays_ms = {level: configured[min(level, len(configured)) - 1] for level in range(1, LEVELS + 1)}
 
@@ -60,36 +60,30 @@ class ScheduleService:
             tasks.spawn(self._serve(level, delay_ms), f"level {level}")
 
     async def _serve(self, level: int, delay_ms: int) -> None:
+        stored, setbacks = StoredMessages(self._face, SCHEDULE_TOPIC, level - 1), Setbacks(_logger, f"delay level {level}")
         while True:
             try:
-                await self._next(level, delay_ms)
+                await self._next(level, delay_ms, stored)
+                setbacks.over()
             except DledgerError as error:
-                _logger.info("delay level %d waits: %s", level, error.message)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(setbacks.after(error))
 
-    async def _next(self, level: int, delay_ms: int) -> None:
+    async def _next(self, level: int, delay_ms: int, stored: StoredMessages) -> None:
         """Deliver what is due of a level, or wait for it."""
         store, clock = self._face.store, self._face.env.clock
         low, _ = store.reader.bounds(SCHEDULE_TOPIC, level - 1)
         offset = max(low, store.delays.of(level))
-        chunk = await store.read(SCHEDULE_TOPIC, level - 1, offset, max_messages=BATCH_MESSAGES, max_bytes=BATCH_BYTES)
-        if not chunk.count:
+        waiting = await stored.run(offset, max_messages=BATCH_MESSAGES, max_bytes=self._batch_bytes)
+        if not waiting:
             await store.wait_for_messages(SCHEDULE_TOPIC, level - 1, offset, LONGEST_SLEEP_S)
             return
-        waiting = frames_of(chunk)
         now_ms = clock.wall_ms()
         due = [frame for frame in waiting if frame.store_timestamp + delay_ms <= now_ms]
         if not due:
             await asyncio.sleep(min(LONGEST_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))
             return
-        await self._deliver(level, due, offset + len(due))
-
-    async def _deliver(self, level: int, due: list[Frame], next_offset: int) -> None:
-        store = self._face.store
-        sorted_out = sort_out(store.topics, due)
-        if sorted_out.gone:
-            _logger.warning("delay level %d: %d messages belong to no topic any more", level, sorted_out.gone)
-        records = batches_of([*sorted_out.messages, *sorted_out.again])
-        batches = store.prepare(records) if records else None
-        command = store.command(ADVANCE, {"level": level, "offset": next_offset})
-        await self._face.raft.propose(Together(batches, command))
+        sorted_out = await sort_out_whole(self._face, stored, due)
+        if sorted_out is not None:
+            command = store.command(ADVANCE, {"level": level, "offset": offset + len(due)})
+            await store_with(self._face, [*sorted_out.messages, *sorted_out.again], command)
+            tell_gone(_logger, f"delay level {level}", sorted_out)

@@ -4,39 +4,45 @@ Such messages wait in ``TIMER_TOPIC``; the units of its queue tell when each is 
 at until then.  Owns the order of delivering: arrivals that are due before what was delivered already go first, then the earliest of
 those that wait; messages that wait for long are stored again at the log's end, so that its head can be deleted.  How far it came is
 replicated state (``store/timers.py``), moved on in the log entry of the messages themselves: a master that dies at any moment leaves
-nothing delivered twice and nothing forgotten.
+nothing delivered twice and nothing forgotten.  A message that is due and that nobody can read now is held: the others go on, it is tried
+again from time to time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from broker.mending import StoredMessages, mended, unreadable_offset
+from broker.parked_delivery import batch_bytes, sort_out_whole, store_with, tell_gone
 from broker.services.face import ServiceFace
+from broker.setbacks import Setbacks
 from dledger.service import TaskOwner
-from dledger_wire.errors import DledgerError
-from dledger_wire.frame import Frame, decode_frame, frame_positions
+from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
+from dledger_wire.frame import Frame
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.timer import TIMER_OUT
-from store.delivery import Together, batches_of, sort_out
+from store.delivery import SortedOut, moved
 from store.queue_files import Units
 from store.timer_window import NO_HORIZON, TimerWindow
 from store.timers import ADVANCE_TIMERS, TimerProgress
 from store.topics import CREATE
 
 BATCH_MESSAGES = 500
-BATCH_BYTES = 1 << 20
 WINDOW_MESSAGES = 65_536
 SCAN_UNITS = 16_384
 LONGEST_SLEEP_S = 60.0
-RETRY_S = 0.05
+HELD_RETRY_MS = 1000
+HELD_SHARE = 10
 RENEW_AFTER_MS = 12 * 3_600_000  # but well before expiry would like to have the segment
 RENEW_CHECK_MS = 60_000
+
+Offsets = npt.NDArray[np.int64]
 
 _logger = logging.getLogger(__name__)
 
@@ -56,13 +62,13 @@ class TimerService:
         """Nothing is left when the tasks are gone."""
 
     async def _run(self) -> None:
+        setbacks = Setbacks(_logger, "timers")
         while True:
             try:
                 await self._see_to_topic()
-                await _Delivery(self._face).run()
+                await _Delivery(self._face, setbacks.over).run()
             except DledgerError as error:
-                _logger.info("timers wait: %s", error.message)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(setbacks.after(error))
 
     async def _see_to_topic(self) -> None:
         if self._face.store.topics.get(TIMER_TOPIC) is None:
@@ -71,15 +77,22 @@ class TimerService:
 
 
 class _Delivery:
-    """From the replicated state on; begins anew after any error, since what was proposed last may or may not be stored."""
+    """From the replicated state on; begins anew after any error, since what was proposed last may or may not be stored.  ``went_on`` is
+    called when something was stored."""
 
-    def __init__(self, face: ServiceFace) -> None:
+    def __init__(self, face: ServiceFace, went_on: Callable[[], None]) -> None:
         self._face = face
+        self._went_on = went_on
         self._store = face.store
+        self._stored = StoredMessages(face, TIMER_TOPIC, 0)
+        self._batch_bytes = batch_bytes(face)
         self._window = TimerWindow(WINDOW_MESSAGES)
         self._renew_after_ms = min(RENEW_AFTER_MS, face.settings.cluster.store.fileReservedTime // 4)
         self._looked_upto = 0
         self._renew_at_ms = 0
+        self._held_at_ms = 0
+        self._held_turn = 0
+        self._told_old = -1
 
     @property
     def _progress(self) -> TimerProgress:
@@ -90,7 +103,7 @@ class _Delivery:
         self._looked_upto = max(self._progress.seen, low)
         await self._fill()
         while True:
-            if await self._take_arrivals() or await self._deliver_due():
+            if await self._take_arrivals() or await self._deliver_due() or await self._deliver_held():
                 continue
             if not len(self._window) and self._window.horizon_ms != NO_HORIZON:
                 await self._fill()
@@ -101,6 +114,8 @@ class _Delivery:
     async def _wait(self) -> None:
         now_ms, next_ms = self._face.env.clock.wall_ms(), self._window.next_due_ms
         seconds = LONGEST_SLEEP_S if next_ms is None else min(LONGEST_SLEEP_S, (next_ms - now_ms) / 1000)
+        if self._progress.held:
+            seconds = min(seconds, max(0, self._held_at_ms - self._face.env.clock.monotonic_ms()) / 1000)
         await self._store.wait_for_messages(TIMER_TOPIC, 0, self._looked_upto, seconds)
 
     async def _fill(self) -> None:
@@ -114,8 +129,9 @@ class _Delivery:
             offset += len(units)
             await asyncio.sleep(0)
 
-    async def _units(self, offset: int, upto: int) -> tuple[Units, npt.NDArray[np.int64]]:
-        units = await self._store.reader.units(TIMER_TOPIC, 0, offset, min(SCAN_UNITS, upto - offset))
+    async def _units(self, offset: int, upto: int) -> tuple[Units, Offsets]:
+        count = min(SCAN_UNITS, upto - offset)
+        units = await mended(self._face.raft, lambda: self._store.reader.units(TIMER_TOPIC, 0, offset, count))
         return units, np.arange(offset, offset + len(units), dtype=np.int64)
 
     async def _take_arrivals(self) -> bool:
@@ -127,7 +143,7 @@ class _Delivery:
         waiting = self._progress.waiting(offsets, units["tag_hash"].astype(np.int64))
         late = np.flatnonzero(~waiting)
         taken = len(units)
-        if len(late) and len(late) > (most := _fit(units[late])):
+        if len(late) and len(late) > (most := self._fit(units[late])):
             taken = int(late[most])
             late = late[:most]
         if len(late):
@@ -137,7 +153,7 @@ class _Delivery:
         return True
 
     async def _deliver_due(self) -> bool:
-        offsets, units = self._window.due(self._face.env.clock.wall_ms(), BATCH_MESSAGES, BATCH_BYTES)
+        offsets, units = self._window.due(self._face.env.clock.wall_ms(), BATCH_MESSAGES, self._batch_bytes)
         if not len(offsets):
             return False
         done = replace(self._progress, seen=self._looked_upto, done_ms=int(units["tag_hash"][-1]), done_offset=int(offsets[-1]))
@@ -145,12 +161,58 @@ class _Delivery:
         self._window.drop_first(len(offsets))
         return True
 
-    async def _deliver(self, offsets: npt.NDArray[np.int64], units: Units, progress: TimerProgress) -> None:
-        sorted_out = sort_out(self._store.topics, await self._frames(offsets, units))
-        if sorted_out.gone:
-            _logger.warning("timers: %d messages belong to no topic any more", sorted_out.gone)
+    async def _deliver(self, offsets: Offsets, units: Units, progress: TimerProgress) -> None:
+        """Deliver these messages and set the progress; those that cannot be read now are held in it."""
+        sorted_out, unreadable = await self._sorted_out(offsets, units)
+        for error in unreadable.values():
+            _logger.error("timers: a message that is due waits until it can be read: %s", error.message)
+        await self._send(sorted_out, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
+
+    async def _deliver_held(self) -> bool:
+        """Try one of the messages that are held; whether one was delivered."""
+        held, now_ms = self._progress.held, self._face.env.clock.monotonic_ms()
+        if not held or now_ms < self._held_at_ms:
+            return False
+        self._held_turn += 1
+        offset = held[self._held_turn % len(held)]
+        without = replace(self._progress, held=tuple(each for each in held if each != offset))
+        if offset < self._store.reader.bounds(TIMER_TOPIC, 0)[0]:
+            _logger.error("timers: the message at offset %d could not be read, and went with the head of the log", offset)
+            await self._propose([], without)
+            return False
+        units, offsets = await self._units(offset, offset + 1)
+        sorted_out, unreadable = await self._sorted_out(offsets, units)
+        if unreadable:
+            after_ms = self._face.env.clock.monotonic_ms()  # peers that do not answer must not hold up the others for most of the time
+            self._held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
+            return False
+        await self._send(sorted_out, without)
+        _logger.warning("timers: the message at offset %d can be read again, and is delivered", offset)
+        return True  # others may have been put right with it
+
+    async def _sorted_out(self, offsets: Offsets, units: Units) -> tuple[SortedOut, dict[int, DledgerError]]:
+        """What becomes of these messages, and those that cannot be read now."""
+        unreadable: dict[int, DledgerError] = {}
+        while True:
+            frames, unread = await self._frames(offsets, units)
+            unreadable |= unread
+            try:
+                sorted_out = await sort_out_whole(self._face, self._stored, frames)
+            except (StorageDamagedError, CorruptFrameError) as error:
+                bad = unreadable_offset(error)
+                if bad not in offsets:
+                    raise
+                unreadable[bad] = error
+            else:
+                if sorted_out is not None:
+                    return sorted_out, unreadable
+            kept = ~np.isin(offsets, list(unreadable))
+            offsets, units = offsets[kept], units[kept]
+
+    async def _send(self, sorted_out: SortedOut, progress: TimerProgress) -> None:
         again_ms = self._face.env.clock.wall_ms() + int(LONGEST_SLEEP_S * 1000)
         await self._propose([*sorted_out.messages, *(_due_at(frame, again_ms) for frame in sorted_out.again)], progress)
+        tell_gone(_logger, "timers", sorted_out)
 
     async def _renew_old(self) -> None:
         """Store what has waited for long again at the log's end, and move ``low`` over what is delivered."""
@@ -158,37 +220,64 @@ class _Delivery:
         if clock.monotonic_ms() < self._renew_at_ms:
             return
         self._renew_at_ms = clock.monotonic_ms() + RENEW_CHECK_MS
-        old_upto = await self._store.reader.offset_for_time(TIMER_TOPIC, 0, clock.wall_ms() - self._renew_after_ms)
+        upto = min([await self._old_upto(), self._looked_upto, *self._progress.held[:1]])
         offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
-        while offset < min(old_upto, self._looked_upto):
-            units, offsets = await self._units(offset, min(old_upto, self._looked_upto))
+        while offset < upto:
+            units, offsets = await self._units(offset, upto)
             waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
             taken = len(units)
-            if len(waiting) and len(waiting) > (most := _fit(units[waiting])):
+            if len(waiting) and len(waiting) > (most := self._fit(units[waiting])):
                 taken = int(waiting[most])
                 waiting = waiting[:most]
-            frames = await self._frames(offsets[waiting], units[waiting]) if len(waiting) else []
+            frames, unreadable = await self._frames(offsets[waiting], units[waiting])
             offset += taken
-            await self._propose(frames, replace(self._progress, low=offset, seen=self._looked_upto))
-            self._window.drop_below(offset)
+            if unreadable:  # it stays where it is, and so does everything behind it
+                offset = upto = min(unreadable)
+                frames = [frame for frame in frames if frame.queue_offset < offset]
+                self._tell_old(offset, unreadable[offset])
+            if offset > self._progress.low:
+                await self._propose([moved(frame) for frame in frames], replace(self._progress, low=offset, seen=self._looked_upto))
+                self._window.drop_below(offset)
 
-    async def _frames(self, offsets: npt.NDArray[np.int64], units: Units) -> list[Frame]:
-        """The messages, in the order given."""
-        order = np.argsort(offsets)
-        data = b"".join(await self._store.reader.frames_of(TIMER_TOPIC, 0, units[order], offsets[order]))
-        places = frame_positions(units["size"][order]).tolist()
-        frames = [decode_frame(data, position, check_crc=False) for position in places]
-        return [frames[number] for number in np.argsort(order).tolist()]
+    async def _old_upto(self) -> int:
+        """One past the last message that has waited for long."""
+        older_ms = self._face.env.clock.wall_ms() - self._renew_after_ms
+        try:
+            return await mended(self._face.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
+        except StorageDamagedError as error:
+            self._tell_old(0, error)
+            return 0
+
+    def _tell_old(self, offset: int, error: DledgerError) -> None:
+        if offset != self._told_old:
+            _logger.error("timers: a message that waits cannot be read now: %s", error.message)
+            self._told_old = offset
+
+    async def _frames(self, offsets: Offsets, units: Units) -> tuple[list[Frame], dict[int, DledgerError]]:
+        """The messages in the order given, and those that cannot be read now."""
+        unreadable: dict[int, DledgerError] = {}
+        while len(offsets):
+            order = np.argsort(offsets)
+            try:
+                frames = await self._stored.at(units[order], offsets[order])
+            except (StorageDamagedError, CorruptFrameError) as error:
+                bad = unreadable_offset(error)
+                if bad not in offsets:
+                    raise
+                unreadable[bad] = error
+                offsets, units = offsets[offsets != bad], units[offsets != bad]
+                continue
+            return [frames[number] for number in np.argsort(order).tolist()], unreadable
+        return [], unreadable
 
     async def _propose(self, messages: Sequence[Frame], progress: TimerProgress) -> None:
-        batches = self._store.prepare(batches_of(messages)) if messages else None
-        await self._face.raft.propose(Together(batches, self._store.command(ADVANCE_TIMERS, asdict(progress))))
+        await store_with(self._face, messages, self._store.command(ADVANCE_TIMERS, asdict(progress)))
+        self._went_on()
 
-
-def _fit(units: Units) -> int:
-    """How many of the messages go into one entry."""
-    sizes = np.cumsum(units["size"], dtype=np.int64)
-    return max(1, min(BATCH_MESSAGES, int(np.searchsorted(sizes, BATCH_BYTES, side="right"))))
+    def _fit(self, units: Units) -> int:
+        """How many of the messages go into one entry."""
+        sizes = np.cumsum(units["size"], dtype=np.int64)
+        return max(1, min(BATCH_MESSAGES, int(np.searchsorted(sizes, self._batch_bytes, side="right"))))
 
 
 def _due_at(frame: Frame, due_ms: int) -> Frame:

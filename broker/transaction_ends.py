@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from broker.half_messages import read_halves
 from broker.services.face import ServiceFace
 from dledger.service import TaskOwner
-from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
 from dledger_wire.frame import Frame
 from dledger_wire.names import HALF_TOPIC
 from store.delivery import Together, batches_of
@@ -133,6 +133,10 @@ class TransactionEnds:
         if end.wanted is not Outcome.COMMITTED:
             return _Ready(end.offset, end.wanted, None)
         topic = self._face.store.topics.require(half.properties.get(REAL_TOPIC, ""))
+        if half.physical_offset < topic.created_pos:
+            raise TopicNotFoundError(
+                f"topic {topic.name!r} was deleted and made again since; the message belonged to it before", topic=topic.name
+            )
         message = published(half, max(1, topic.write_queues))
         if message is None:
             raise InvalidArgumentError(f"half message {end.offset} does not say where it belongs")

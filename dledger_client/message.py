@@ -52,6 +52,7 @@ RESERVED_PROPERTIES = frozenset(
         "TIMER_DELIVER_MS",
         "TIMER_DELAY_MS",
         "TIMER_OUT_MS",
+        "PARKED_POS",
         "DLQ_ORIGIN_TOPIC",
         "DLQ_ORIGIN_MESSAGE_ID",
         "INSTANCE_ID",

@@ -2,7 +2,8 @@
 
 Owns the way from stored frames to new batches: the real topic and queue come out of the properties, what belonged to the waiting place
 goes, everything else (body, unique id, keys, birth) stays.  Used by whoever delivers later what was parked in a system topic.  What its
-topic does not take now (writing not permitted) is parked again behind the others: nothing is lost, and nobody waits for it.
+topic does not take now (writing not permitted) is parked again behind the others: nothing is lost, and nobody waits for it.  A message
+belongs to the topic that was there when it was parked: one that is deleted, and perhaps made again, does not get it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ import numpy as np
 
 from dledger.env import Buffer
 from dledger_wire.batch import encode_batch
-from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
+from dledger_wire.frame import Frame, encode_frame
+from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES
 from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.status import Perm
 from dledger_wire.timer import TIMER_OUT
 from store.message_log import PreparedBatches, PreparedCommand
-from store.read import Chunk
 from store.topics import Topics
 
 REAL_TOPIC, REAL_QUEUE, DELAY = "REAL_TOPIC", "REAL_QID", "DELAY"
+PARKED_POS = "PARKED_POS"  # where in the log a message was parked first, when it was moved since
 NO_HOST = "0.0.0.0:0"
-_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT)
+_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, PARKED_POS)
 
 
 class Together:
@@ -44,13 +46,6 @@ class Together:
             pos += self._batches.size_bytes
         buffers += self._command.seal(pos, index, term)
         return buffers
-
-
-def frames_of(chunk: Chunk) -> list[Frame]:
-    """The messages of a chunk that was read here."""
-    data = b"".join(chunk.frames)
-    sizes = np.frombuffer(chunk.sizes, ">u4")
-    return [decode_frame(data, position, check_crc=False) for position in frame_positions(sizes).tolist()]
 
 
 def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> Frame:
@@ -71,25 +66,42 @@ def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], 
 def parked(message: Frame, level: int) -> Frame:
     """The message as it waits in the schedule topic for a delay level; ``real_message`` undoes it."""
     place = {REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id), DELAY: str(level)}
-    return copied(message, SCHEDULE_TOPIC, level - 1, message.properties | place, message.reconsume_times)
+    properties = {name: value for name, value in message.properties.items() if name != PARKED_POS} | place
+    return copied(message, SCHEDULE_TOPIC, level - 1, properties, message.reconsume_times)
+
+
+def parked_pos(frame: Frame) -> int:
+    """Where in the log a parked message was parked first."""
+    text = frame.properties.get(PARKED_POS, "")
+    return min(int(text), frame.physical_offset) if text.isdecimal() and len(text) < 20 else frame.physical_offset
+
+
+def moved(frame: Frame) -> Frame:
+    """A parked message as it is parked anew at the log's end; without room for the property it counts as parked there."""
+    properties = frame.properties | {PARKED_POS: str(parked_pos(frame))}
+    size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
+    return replace(frame, properties=properties) if size <= MAX_PROPERTIES_BYTES else frame
 
 
 @dataclass(frozen=True, slots=True)
 class SortedOut:
-    """What becomes of parked messages: ``messages`` go to their topics, ``again`` are parked once more, ``gone`` have no topic any more."""
+    """What becomes of parked messages: ``messages`` go to their topics, ``again`` are parked once more, those ``gone`` (their offsets in
+    the queue they wait in) have no topic any more."""
 
     messages: list[Frame]
     again: list[Frame]
-    gone: int
+    gone: list[int]
 
 
 def sort_out(topics: Topics, waiting: Sequence[Frame]) -> SortedOut:
     messages: list[Frame] = []
     again: list[Frame] = []
+    gone: list[int] = []
     for frame in waiting:
         message = real_message(frame)
         topic = topics.get(message.topic) if message is not None else None
-        if message is None or topic is None:
+        if message is None or topic is None or parked_pos(frame) < topic.created_pos:
+            gone.append(frame.queue_offset)
             continue
         if not topic.perm & Perm.WRITE or not topic.write_queues:
             again.append(frame)
@@ -97,7 +109,7 @@ def sort_out(topics: Topics, waiting: Sequence[Frame]) -> SortedOut:
         if message.queue_id >= topic.write_queues:  # the topic has fewer queues by now
             message = replace(message, queue_id=message.queue_id % topic.write_queues)
         messages.append(message)
-    return SortedOut(messages, again, len(waiting) - len(messages) - len(again))
+    return SortedOut(messages, again, gone)
 
 
 def real_message(frame: Frame) -> Frame | None:

@@ -49,6 +49,7 @@ from store.topics import DELETE, Topic, Topics
 from store.unit_tags import batch_due_times
 
 MADE_BY_SERVICES = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})  # by a new group's first master, when its services are on
+ANY_SIZE = 1 << 30  # beyond what an entry holds
 VOID = "void"
 _VOID_BODY = b'{"kind":"void"}'
 VOID_RECORD = encode_command(VOID, {})
@@ -181,7 +182,8 @@ class MessageLog:
     def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
         """Check a produce payload.  CorruptBatchError when it is no sequence of records; single batches are refused in ``outcomes``.
 
-        Permissions are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed since.
+        Permissions and limits are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed
+        or a limit lowered since.
         """
         if not self._term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
@@ -207,7 +209,7 @@ class MessageLog:
         """Check one batch; None when it needs no place in the log."""
         if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
             raise NotReadyError(f"topic {batch.topic} is not made yet; nothing was stored")
-        check_batch(batch, self._settings.maxMessageSize)
+        check_batch(batch, self._settings.maxMessageSize if not for_service else ANY_SIZE)
         if batch.sequence is not None:
             # Before what its queue allows now: a refusal says that nothing of the batch is stored.
             known = self._sequences.judge_committed((batch.topic, batch.queue_id), batch.sequence, batch.count)
@@ -217,7 +219,7 @@ class MessageLog:
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
-        if batch.topic == TIMER_TOPIC:
+        if batch.topic == TIMER_TOPIC and not for_service:
             self._check_timers(batch)
         if batch.topic == HALF_TOPIC:
             self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from broker.mending import StoredMessages
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.group_topics import ensure_retry_topic
@@ -17,7 +18,7 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyErro
 from dledger_wire.frame import Frame
 from dledger_wire.names import DLQ_PREFIX, dlq_topic, retry_topic
 from dledger_wire.rpc import CallContext, Server
-from store.delivery import Together, batches_of, frames_of
+from store.delivery import Together, batches_of
 from store.retries import origin_of, redriven
 from store.send_backs import REDRIVEN
 
@@ -71,11 +72,12 @@ class DeadLetterService:
         if first >= upto:
             return retry_pb2.RedriveResponse(next_offset=first)
         most = min(upto - first, wish.max_messages or MAX_MESSAGES, MAX_MESSAGES)
-        chunk = await store.read(dead, 0, first, max_messages=most, max_bytes=READ_BYTES, for_service=True)
+        stored = StoredMessages(self._face, dead, 0, for_service=True)
+        frames = await stored.run(first, max_messages=most, max_bytes=READ_BYTES)
         if wish.to_retry_topic:
             await ensure_retry_topic(self._face, wish.group)
         copies: list[Frame] = []
-        for frame in frames_of(chunk):
+        for frame in frames:
             try:
                 copies.append(self._copy(frame, wish))
             except DledgerError:
@@ -84,7 +86,7 @@ class DeadLetterService:
                 break  # those in front of it go; the next call tells of it
         if self._face.require_master() != term:
             raise NotReadyError("this node was master, was not, and is again; nothing was redriven")
-        batches = store.prepare(batches_of(copies))
+        batches = store.prepare(batches_of(copies), for_service=True)
         for outcome in batches.outcomes:
             if outcome.error is not None:
                 raise outcome.error

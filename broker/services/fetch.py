@@ -10,6 +10,7 @@ import asyncio
 
 import numpy as np
 
+from broker.mending import mended
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.read_advice import ReadAdvice
@@ -22,7 +23,6 @@ from dledger_wire.errors import (
     InvalidArgumentError,
     NotYetError,
     StaleLockError,
-    StorageDamagedError,
     TopicNotFoundError,
     TopicPermissionError,
 )
@@ -40,7 +40,6 @@ IN_PLACE_BYTES = 8 << 20  # of one chunk, of which only places are sent
 MAX_LOOKED_AT_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
-MAX_MENDED = 8  # damaged entries put right for one chunk
 
 
 class _Answer:
@@ -59,13 +58,7 @@ class _Answer:
 
     async def next_chunk(self) -> tuple[Chunk, bool]:
         """The next chunk, and whether it is the last one."""
-        for _ in range(MAX_MENDED):
-            try:
-                return await self._next_chunk()
-            except StorageDamagedError as damage:
-                if not await self._raft.mend(damage):
-                    raise
-        return await self._next_chunk()
+        return await mended(self._raft, self._next_chunk)
 
     async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from broker.mending import StoredMessages
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.group_topics import ensure_dead_letters, ensure_retry_topic
@@ -19,17 +20,19 @@ from dledger_wire._pb import retry_pb2
 from dledger_wire.error_detail import to_detail
 from dledger_wire.errors import (
     BusyError,
+    CorruptFrameError,
     DledgerError,
     InvalidArgumentError,
     NotReadyError,
     OffsetOutOfRangeError,
     OutcomeUnknownError,
+    StorageDamagedError,
     TopicNotFoundError,
 )
 from dledger_wire.frame import Frame, encode_frame
 from dledger_wire.names import SCHEDULE_TOPIC, check_group, retry_topic
 from dledger_wire.rpc import CallContext, Server
-from store.delivery import Together, batches_of, frames_of
+from store.delivery import Together, batches_of
 from store.retries import RetryRule, sent_back
 from store.send_backs import MAX_RUNS, SENT_BACK, Place, runs_of
 
@@ -112,10 +115,14 @@ class RetryService:
         """Send back the messages from ``first`` on, as many as are read at once; returns where to go on."""
         _, topic, queue_id = work.place
         most = min(upto - first, READ_MESSAGES)
-        chunk = await self._face.store.read(topic, queue_id, first, max_messages=most, max_bytes=READ_BYTES)
+        try:
+            frames = await StoredMessages(self._face, topic, queue_id).run(first, max_messages=most, max_bytes=READ_BYTES)
+        except (StorageDamagedError, CorruptFrameError) as error:  # nobody can mend it now; those behind it need not wait
+            work.answer(first, retry_pb2.SEND_BACK_REFUSED, error=error)
+            return first + 1
         copies: list[Frame] = []
         stored: list[int] = []
-        for frame in frames_of(chunk):
+        for frame in frames:
             copy = sent_back(frame, work.rule)
             offset = frame.queue_offset
             try:
@@ -130,7 +137,7 @@ class RetryService:
         if copies:
             await self._ensure_topics(copies, work.rule.group)
             await self._store(work, copies, stored)
-        return chunk.next_offset
+        return first + len(frames)
 
     async def _ensure_topics(self, copies: Sequence[Frame], group: str) -> None:
         parked = [copy for copy in copies if copy.topic == SCHEDULE_TOPIC]

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+import broker.timers
 from dledger_client.aio import Message, Producer
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, MessageTooLargeError
 from dledger_wire.names import SCHEDULE_TOPIC
 from tests.unit.client.sim_rig import Rig, until
 
@@ -73,6 +74,64 @@ def test_messages_for_a_topic_that_is_gone_do_not_stop_the_others() -> None:
             await admin.delete_topic("gone")
             (found,) = await consumer.fetch("t", 0, 0, wait_ms=5000)
             assert found.body == b"here"
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_topic_made_again_does_not_get_what_waited_for_the_old_one(timed: bool) -> None:
+    """docs/semantics.md, rows T2 and D3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        at = {"deliver_at_ms": rig.cluster.hosts[rig.master].clock.wall_ms() + 5000} if timed else {"delay_level": 2}
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            await admin.create_topic("again", queues=1)
+            await producer.send(Message("again", b"old", **at))
+            await producer.send(Message("t", b"beside", **at))
+            await admin.delete_topic("again")
+            await admin.create_topic("again", queues=1)
+            await producer.send(Message("again", b"new", **at))
+            (found,) = await consumer.fetch("again", 0, 0, wait_ms=10_000)
+            assert found.body == b"new"
+            assert await consumer.fetch("again", 0, 1, wait_ms=2000) == []
+            (beside,) = await consumer.fetch("t", 0, 0, wait_ms=2000)
+            assert beside.body == b"beside"
+
+    Rig().run(scenario)
+
+
+async def lower_the_limit(rig: Rig, max_message_size: int) -> None:
+    """A rolling restart with a smaller maxMessageSize."""
+    config = rig.cluster.config
+    rig.cluster.config = config.model_copy(update={"store": config.store.model_copy(update={"maxMessageSize": max_message_size})})
+    for node_id in rig.cluster.hosts:
+        await rig.restart(node_id)
+        await until(lambda: rig.cluster.master() is not None)
+
+
+@pytest.mark.parametrize("how", ["delayed", "timed", "renewed"])
+def test_messages_larger_than_a_limit_lowered_since_are_delivered_with_the_others(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md, row D2."""
+    if how == "renewed":
+        monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 700)
+        monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 100)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        due_ms = rig.cluster.hosts[rig.master].clock.wall_ms() + 20_000
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            bodies = [b"small", bytes(range(256)) * 12, b"also small"]
+            for body in bodies:
+                at = {"delay_level": 4} if how == "delayed" else {"deliver_at_ms": due_ms}
+                await producer.send(Message("t", body, **at), queue_id=0)
+            await lower_the_limit(rig, 2000)
+            found: list[bytes] = []
+            while len(found) < 3:
+                found += [message.body for message in await consumer.fetch("t", 0, len(found), wait_ms=40_000)]
+            assert found == bodies
+            with pytest.raises(MessageTooLargeError):
+                await producer.send(Message("t", bodies[1]))
 
     Rig().run(scenario)
 

@@ -115,6 +115,26 @@ def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(mon
     Rig().run(scenario)
 
 
+def test_a_message_moved_to_the_end_of_the_log_still_belongs_to_its_old_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md, row D3."""
+    monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 700)
+    monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 100)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            start = wall_ms(rig)
+            await send_at(producer, b"old", start + 4000)
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+            await send_at(producer, b"new", start + 5000)
+            (found,) = await consumer.fetch("t", 0, 0, wait_ms=8000)
+            assert found.body == b"new"
+            assert "PARKED_POS" not in found.properties
+
+    Rig().run(scenario)
+
+
 def test_what_cannot_wait_is_refused() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()

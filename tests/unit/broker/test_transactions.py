@@ -144,6 +144,27 @@ def test_an_end_is_only_for_whom_it_belongs_to() -> None:
     Rig(settings="broker: {transactionCheckInterval: 1h}\n").run(scenario)
 
 
+def test_a_transaction_of_a_deleted_topic_is_not_published_in_one_made_again() -> None:
+    """docs/semantics.md, rows T2 and X5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        decisions = Decisions()
+        async with rig.transactions(decisions.check) as producer, rig.admin() as admin:
+            old = await producer.prepare(Message("t", b"old"))
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+            new = await producer.prepare(Message("t", b"new"))
+            with pytest.raises(TopicNotFoundError, match="made again since"):
+                await old.commit()
+            assert await new.commit() is TransactionOutcome.COMMITTED
+            await until(lambda: open_halves(rig) == [])
+        assert [message.body for message in await fetch_all(rig)] == [b"new"]
+        assert [message.body for message in await fetch_all(rig, CHECK_MAX_TIME_TOPIC)] == [b"old"]
+
+    Rig(settings=QUICK).run(scenario)
+
+
 def test_a_producer_that_died_is_answered_for_by_another_of_its_group() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()

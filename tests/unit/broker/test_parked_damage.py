@@ -1,0 +1,241 @@
+"""Bits flip in messages that wait to be stored again: what is damaged is mended from a peer, never copied on, and holds up nobody else."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from broker.node import BrokerNode
+from dledger.log.segment import LOG_FOLDER
+from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
+from dledger_client.send_back import DEAD_LETTER, SentBack
+from dledger_wire.errors import StorageDamagedError
+from tests.sim.cluster import SMALL_LOG
+from tests.unit.broker.test_send_back import GROUP, RETRY, back, outcomes
+from tests.unit.client.sim_rig import Rig, until
+
+LOG = replace(SMALL_LOG, cache_bytes=2 << 10)  # what is sealed is read from the disk
+BODY, FLIPPED = b"precious-body", b"qrecious-body"
+
+SIZE_AT = -88 + 1  # from the body, in the size at the frame's start
+
+
+def node_of(rig: Rig, node_id: str) -> BrokerNode:
+    node = rig.cluster.hosts[node_id].node
+    assert node is not None
+    return node
+
+
+async def seal(rig: Rig, producer: Producer) -> None:
+    """Let what is stored up to now lie in sealed segments, on every replica."""
+    end = node_of(rig, rig.master).raft.log.end_pos
+
+    def sealed() -> bool:
+        return all(node_of(rig, node_id).raft.log.segments[-1].start_pos >= end for node_id in rig.cluster.hosts)
+
+    while not sealed():
+        await producer.send(Message("fill", b"\x00" * 1500), queue_id=0)
+
+
+def flip(rig: Rig, node_id: str, what: bytes, skip: int = 0) -> None:
+    """Flip a bit of the newest place in a node's log where these bytes are, ``skip`` bytes on."""
+    disk = rig.cluster.hosts[node_id].disk
+    for path in sorted((path for path in disk.names if path.startswith(LOG_FOLDER)), reverse=True):
+        if (at := disk.names[path].current.whole().rfind(what)) >= 0:
+            disk.flip_bit(path, at + skip)
+            return
+    raise AssertionError(f"{node_id} has no {what!r}")
+
+
+async def send_timed(rig: Rig, producer: Producer, body: bytes, in_ms: int) -> None:
+    due_ms = rig.cluster.hosts[rig.master].clock.wall_ms() + in_ms
+    await producer.send(Message("t", body, deliver_at_ms=due_ms), queue_id=0)
+
+
+async def store_first(rig: Rig, producer: Producer, how: str) -> None:
+    """Store a message that is to be stored again."""
+    if how == "delay":
+        await producer.send(Message("t", BODY, delay_level=3), queue_id=0)
+    elif how == "timer":
+        await send_timed(rig, producer, BODY, 10_000)
+    else:
+        await producer.send(Message("t", BODY), queue_id=0)
+    if how == "redrive":
+        assert outcomes(await back(rig, [0], level=DEAD_LETTER)) == [SentBack.DEAD]
+
+
+async def store_again(rig: Rig, how: str) -> None:
+    if how == "retry":
+        assert outcomes(await back(rig, [0], level=1)) == [SentBack.RETRY]
+    elif how == "redrive":
+        async with rig.admin() as admin:
+            (letters,) = await admin.dead_letters(GROUP)
+            assert await admin.redrive(letters) == 1
+
+
+@pytest.mark.parametrize(("how", "place"), [("delay", ("t", 0)), ("timer", ("t", 0)), ("retry", (RETRY, 0)), ("redrive", ("t", 1))])
+def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str, int]) -> None:
+    """docs/semantics.md, row D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await store_first(rig, producer, how)
+            await seal(rig, producer)
+            flip(rig, rig.master, BODY)
+            await store_again(rig, how)
+            (found,) = await consumer.fetch(place[0], 0, place[1], wait_ms=20_000)
+            assert found.body == BODY
+
+    Rig(log=LOG).run(scenario)
+
+
+@pytest.mark.parametrize("how", ["delay", "timer", "retry", "redrive"])
+def test_a_damaged_head_is_mended(how: str) -> None:
+    """docs/semantics.md, row D4.  The size at the frame's start is what is flipped, so that no frame is found there."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await store_first(rig, producer, how)
+            await seal(rig, producer)
+            flip(rig, rig.master, BODY, SIZE_AT)
+            await store_again(rig, how)
+            topic = RETRY if how == "retry" else "t"
+            bodies: list[bytes] = []
+            while len(bodies) < (2 if how == "redrive" else 1):
+                bodies += [message.body for message in await consumer.fetch(topic, 0, len(bodies), wait_ms=20_000)]
+            assert set(bodies) == {BODY}
+
+    Rig(log=LOG).run(scenario)
+
+
+def told(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING and what in record.getMessage()]
+
+
+def test_a_level_waits_for_what_nobody_can_mend_and_the_others_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    """docs/semantics.md, row D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            for body in (b"in-front", BODY, b"behind"):
+                await producer.send(Message("t", body, delay_level=3), queue_id=0)
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            await producer.send(Message("t", b"other", delay_level=4), queue_id=0)
+            (first,) = await consumer.fetch("t", 0, 0, wait_ms=12_000)
+            (second,) = await consumer.fetch("t", 0, 1, wait_ms=40_000)
+            assert (first.body, second.body) == (b"in-front", b"other")
+            (line,) = told(caplog, "delay level 3")
+            assert "SCHEDULE_TOPIC_XXXX/2 offset 1" in line
+            assert "byte" in line
+            flip(rig, rig.followers[0], FLIPPED)  # a peer has it again
+            late = [message.body for message in await consumer.fetch("t", 0, 2, wait_ms=6_000)]
+            late += [message.body for message in await consumer.fetch("t", 0, 2 + len(late), wait_ms=1_000)]
+            assert late == [BODY, b"behind"]
+            assert len(told(caplog, "delay level 3")) == 2  # it goes on
+
+    Rig(log=LOG).run(scenario)
+
+
+def test_timed_messages_pass_over_what_nobody_can_mend(caplog: pytest.LogCaptureFixture) -> None:
+    """docs/semantics.md, row D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await send_timed(rig, producer, BODY, 10_000)
+            await send_timed(rig, producer, b"same-time", 10_000)
+            await send_timed(rig, producer, b"later", 15_000)
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            for number, body in enumerate((b"same-time", b"later")):
+                (found,) = await consumer.fetch("t", 0, number, wait_ms=20_000)
+                assert found.body == body
+            (line,) = told(caplog, "timers:")
+            assert "rmq_sys_wheel_timer/0 offset 0" in line
+            await rig.restart(rig.master)
+            await send_timed(rig, producer, b"next", 1_000)
+            (found,) = await consumer.fetch("t", 0, 2, wait_ms=20_000)
+            assert found.body == b"next"
+            await until(lambda: rig.cluster.master() is not None)
+            flip(rig, rig.master, FLIPPED)  # it was mended by hand
+            (found,) = await consumer.fetch("t", 0, 3, wait_ms=5_000)
+            assert found.body == BODY
+            assert await consumer.fetch("t", 0, 4, wait_ms=3_000) == []
+
+    Rig(log=LOG).run(scenario)
+
+
+def test_a_message_whose_topic_seems_gone_is_not_dropped_before_it_is_whole() -> None:
+    """docs/semantics.md, row D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("topic-with-a-name")
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await producer.send(Message("topic-with-a-name", b"delayed", delay_level=3), queue_id=0)
+            await seal(rig, producer)
+            flip(rig, rig.master, b"topic-with-a-name")
+            (found,) = await consumer.fetch("topic-with-a-name", 0, 0, wait_ms=20_000)
+            assert found.body == b"delayed"
+
+    Rig(log=LOG).run(scenario)
+
+
+def test_a_half_message_is_mended_before_it_is_published() -> None:
+    """docs/semantics.md, row D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.transactions(lambda _: TransactionState.UNKNOWN) as producer, rig.consumer() as consumer:
+            transaction = await producer.prepare(Message("t", BODY))
+            await seal(rig, producer)
+            flip(rig, rig.master, BODY, SIZE_AT)
+            assert await transaction.commit() is TransactionOutcome.COMMITTED
+            (found,) = await consumer.fetch("t", 0, 0, wait_ms=1000)
+            assert found.body == BODY
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 1h}\n").run(scenario)
+
+
+def test_what_nobody_can_mend_is_neither_taken_back_nor_redriven() -> None:
+    """docs/semantics.md, row D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.admin() as admin:
+            for body in (b"in-front", BODY, b"behind"):
+                await producer.send(Message("t", body), queue_id=0)
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            results = await back(rig, [0, 1, 2], level=DEAD_LETTER)
+            assert outcomes(results) == [SentBack.DEAD, SentBack.REFUSED, SentBack.DEAD]
+            assert isinstance(results[1].error, StorageDamagedError)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, FLIPPED)
+            assert outcomes(await back(rig, [1], level=DEAD_LETTER)) == [SentBack.DEAD]
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            (letters,) = await admin.dead_letters(GROUP)
+            with pytest.raises(StorageDamagedError, match="%DLQ%g/0 offset 2"):
+                await admin.redrive(letters)
+            flip(rig, rig.followers[0], FLIPPED)
+            (letters,) = await admin.dead_letters(GROUP)
+            assert (letters.redriven_upto, await admin.redrive(letters)) == (2, 1)
+
+    Rig(log=LOG).run(scenario)
