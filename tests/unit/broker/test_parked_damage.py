@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
 import pytest
 
+import broker.timers
 from broker.node import BrokerNode
 from dledger.log.segment import LOG_FOLDER
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
@@ -237,5 +239,39 @@ def test_what_nobody_can_mend_is_neither_taken_back_nor_redriven() -> None:
             flip(rig, rig.followers[0], FLIPPED)
             (letters,) = await admin.dead_letters(GROUP)
             assert (letters.redriven_upto, await admin.redrive(letters)) == (2, 1)
+
+    Rig(log=LOG).run(scenario)
+
+
+@pytest.mark.parametrize("due_ms", [8_000, 35_000])
+def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
+    due_ms: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """docs/semantics.md, row D4.  The damaged message is due, and held, or waits still when old messages are moved to the log's end."""
+    monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 5_000)
+    monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 500)
+    monkeypatch.setattr(broker.timers, "LONGEST_SLEEP_S", 1.0)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await send_timed(rig, producer, b"in-front", 30_000)
+            await send_timed(rig, producer, BODY, due_ms)
+            await send_timed(rig, producer, b"behind", 31_000)
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            await asyncio.sleep(15)
+            progress = node_of(rig, rig.master).store.timers.progress
+            assert (progress.low, progress.held) == (1, (1,) if due_ms < 15_000 else ())
+            assert len(told(caplog, "timers:")) == 1 + len(progress.held)  # when it is old, and when it is due
+            flip(rig, rig.followers[0], FLIPPED)
+            bodies: list[bytes] = []
+            while len(bodies) < 3:
+                bodies += [message.body for message in await consumer.fetch("t", 0, len(bodies), wait_ms=20_000)]
+            assert bodies == ([BODY, b"in-front", b"behind"] if due_ms < 15_000 else [b"in-front", b"behind", BODY])
+            assert await consumer.fetch("t", 0, 3, wait_ms=20_000) == []
+            assert node_of(rig, rig.master).store.timers.progress.held == ()
 
     Rig(log=LOG).run(scenario)
