@@ -1,7 +1,7 @@
 """What a query must know of the cluster before it plans: topics, queue bounds, topic incarnations, who holds what.
 
 Owns the looks at the cluster; they run on the driver.  Bounds are the leaders' word, so a plan never misses what was committed before it;
-``linearizable`` makes each leader prove first that it still is one.
+``linearizable`` makes each leader prove first that it still is one.  That something is gone is the word of all replicas.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dledger_client import Admin, PullConsumer
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_client.received import Chunk
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from dledger_wire.status import Perm
 from pyspark_dledger.incarnations import joined
@@ -61,6 +63,25 @@ def _look_at(view: View, consumer: PullConsumer, options: ReadOptions, topic: st
             view.bounds[QueueId(topic, group, queue_id)] = QueueBounds(offsets.min_offset, offsets.max_offset, moments)
 
 
+def widen(view: View, options: ReadOptions, asked: Mapping[QueueId, int]) -> None:
+    """Before messages are said to be gone: nodes expire by themselves, so what a leader has not any more, another replica may hold."""
+    for queue, offset in asked.items():
+        held = view.bounds.get(queue)
+        if held is not None and 0 <= offset < held.min_offset:
+            view.bounds[queue] = replace(held, min_offset=min(held.min_offset, least_held(options, queue, offset)))
+
+
+def least_held(options: ReadOptions, queue: QueueId, offset: int) -> int:
+    """The first offset from ``offset`` on that a replica holds which tasks may read from."""
+    where: dict[str, Any] = {"read_from": options.read_from, "replica": options.replica or None}
+    with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms), **where) as consumer:
+        try:
+            consumer.fetch(queue.topic, queue.queue_id, offset, 1, group_name=queue.group)
+        except OffsetOutOfRangeError as error:
+            return error.min_offset
+    return offset
+
+
 def wanted_topics(options: ReadOptions, *, may_be_none: bool = False) -> tuple[str, ...]:
     """The named topics, or those that match the pattern now: readable ones, none of the system's own."""
     if options.topics:
@@ -89,14 +110,22 @@ def mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]])
     found = {}
     with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=LOOK_TIMEOUT_MS) as consumer:
         for queue, (start, end) in waiting.items():
-            upto = min(end, start + SAMPLE_MESSAGES)
-            with closing(
-                consumer.read_chunks(queue.topic, queue.queue_id, start, upto, group_name=queue.group, chunk_bytes=SAMPLE_BYTES)
-            ) as chunks:
-                first = next(chunks, None)
+            first = _sample(consumer, queue, start, end)
             if first is not None and first.count:
                 found[queue] = len(first.frames) / first.count
     return found
+
+
+def _sample(consumer: PullConsumer, queue: QueueId, start: int, end: int) -> Chunk | None:
+    """A few messages of [start, end); from where they begin, when the first are expired."""
+    upto = min(end, start + SAMPLE_MESSAGES)
+    how: dict[str, Any] = {"group_name": queue.group, "chunk_bytes": SAMPLE_BYTES}
+    with closing(consumer.read_chunks(queue.topic, queue.queue_id, start, upto, **how)) as chunks:
+        try:
+            return next(chunks, None)
+        except OffsetOutOfRangeError as error:
+            begin = error.min_offset
+    return _sample(consumer, queue, begin, end) if start < begin < end else None
 
 
 def mirror(options: ReadOptions, offsets: Mapping[QueueId, int]) -> None:

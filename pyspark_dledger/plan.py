@@ -70,6 +70,11 @@ def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: Position
                 raise InvalidArgumentError(f"option {option}: queue {group}:{queue_id} of topic {topic} does not exist")
 
 
+def named_offsets(position: Position) -> dict[QueueId, int]:
+    """The offsets that a position names, queue by queue."""
+    return {QueueId(topic, *place): offset for topic, queues in position.queues.items() for place, offset in queues.items()}
+
+
 def offset_of(queue: QueueId, held: QueueBounds, position: Position, *, fail_on_data_loss: bool) -> int:
     """Where a position falls in a queue.  OffsetOutOfRangeError when it is outside of what the queue holds."""
     if position.timestamp_ms is not None:

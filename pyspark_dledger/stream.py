@@ -23,7 +23,7 @@ from pyspark_dledger import cluster
 from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.incarnations import check_same, is_remade, merged
 from pyspark_dledger.options import EARLIEST, ReadOptions
-from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, offset_of, split
+from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of, split
 from pyspark_dledger.reader import partitions_of, read_range
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query starts; a restarted one starts where its checkpoint says."""
         options = self._options
         view = cluster.describe(options)
+        cluster.widen(view, options, named_offsets(options.start))
         check_named_queues(view.bounds, options.start, "startingOffsets", options.filters)
         starts = {
             queue: offset_of(queue, held, options.start, fail_on_data_loss=options.fail_on_data_loss) for queue, held in view.bounds.items()
@@ -149,6 +150,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._look(planned)
         self._check_same(known, planned)
         self._check_same(planned, view.incarnations)
+        begins = {queue: offset for queue, offset in begun.items() if until.get(queue, 0) > offset}
+        cluster.widen(view, self._options, {queue: begins[queue] for queue in begins if not is_remade(queue, known, view.incarnations)})
         ranges = []
         for queue, offset in sorted(until.items()):
             first = EARLIEST if is_remade(queue, known, planned) else begun.get(queue, EARLIEST)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from dledger_client.received import Chunk
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger import cluster, stream
 from pyspark_dledger.cluster import View
@@ -23,7 +27,8 @@ Q = [QueueId("t", "g0", number) for number in range(3)]
 def seen(monkeypatch: pytest.MonkeyPatch) -> View:
     """What the cluster holds; the test changes it."""
     view = View({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
-    monkeypatch.setattr(cluster, "describe", lambda _options, _may_lack=(): view)
+    monkeypatch.setattr(cluster, "describe", lambda _options, _may_lack=(): copy.deepcopy(view))
+    monkeypatch.setattr(cluster, "least_held", lambda _options, queue, _offset: view.bounds[queue].min_offset)
     return view
 
 
@@ -94,6 +99,27 @@ def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: View, monkeypatc
     assert offsets(found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())) == {Q[0]: 20, Q[1]: 10}
 
 
+def test_sizes_are_taken_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Expired:
+        """A queue that begins at 40."""
+
+        def __init__(self, *_rest: Any, **_how: Any) -> None: ...
+
+        def __enter__(self) -> Expired:
+            return self
+
+        def __exit__(self, *_rest: Any) -> None: ...
+
+        def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **_how: Any) -> Iterator[Chunk]:
+            if offset < 40:
+                raise OffsetOutOfRangeError("gone", min_offset=40, max_offset=100)
+            yield Chunk(topic, "g0", queue_id, "n0", np.arange(offset, upto), np.full(upto - offset, 7), bytes(7 * (upto - offset)))
+
+    monkeypatch.setattr(cluster, "PullConsumer", Expired)
+    options = parse_read_options({"bootstrap": "h:1", "topic": "t"}, stream=True)
+    assert cluster.mean_sizes(options, {Q[0]: (2, 90), Q[1]: (2, 30), Q[2]: (50, 60)}) == {Q[0]: 7.0, Q[2]: 7.0}
+
+
 def test_a_stream_that_is_told_where_to_stop_stops(seen: View) -> None:
     found = reader(endingOffsets='{"t":{"g0:0":40}}')
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
@@ -117,6 +143,19 @@ def test_loss_is_an_error_or_left_out(seen: View) -> None:
     seen.bounds.clear()
     with pytest.raises(OffsetOutOfRangeError, match="topic t is gone"):
         strict.latestOffset(start, ReadAllAvailable())
+
+
+def test_what_the_leader_expired_is_read_when_another_replica_holds_it(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "least_held", lambda _options, _queue, offset: max(offset, 40))
+    seen.bounds[Q[0]] = QueueBounds(60, 100)
+    end = to_json({Q[0]: 90, Q[1]: 0}, {"t": "g0:7"})
+    assert ranges(reader(), to_json({Q[0]: 45, Q[1]: 0}, {"t": "g0:7"}), end) == [OffsetRange(Q[0], 45, 90)]
+    before = to_json({Q[0]: 2, Q[1]: 0}, {"t": "g0:7"})
+    with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 40 are gone"):
+        reader().partitions(before, end)
+    assert ranges(reader(failOnDataLoss="false"), before, end) == [OffsetRange(Q[0], 40, 90)]
+    named = reader(startingOffsets='{"t":{"g0:0":41}}').initialOffset()
+    assert offsets(named) == {Q[0]: 41, Q[1]: 0}
 
 
 def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: View) -> None:
