@@ -63,7 +63,8 @@ class TransactionProducer(Producer):
 
         async def in_a_thread(listener: CheckListener, message: ReceivedMessage) -> TransactionState:
             answer = await asyncio.get_running_loop().run_in_executor(pool, ask, listener, message)
-            return await answer if inspect.isawaitable(answer) else answer
+            state: TransactionState = await answer if inspect.isawaitable(answer) else answer
+            return state
 
         inner.run_listener = in_a_thread
         self._serve(inner)

@@ -37,14 +37,9 @@ class _Delayed:
     outcome: Outcome
 
     def add_to(self, engine: ProducerEngine) -> tuple[Outcome, int] | None:
-        try:
-            if self.one:
-                return engine.add(self.messages[0], self.queue_key, self.queue_id)
-            return engine.add_batch(self.messages, self.queue_key, self.queue_id)
-        except DledgerError:
-            raise
-        except Exception as error:  # the message's own fault: those behind it go on
-            raise InvalidArgumentError(f"not a message to send: {type(error).__name__}: {error}") from error
+        if self.one:
+            return engine.add(self.messages[0], self.queue_key, self.queue_id)
+        return engine.add_batch(self.messages, self.queue_key, self.queue_id)
 
 
 class Producer:

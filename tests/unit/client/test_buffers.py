@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from dledger_client.buffers import ConcurrentBuffer, OrderlyBuffer, Workshop
 from dledger_client.listener import Action, ConsumeContext, call, call_async
 from dledger_client.local_offsets import OffsetFile
-from dledger_client.outcome import Outcome
 from dledger_client.push_options import PushOptions
 from dledger_client.received import ReceivedMessage
 from dledger_client.runners import Calls, Job, ThreadRunner
@@ -268,21 +267,6 @@ def test_what_a_check_listener_raises_in_its_thread_reaches_the_loop_as_an_ordin
 
     with pytest.raises(RuntimeError, match=type(error).__name__):
         ask(listener, Fake(0))
-
-
-def test_callbacks_of_a_send_that_fail_keep_nobody_from_being_told() -> None:
-    def failing(error: BaseException) -> Callable[[], object]:
-        def callback() -> object:
-            raise error
-
-        return callback
-
-    outcome, told = Outcome(threading.Lock(), "t", "g0", 0), threading.Event()
-    for error in (ValueError(), SystemExit(1), asyncio.CancelledError()):
-        outcome.when_settled(failing(error))
-    outcome.when_settled(told.set)
-    outcome.settle()
-    assert told.is_set()
 
 
 def test_a_worker_that_is_cancelled_is_no_listener_that_failed() -> None:

@@ -107,22 +107,6 @@ def test_a_selector_that_raises_fails_its_message_and_no_other() -> None:
     Rig().run(scenario)
 
 
-def test_a_message_that_cannot_be_sent_holds_up_nobody() -> None:
-    """The first ones of a topic wait until its queues are known."""
-
-    async def scenario(rig: Rig) -> None:
-        await rig.topic()
-        async with rig.producer() as producer:
-            bad = Message("t", b"x")
-            bad.body = None  # type: ignore[assignment]
-            futures = [producer.send_async(message) for message in (bad, Message("t", b"y"))]
-            with pytest.raises(InvalidArgumentError, match="not a message to send: TypeError"):
-                await futures[0]
-            await futures[1]
-
-    Rig().run(scenario, limit_s=30)
-
-
 def test_messages_for_a_queue_that_goes_away_find_another() -> None:
     """docs/semantics.md, row P7."""
 
