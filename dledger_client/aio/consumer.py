@@ -15,14 +15,14 @@ from dledger_client.log_files import LogFiles
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas
-from dledger_client.retry import PauseDrawn, may_try_again
+from dledger_client.retry import PauseDrawn, may_try_again, until
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_client.send_back import SendBackResult, send_back
 from dledger_client.subscription import parse_tags
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.error_detail import from_detail
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.rpc import Network
 
@@ -250,6 +250,16 @@ class PullConsumer:
         messages = chunk.messages() if chunk.count else []
         return [message for message in messages if message.tags in wanted] if wanted else messages
 
+    async def _sources(self, attempts: Attempts, group: str, topic: str, queue_id: int) -> list[Source]:
+        """A new round of replicas, as soon as there is somebody to ask."""
+        async for attempt in until(attempts.deadline_ms, self._router.clock, self._router.random):
+            with attempt:
+                found = await self._replicas.sources(group, attempts.deadline_ms, (topic, queue_id))
+                if not found:
+                    raise UnreachableError(f"group {group} has no replica to read from")
+                return attempts.in_order(found)
+        raise UnreachableError(f"group {group}: no attempt was made before the deadline")
+
     async def read_chunks(
         self,
         topic: str,
@@ -279,7 +289,7 @@ class PullConsumer:
         untried: list[Source] = []
         while offset < upto:
             if not untried:
-                untried = attempts.in_order(await self._replicas.sources(group, attempts.deadline_ms, (topic, queue_id)))
+                untried = await self._sources(attempts, group, topic, queue_id)
             source = untried[0]
             request = broker_pb2.FetchRequest(
                 topic=topic,

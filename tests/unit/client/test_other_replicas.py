@@ -214,3 +214,25 @@ def test_an_answer_that_breaks_off_is_asked_for_whole_at_the_next_replica() -> N
             assert seen > 3
 
     Rig().run(scenario)
+
+
+def test_a_long_read_that_begins_while_nobody_leads_waits_for_a_leader() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 20)
+        gone = [rig.master, rig.followers[0]]
+        for node_id in gone:
+            rig.cluster.kill(node_id)
+        await asyncio.sleep(5)
+
+        async def read() -> list[int]:
+            async with rig.consumer(read_from="leader", timeout_ms=30_000) as consumer:
+                chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 20, group_name="g0")]
+                return [number for chunk in chunks for number in numbers(chunk.messages())]
+
+        reading = asyncio.ensure_future(read())
+        await asyncio.sleep(3)
+        assert not reading.done()
+        rig.cluster.start(gone[0])
+        assert await reading == list(range(20))
+
+    Rig().run(scenario)
