@@ -18,7 +18,7 @@ from dledger.core.types import EntryKind, HardState
 from dledger.driver import Driver
 from dledger.env import SyncFailedError
 from dledger.log.entry import Header, header_fault
-from dledger.log.hard_state import HardStateFile, Record, SlotCopy, read_copies
+from dledger.log.hard_state import SLOT_BYTES, HardStateFile, Record, SlotCopy, read_copies
 from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.scan import Found, SegmentWalk, Stop
@@ -131,7 +131,8 @@ def unreadable_hard_state_taken_for_none(patch: pytest.MonkeyPatch) -> None:
     async def forgiving(file: Any) -> list[SlotCopy]:
         copies = await read_copies(file)
         if any(copy.record is None and not copy.blank for copy in copies):
-            return [SlotCopy(0, Record(1, HardState()), blank=False)]
+            first = Record(1, HardState())
+            return [SlotCopy(copy.pos, first if copy.pos >= SLOT_BYTES else None, blank=copy.pos < SLOT_BYTES) for copy in copies]
         return copies
 
     patch.setattr(dledger.log.hard_state, "read_copies", forgiving)

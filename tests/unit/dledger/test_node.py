@@ -13,6 +13,7 @@ from dledger.node import RaftNode
 from dledger_wire.errors import (
     BusyError,
     DeadlineExceededError,
+    DledgerError,
     InvalidArgumentError,
     MessageTooLargeError,
     NotLeaderError,
@@ -177,8 +178,9 @@ def test_a_leader_cut_off_answers_unknown_and_its_entries_do_not_come_back() -> 
         lost = old.propose(Text("lost"))
         await asyncio.sleep(0.005)
         waiting = old.propose(Text("never in the log"))
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(DledgerError) as answer:
             await lost
+        assert isinstance(answer.value, OutcomeUnknownError)
         with pytest.raises(NotLeaderError):
             await waiting
         assert old.role is not Role.LEADER
