@@ -16,6 +16,7 @@ from broker.node import BrokerNode, store_settings_of
 from dledger.env import Environment
 from dledger.log.config import LogConfig
 from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
+from tests.sim import coverage
 from tests.sim.archive import Archive
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
@@ -43,6 +44,7 @@ class Host:
     process: Process | None = None
     node: BrokerNode | None = None
     ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
+    wiped: bool = False  # its folder was lost, and it is not a voter again yet
     rotten: str = ""  # of which files bits were flipped on its disk
     bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
     problems: list[BaseException] = field(default_factory=list)
@@ -164,7 +166,7 @@ class SimCluster:
         self.kill(node_id)
         host.disk.names.clear()
         host.disk.durable_names.clear()
-        host.rotten = ""
+        host.rotten, host.wiped = "", True
         self.invariants.forget(node_id)
         self.trace.note("wipe", host.ip)
 
@@ -183,6 +185,12 @@ class SimCluster:
         return process, self.net.of(process)
 
     # Looking
+
+    def happened(self) -> dict[str, int]:
+        """What of ``coverage.ALL`` did."""
+        counts = self.invariants.coverage.counts.copy()
+        counts[coverage.REPAIRED] += sum(path.endswith("-repaired") for host in self.hosts.values() for path in host.disk.names)
+        return dict(sorted((name, count) for name, count in counts.items() if count))
 
     def running(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.process is not None]

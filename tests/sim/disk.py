@@ -111,6 +111,20 @@ class SimDisk:
         self.names[path].flip(pos, 1 << bit)
         self.trace.note("flip", self.host, f"{path}@{pos}.{bit}")
 
+    def overwrite(self, path: str, pos: int, data: bytes) -> None:
+        self.names[path].overwrite(pos, data)
+        self.trace.note("overwrite", self.host, f"{path}@{pos}+{len(data)}")
+
+    def cut_off(self, path: str, size: int) -> None:
+        self.names[path].cut_off(size)
+        self.trace.note("cut off", self.host, f"{path}@{size}")
+
+    def lose(self, path: str) -> None:
+        """The file is gone."""
+        del self.names[path]
+        self.durable_names.pop(path, None)
+        self.trace.note("lose", self.host, path)
+
     def digest(self) -> dict[str, bytes]:
         """Every file's content as programs see it."""
         return {path: self.names[path].current.whole() for path in sorted(self.names)}

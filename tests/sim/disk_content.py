@@ -151,6 +151,16 @@ class Content:
             if pos < pages.size:
                 pages.write(pos, bytes([pages.read(pos, 1)[0] ^ mask]))
 
+    def overwrite(self, pos: int, data: bytes) -> None:
+        """Other bytes stand on the medium and in the cache than were written."""
+        for pages in (self.current, self.durable):
+            pages.write(pos, data[: max(pages.size - pos, 0)])
+
+    def cut_off(self, size: int) -> None:
+        """The end of the file is gone, from the medium too."""
+        for pages in (self.current, self.durable):
+            pages.resize(min(size, pages.size))
+
 
 def _tear(operation: Pending, pages: Pages, rng: random.Random, *, orderly: bool) -> None:
     """A part of the operation reached the disk: whole sectors, the first ones or any."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from broker.node import BrokerNode
 from dledger.copy.source import CopySource
 from dledger_wire.errors import DledgerError
-from tests.sim import operators, rot
+from tests.sim import operators, recipes, rot
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
 
@@ -276,7 +276,7 @@ async def _failing_sync(cluster: SimCluster, fault: Fault, hosts: list[Host]) ->
 async def _bit_rot(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Bits flip on one disk, under a dead process or (``amount`` above a half) a running one, which starts anew later."""
     host, draw = hosts[0], random.Random(fault.amount)
-    if any(other.rotten for other in cluster.hosts.values() if other is not host):
+    if not rot.is_minority(cluster, host):
         return
     node = host.node
     entries = rot.entry_bytes(cluster, node) if node is not None and cluster.is_up(host) else []
@@ -289,6 +289,33 @@ async def _bit_rot(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None
     if running and cluster.is_up(host):
         cluster.kill(host.node_id)
     cluster.ensure_running(host.node_id)
+
+
+async def _damage(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Sectors or files of one disk are damaged, under a dead process or a running one, which starts anew later."""
+    host, draw = hosts[0], random.Random(fault.amount)
+    if not rot.is_minority(cluster, host):
+        return
+    node = host.node
+    entries = rot.entry_bytes(cluster, node) if node is not None and cluster.is_up(host) else []
+    if fault.kind == "lost-units" or draw.random() < 0.5:
+        cluster.kill(host.node_id)
+    if fault.kind == "lost-units":
+        rot.strike_units(host, draw)
+    elif fault.kind == "cut-file":
+        rot.strike_file(host, draw, entries)
+    else:
+        rot.strike_sector(host, draw, entries, misdirected=fault.kind == "misdirected-sector")
+    await asyncio.sleep(fault.lasts_s)
+    cluster.kill(host.node_id)
+    cluster.ensure_running(host.node_id)
+
+
+def _recipe(work: Callable[[SimCluster, Host, random.Random, float], Awaitable[None]]) -> Strike:
+    async def strike(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+        await work(cluster, hosts[0], random.Random(fault.amount), fault.lasts_s)
+
+    return strike
 
 
 async def _members(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
@@ -337,10 +364,20 @@ STRIKES: dict[str, Strike] = {
     "bit-rot": _bit_rot,
     "expire": _expire,
     "flip-pieces": _flip_pieces,
+    "stale-pieces": _recipe(recipes.stale_pieces),
+    "pause-kill": _recipe(recipes.pause_kill),
+    "part-kill": _recipe(recipes.part_kill),
+    "cut-kill": _recipe(recipes.cut_kill),
+    "stale-sector": _damage,
+    "misdirected-sector": _damage,
+    "cut-file": _damage,
+    "lost-units": _damage,
 }
 # Kinds that only plans of their own make sense of, and those that came after the seeds of ``everything`` that failed once.
-RETENTION = ("expire", "flip-pieces")
-OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION)
+RETENTION = ("expire", "flip-pieces", "stale-pieces")
+RECIPES = ("pause-kill", "part-kill", "cut-kill")
+DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
+OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION, *RECIPES, *DAMAGE)
 
 
 # Plans
@@ -432,13 +469,52 @@ def plan_retention(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_stale_copies(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The same, and pieces come late and again while those who give or take them start anew."""
+    plan = []
+    for _ in range(draw.choice((1, 2))):
+        victim = draw.choice(names)
+        away_s = 0.6 + draw.random()
+        kind, loss = draw.choice(("kill", "power", "isolate")), draw.choice(list(Loss))
+        plan.append(Fault(kind, draw.random() * 0.4, (victim,), away_s, loss, blocks=False))
+        plan.append(Fault("expire", 0.3 + draw.random() * (away_s - 0.3), tuple(names), draw.random() * 0.5))
+        plan.append(Fault("stale-pieces", draw.random() * 0.3, (victim,), 0.5 + draw.random() * 2, amount=draw.random()))
+    return plan
+
+
+def plan_recipes(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Leaders stand still or are alone until there are others, and end at the worst moment; sometimes somebody else does, too."""
+    plan = []
+    for _ in range(draw.choice((1, 2, 3))):
+        node = draw.choice((LEADER, LEADER, LEADER, draw.choice(names)))
+        kind, lasts_s = draw.choice(RECIPES), draw.random() * draw.choice((0.05, 0.5, 2.0))
+        plan.append(Fault(kind, 0.05 + draw.random() * 0.3, (node,), lasts_s, blocks=draw.random() < 0.7, amount=draw.random()))
+        if draw.random() < 0.3:
+            kind, nodes = draw.choice(("kill", "power")), (draw.choice((LEADER, *names)),)
+            plan.append(Fault(kind, draw.random(), nodes, draw.random() * 0.5, draw.choice(list(Loss))))
+    return plan
+
+
+def plan_damage(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Sectors, files and bits are damaged on a minority of the disks, while others fail."""
+    victims, plan = draw.sample(names, (len(names) - 1) // 2), []
+    for _ in range(draw.choice((1, 2, 3, 4))):
+        nodes, lasts_s = (draw.choice(victims),), draw.random() * 0.5
+        kind = draw.choice((*DAMAGE, "bit-rot"))
+        plan.append(Fault(kind, 0.1 + draw.random() * 0.6, nodes, lasts_s, blocks=draw.random() < 0.7, amount=draw.random()))
+        if draw.random() < 0.5:
+            kind = draw.choice(("kill", "power", "isolate", "transfer", "pause"))
+            plan.append(Fault(kind, draw.random() * 0.5, (draw.choice((LEADER, *names)),), draw.random(), draw.choice(list(Loss))))
+    return plan
+
+
 def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
     return _some_of(sorted(set(STRIKES) - set(OF_THEIR_OWN)), names, draw)
 
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
-    """The same with operators who change members, bit rot and slow nodes."""
+    """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
     return _some_of(sorted(set(STRIKES) - set(RETENTION)), names, draw)
 
 

@@ -7,7 +7,7 @@ a node's core and state machine and changes nothing of what they do.  It knows t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.node import BrokerNode
@@ -17,7 +17,9 @@ from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from tests.sim import coverage
 from tests.sim.archive import Archive
+from tests.sim.coverage import Coverage
 from tests.sim.service_watch import ServiceWatch
 from tests.sim.trace import Trace
 
@@ -49,12 +51,13 @@ class Invariants:
         self._trace = trace
         self.archive = archive
         self.steps = 0
-        self.copies = 0  # logs replaced by a copy
+        self.coverage = Coverage()
         self.leaders: dict[int, str] = {}
         self.committed: list[int] = [0]  # index -> term
         self._commit_terms: list[int] = [0]  # index -> the term in which it was committed first
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
         self.violations: list[str] = []
+        self.on_cut: list[Callable[[str], None]] = []  # who wants to know that a node cuts its log's tail
         self._entries: dict[tuple[int, int], tuple[int, EntryMeta]] = {}  # (index, term) -> (term of the entry before, what it is)
         self.services = ServiceWatch(trace.loop, self._violated)
         self._stored: dict[str, EntryId] = {}  # the newest entry each node called durable
@@ -73,6 +76,8 @@ class Invariants:
         async def watched_recover(log: Log) -> None:
             await recover(log)
             raft = node.raft
+            if raft.recovery.torn is not None:
+                self.coverage.count(coverage.TORN)
             self.services.watch_proposals(raft)
             make_core = raft._make_core
 
@@ -113,8 +118,8 @@ class Invariants:
     def _after_step(self, core: Raft, seen: _Seen, event: Event, effects: Sequence[Effect]) -> None:
         self.steps += 1
         self.services.check_told()
-        if isinstance(event, CopyDone):
-            self.copies += 1
+        was_leader = seen.role is Role.LEADER and seen.term == core.term
+        self.coverage.after_step(core, was_leader, event, effects)
         if isinstance(event, Stored | CopyDone) or any(isinstance(effect, CutTail) for effect in effects):
             self._stored[seen.node_id] = EntryId(core.durable, core.term_at(core.durable) or 0)
         if isinstance(event, HardStateStored):
@@ -125,7 +130,6 @@ class Invariants:
         role, term, vote, last_index = core.role, core.term, core.vote, core.last.index
         if term < seen.term or (term == seen.term and seen.vote is not None and vote != seen.vote):
             self._violated(f"hard state: {seen.node_id} went from {(seen.term, seen.vote)} to {(term, vote)}")
-        was_leader = seen.role is Role.LEADER and seen.term == term
         if role is Role.LEADER and not was_leader:
             self._check_leader(seen.node_id, core)
         for effect in effects:
@@ -133,8 +137,11 @@ class Invariants:
                 self._check_committed(core, seen, effect.index)
             elif isinstance(effect, Append):
                 self._check_appended(core, seen.node_id, effect)
-            elif isinstance(effect, CutTail) and was_leader and role is Role.LEADER:
-                self._violated(f"leader append-only: {seen.node_id} cut {effect.from_index} in its term {term}")
+            elif isinstance(effect, CutTail):
+                if was_leader and role is Role.LEADER:
+                    self._violated(f"leader append-only: {seen.node_id} cut {effect.from_index} in its term {term}")
+                for listener in list(self.on_cut):
+                    listener(seen.node_id)
         seen.role, seen.term, seen.vote, seen.last_index = role, term, vote, last_index
 
     def _check_leader(self, node_id: str, core: Raft) -> None:

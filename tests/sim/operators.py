@@ -12,6 +12,7 @@ import random
 from broker.services.members import wanted_members
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
+from tests.sim import coverage
 from tests.sim.cluster import Host, SimCluster
 
 STEP_S = 0.1
@@ -83,6 +84,10 @@ async def bring_back(cluster: SimCluster, node_id: str, until_s: float) -> None:
     while cluster.loop.now_s < until_s and not cluster.problems():
         voter = is_voter(cluster, node_id)
         if voter:
+            host = cluster.hosts[node_id]
+            if host.wiped:
+                cluster.invariants.coverage.count(coverage.READDED)
+            host.wiped = False
             return
         if voter is False:
             await ask(cluster, "promote", node_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.errors import StorageDamagedError
@@ -31,10 +31,11 @@ class RunResult:
     read: int
     leaders: int
     committed: int
-    copies: int
     faults: tuple[str, ...]
     anomalies: tuple[str, ...]
     strays: tuple[str, ...] = ()  # those among the anomalies that are errors of no checker's or invariant's making
+
+    happened: dict[str, int] = field(default_factory=dict)  # what of coverage.ALL did, and how often
 
     @property
     def findings(self) -> tuple[str, ...]:

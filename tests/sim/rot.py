@@ -1,9 +1,9 @@
-"""Bit rot: bits flip on one machine's disk, under a dead process or a running one.
+"""Damage on disks: bits flip, sectors are stale or another place's, files are cut off or lost, under a dead process or a running one.
 
-Owns what may be struck, so that there is an answer to it.  Only one machine's files rot in a run, and only files of one kind, since an
-entry and its index unit prove each other and others hold what is lost.  Of the log only entries that are committed and were reported
-durable there; their index units, written by then, are on the disk once they are struck.  So one thing is left out: units that the power
-takes before the kernel has written them, together with a flip among just their entries (docs/operations.md).
+Owns what may be struck, so that there is an answer to it.  Only a minority's files rot in a run, and of each machine only files of one
+kind, since an entry and its index unit prove each other and others hold what is lost.  Of the log only entries that are committed and were
+reported durable there; their index units, written by then, are on the disk once they are struck.  So one thing is left out: units that
+the power takes before the kernel has written them, together with damage among just their entries (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ import random
 from broker.node import BrokerNode
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, log_path
 from tests.sim.cluster import Host, SimCluster
+from tests.sim.disk import SimDisk
+from tests.sim.disk_content import PAGE, SECTOR
 
 HARD_STATE = "hardstate"
 QUEUES = "consumequeue"
+Entries = list[tuple[str, int, int]]
 
 
-def entry_bytes(cluster: SimCluster, node: BrokerNode) -> list[tuple[str, int, int]]:
+def entry_bytes(cluster: SimCluster, node: BrokerNode) -> Entries:
     """(file, position, size) of every entry on the disk that may be struck, oldest first."""
     log = node.raft.log
     found = []
     for index in range(log.first_index, min(len(cluster.invariants.committed) - 1, log.durable.index) + 1):
         place = log.locate(index)
-        if place is not None:
+        if place is not None and place.term == cluster.invariants.committed[index]:  # not a tail that others will have cut
             start_pos = max(segment.start_pos for segment in log.segments if segment.start_pos <= place.pos)
             found.append((log_path(start_pos), place.pos - start_pos, place.size))
     return found
 
 
-def strike(cluster: SimCluster, host: Host, draw: random.Random, entries: list[tuple[str, int, int]]) -> None:
+def strike(cluster: SimCluster, host: Host, draw: random.Random, entries: Entries) -> None:
     """Flip one bit of what may be struck, if there is anything."""
     disk = host.disk
     if host.rotten == HARD_STATE:
@@ -41,9 +44,7 @@ def strike(cluster: SimCluster, host: Host, draw: random.Random, entries: list[t
             return
         path, pos, size = draw.choice(entries)
         at = pos + draw.randrange(size)
-        units = disk.names.get(path.replace(LOG_FOLDER, UNITS_FOLDER))
-        if units is not None:
-            units.written_back()
+        _units_are_there(disk, path)
     else:
         paths = [path for path in sorted(disk.names) if path.startswith(kind) and any(disk.names[path].current.whole())]
         if not paths:
@@ -54,3 +55,59 @@ def strike(cluster: SimCluster, host: Host, draw: random.Random, entries: list[t
     if path not in disk.names or at >= disk.names[path].current.size:
         return
     disk.flip_bit(path, at, draw.randrange(8))
+
+
+def is_minority(cluster: SimCluster, host: Host) -> bool:
+    """Whether this machine may be damaged, too."""
+    return sum(bool(other.rotten) for other in cluster.hosts.values() if other is not host) < (len(cluster.hosts) - 1) // 2
+
+
+def strike_sector(host: Host, draw: random.Random, entries: Entries, *, misdirected: bool) -> None:
+    """A sector or page of entries holds what stood there before, or what was meant for another place."""
+    if not entries or not _take(host, LOG_FOLDER):
+        return
+    path, pos, size = draw.choice(entries)
+    places = [(start, start + length) for other, start, length in entries if other == path]
+    unit = draw.choice((SECTOR, PAGE))
+    start = (pos + draw.randrange(size)) // unit * unit
+    first, end = max(start, places[0][0]), min(start + unit, places[-1][1])
+    if path not in host.disk.names or end <= first:
+        return
+    stood = bytes(end - first)
+    if misdirected:
+        other = draw.choice(entries)
+        if other[0] in host.disk.names:
+            stood = host.disk.names[other[0]].current.read(other[1] // SECTOR * SECTOR, end - first).ljust(end - first, b"\0")
+    _units_are_there(host.disk, path)
+    host.disk.overwrite(path, first, stood)
+
+
+def strike_file(host: Host, draw: random.Random, entries: Entries) -> None:
+    """A sealed segment ends before its end."""
+    paths = list(dict.fromkeys(path for path, _pos, _size in entries))[:-1]
+    if not paths or not _take(host, LOG_FOLDER):
+        return
+    path = draw.choice(paths)
+    if path in host.disk.names:
+        _units_are_there(host.disk, path)
+        host.disk.cut_off(path, draw.choice((0, draw.randrange(host.disk.names[path].current.size))))
+
+
+def strike_units(host: Host, draw: random.Random) -> None:
+    """A file of index units is not there any more."""
+    paths = [path for path in sorted(host.disk.names) if path.startswith(UNITS_FOLDER)]
+    if paths and _take(host, UNITS_FOLDER):
+        host.disk.lose(draw.choice(paths))
+
+
+def _units_are_there(disk: SimDisk, path: str) -> None:
+    """What proves the entries of a segment is on the disk when they are struck."""
+    units = disk.names.get(path.replace(LOG_FOLDER, UNITS_FOLDER))
+    if units is not None:
+        units.written_back()
+
+
+def _take(host: Host, kind: str) -> bool:
+    """Whether files of this kind may be damaged on this machine: they are from now on the only ones."""
+    host.rotten = host.rotten or kind
+    return host.rotten == kind

@@ -26,12 +26,15 @@ from tests.sim.faults import (
     Fault,
     carry_out,
     plan_blackout,
+    plan_damage,
     plan_everything,
     plan_kill_the_leader,
     plan_members,
+    plan_recipes,
     plan_retention,
     plan_rot,
     plan_split,
+    plan_stale_copies,
     plan_storm,
     plan_swarm,
 )
@@ -109,6 +112,15 @@ SCENARIOS = {
         log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
         batch_bytes=1024,
     ),
+    "recipes": Scenario(plan_recipes, messages=60, nodes=(3, 3, 5), network=_slow_network, disk=_any_disk),
+    "damage": Scenario(
+        plan_damage,
+        messages=80,
+        nodes=(3, 5),
+        read_chance=1.0,
+        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
+        batch_bytes=1024,
+    ),
     "retention": Scenario(
         plan_retention,
         messages=80,
@@ -123,6 +135,7 @@ SCENARIOS = {
         store="mappedFileSizeConsumeQueue: 200",
     ),
 }
+SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
 NAMES = (*sorted(SCENARIOS), *sorted(CORE_SCENARIOS))
 
 
@@ -185,10 +198,10 @@ def run(
         workload.read,
         len(cluster.invariants.leaders),
         len(cluster.invariants.committed) - 1,
-        cluster.invariants.copies,
         tuple(str(fault) for fault in plan),
         tuple(anomalies),
         tuple(cluster.strays()),
+        cluster.happened(),
     )
 
 

@@ -30,7 +30,7 @@ HARMLESS = Mutation("", "nothing is broken", lambda _patch: None, "rot", 3)
 
 
 def _runs(monkeypatch: pytest.MonkeyPatch, *, anomalies: tuple[str, ...] = (), strays: tuple[str, ...] = ()) -> None:
-    result = RunResult(0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, (), anomalies, strays)
+    result = RunResult(0, 0, 0, 0, 0.0, 0, 0, 0, 0, (), anomalies, strays)
     monkeypatch.setattr(mutations, "run", lambda _name, _seed: result)
 
 

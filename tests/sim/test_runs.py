@@ -27,6 +27,9 @@ SEEDS = {
     "offsets": 30,
     "retention": 100,
     "rot": 60,
+    "recipes": 100,
+    "damage": 50,
+    "stale-copies": 40,
 }
 FIXED = 10  # seeds of each scenario that every run of the suite sees
 
@@ -86,10 +89,6 @@ FAILED_ONCE = (
 @pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)
 def test_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
     assert_clean(scenario, seed)
-
-
-def test_nodes_do_catch_up_by_copy() -> None:
-    assert sum(run("retention", seed).copies for seed in (34, 108, 109)) >= 3
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))

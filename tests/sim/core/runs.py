@@ -155,7 +155,6 @@ def run_core(name: str, seed: int, *, sink: Callable[[str], None] | None = None,
         polled,
         len(world.safety.leaders),
         world.safety.commit,
-        0,
         tuple(str(fault) for fault in plan),
         tuple(anomalies),
     )
@@ -170,7 +169,7 @@ def _acts(world: World, clients: Clients, plan: Sequence[Fault], keep: Sequence[
     world.run(world.now_ms + strikes.end_ms)
     strikes.heal()
     absent = _leave_one_dead(world, draw)
-    if not world.run(world.now_ms + LEADER_LIMIT_MS, until=lambda: _led(world)):
+    if not world.run(world.now_ms + LEADER_LIMIT_MS + _one_by_one_ms(world), until=lambda: _led(world)):
         raise LivenessError(f"no confirmed leader, long after everything was healed: {_statuses(world)}")
     world.run(world.now_ms + 200)
     if absent is not None:
@@ -197,6 +196,13 @@ def _leave_one_dead(world: World, draw: random.Random) -> CoreNode | None:
         return None
     world.crash(node, silent=draw.random() < 0.5)
     return node
+
+
+def _one_by_one_ms(world: World) -> float:
+    """How long the smallest windows take for all that is not committed yet."""
+    settings = world.settings
+    uncommitted = max((node.core.last.index for node in world.nodes.values() if node.up), default=0) - world.safety.commit
+    return max(uncommitted, 0) * (2 * (settings.delay_ms + settings.jitter_ms) + settings.sync_ms)
 
 
 def _led(world: World) -> bool:

@@ -52,6 +52,23 @@ def test_K3_a_flipped_byte_in_a_followers_sealed_segment_is_fetched_from_a_peer(
     run(scenario())
 
 
+@pytest.mark.parametrize("kept", [-1, -8, 20_000], ids=["a byte", "the filler", "most of it"])
+def test_K3_a_sealed_segment_that_was_cut_off_is_made_whole(kept: int) -> None:
+    async def scenario() -> None:
+        cluster, name = await filled()
+        await cluster.kill(name)
+        disk = cluster.disks[name]
+        del disk.files[FIRST][kept:]
+        disk.synced[FIRST] = bytes(disk.files[FIRST])
+        node = await cluster.start_one(name)
+        leader = await cluster.leader()
+        assert disk.files[FIRST] == cluster.disks[leader.identity.node_id].files[FIRST]
+        assert node.recovery.is_clean
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() -> None:
     async def scenario() -> None:
         cluster, name = await filled(30)
