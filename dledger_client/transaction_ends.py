@@ -58,6 +58,7 @@ class GroupEnds:
         self._router, self._group, self._producer_group = router, group, producer_group
         self._waiting: deque[_Waiting] = deque()
         self._calls = OwnedTasks(f"end transactions at {group}", self._give_up)
+        self._calling = 0  # calls that will look at what waits once more; a task that ends is counted out before others run
         self._stopped = False
 
     async def end(self, half_offset: int, transaction_id: str, state: TransactionState, timeout_ms: int) -> TransactionOutcome:
@@ -67,21 +68,27 @@ class GroupEnds:
         end = transaction_pb2.TransactionEnd(half_offset=half_offset, transaction_id=transaction_id, resolution=state.value)
         waiting = _Waiting(end, self._router.clock.monotonic_ms() + timeout_ms, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
-        if len(self._calls) < CALLS_AT_ONCE:
+        if self._calling < CALLS_AT_ONCE:
+            self._calling += 1
             self._calls.spawn(self._call(), "call")
         return await waiting.answer
 
     async def _call(self) -> None:
-        while self._waiting:
-            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_ENDS))]
-            outcomes: Sequence[TransactionOutcome | DledgerError] = [OutcomeUnknownError(NOT_KNOWN)] * len(taken)
-            try:
-                outcomes = await self._ask(taken)
-            except DledgerError as error:
-                outcomes = [error] * len(taken)
-            finally:  # cancelled, or a bug: whoever waits is told
-                for waiting, outcome in zip(taken, outcomes, strict=True):
-                    _tell(waiting, outcome)
+        try:
+            while self._waiting:
+                await self._call_once([self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_ENDS))])
+        finally:
+            self._calling -= 1
+
+    async def _call_once(self, taken: list[_Waiting]) -> None:
+        outcomes: Sequence[TransactionOutcome | DledgerError] = [OutcomeUnknownError(NOT_KNOWN)] * len(taken)
+        try:
+            outcomes = await self._ask(taken)
+        except DledgerError as error:
+            outcomes = [error] * len(taken)
+        finally:  # cancelled, or a bug: whoever waits is told
+            for waiting, outcome in zip(taken, outcomes, strict=True):
+                _tell(waiting, outcome)
 
     async def _ask(self, taken: list[_Waiting]) -> list[TransactionOutcome | DledgerError]:
         request = transaction_pb2.EndTransactionsRequest(producer_group=self._producer_group, ends=[each.end for each in taken])

@@ -167,6 +167,38 @@ def test_closing_fails_ends_that_are_under_way_or_wait() -> None:
     asyncio.run(main())
 
 
+def test_an_end_that_comes_while_the_last_calls_end_is_told_too() -> None:
+    async def main() -> None:
+        answers: list[asyncio.Future[bytes]] = []
+        ended = transaction_pb2.TransactionEnded(outcome=transaction_pb2.TRANSACTION_COMMITTED)
+        answer = transaction_pb2.EndTransactionsResponse(results=[ended]).SerializeToString()
+
+        async def asked() -> bytes:
+            answers.append(asyncio.get_running_loop().create_future())
+            return await answers[-1]
+
+        work = Ends(asked)
+
+        async def twice() -> None:
+            await work.ends.end(0, "id", TransactionState.COMMIT, 1000)
+            await work.ends.end(1, "id", TransactionState.COMMIT, 1000)
+
+        one = asyncio.create_task(twice())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        other = await work.end()
+        other.cancel()
+        for each in answers[:2]:
+            each.set_result(answer)
+        async with asyncio.timeout(5):
+            while len(answers) < 3:  # noqa: ASYNC110 - a call begins a few turns of the loop later
+                await asyncio.sleep(0)
+            answers[2].set_result(answer)
+            await one
+
+    asyncio.run(main())
+
+
 def test_an_outcome_that_nobody_knows_is_a_broken_answer() -> None:
     async def answer() -> bytes:
         ended = transaction_pb2.TransactionEnded(outcome=cast(Any, 77))
