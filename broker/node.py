@@ -168,6 +168,7 @@ class BrokerNode:
 
     async def _tail_applied(self, term: int) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
+        await self.raft.wait_settled(TAIL_TIMEOUT_S)
 
     async def _confirm(self) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)

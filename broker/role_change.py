@@ -2,7 +2,8 @@
 
     REPLICA --leader of T--> CATCHING_UP --own tail applied, offsets restored--> WAITING --lease of T begins--> STARTING --> MASTER(T)
        ^                          |                                                 |  ^                            |            |
-       |                          |                                                 |  +------- lease lapsed -------+------------+
+       |                          |                                                 |  +-- lease lapsed, own tail --+------------+
+       |                          |                                                 |      applied again
        +------ STOPPING <---------+------- leadership lost, or a newer term --------+----------------------------------+
 
 Owns that state machine and the registry of master-only services.  Clients are served from WAITING on: what they do goes through the log,
@@ -56,7 +57,9 @@ class MasterService(Protocol):
 class RoleHooks:
     """What the state machine needs from the rest of the node."""
 
-    tail_applied: Callable[[int], Awaitable[None]]  # returns once everything the new leader found in its log is committed and applied
+    tail_applied: Callable[
+        [int], Awaitable[None]
+    ]  # returns once everything in the leader's log, or on its way there, is committed and applied
     become_master: Callable[[int], None]  # the store restores queue offsets and accepts batches in that term
     resign: Callable[[], None]  # the store refuses batches from now on
     confirm: Callable[[], Awaitable[object]]  # returns once a majority has said, after the call, that this node leads
@@ -174,6 +177,7 @@ class RoleChanges:
             self._silence_services()
             self._step(f"term {term}: no majority confirmed it in time")
             await self._stop_services()
+            await self._tail_applied(term)  # what services proposed last may be on its way yet, and they begin anew from what is applied
 
     async def _rise(self, term: int) -> None:
         """To where clients are served."""

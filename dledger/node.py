@@ -279,6 +279,14 @@ class RaftNode:
             self._room.clear()
             await self._room.wait()
 
+    async def wait_settled(self, timeout_s: float) -> None:
+        """Return when all that was proposed before is applied here, or certainly not stored, also what nobody waits for any more."""
+        accepted = self._proposals.accepted
+        while self._proposals.left < accepted:
+            self._room.clear()
+            await self._room.wait()
+        await self.wait_applied(self.log.last.index, timeout_s)
+
     def _offer_due(self) -> bool:
         if self.log.unwritten_bytes > self._settings.max_unwritten_bytes:
             return False  # followers may be faster than this disk; what waits for it stays bounded

@@ -57,12 +57,18 @@ class Proposals:
         self._max_rounds = max_rounds
         self._pending: deque[Waiting] = deque()
         self._pending_bytes = 0
+        self.accepted = 0  # payloads queued so far
         self._rounds: deque[_Round] = deque()
         self._cut: list[_Round] = []  # were cut from this node's log; another replica may still hold them
 
     @property
     def pending_bytes(self) -> int:
         return self._pending_bytes
+
+    @property
+    def left(self) -> int:
+        """How many of those ``accepted`` wait no more: they are in the log, or never will be."""
+        return self.accepted - len(self._pending)
 
     @property
     def waiting(self) -> int:
@@ -77,6 +83,7 @@ class Proposals:
         if self._pending_bytes + size > self._limit_bytes and self._pending:
             raise BusyError(f"{self._pending_bytes} bytes wait to be written already; nothing was stored")
         self._pending.append(Waiting(payload, future))
+        self.accepted += 1
         self._pending_bytes += size
 
     def due(self, *, in_flight: bool) -> bool:

@@ -60,9 +60,8 @@ class ProduceService:
             lane.finish()
             await answers
         finally:
-            if not answers.done():
-                answers.cancel()
-                await asyncio.wait([answers])
+            answers.cancel()
+            await asyncio.gather(answers, return_exceptions=True)  # how it ended matters to nobody: the stream did
 
 
 class _Lane:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.sim.result import replay_command
 from tests.sim.scenarios import NAMES, run
+from tests.sim.worlds import WORLDS
 
 WORKERS = 2
 BATCH = 60
@@ -62,6 +63,8 @@ def main() -> int:
     if arguments.scenario is None:
         parser.error("--seed needs --scenario")
     keep = _positions(arguments.keep)
+    if arguments.scenario in WORLDS and (arguments.shrink or keep is not None):
+        parser.error(f"faults of {arguments.scenario} strike its own actors too: none can be left out")
     if arguments.shrink:
         return shrink(arguments.scenario, arguments.seed)
     return _run_one(arguments.scenario, arguments.seed, keep, arguments.trace)

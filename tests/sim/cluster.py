@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.config import ClusterConfig
@@ -24,7 +24,7 @@ from tests.sim.disk_content import Loss
 from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
-from tests.sim.result import FINDINGS
+from tests.sim.result import FINDINGS, replay_command
 from tests.sim.trace import Trace
 
 PORT = 10911
@@ -199,6 +199,15 @@ class SimCluster:
         """The node that is master of the highest term, among those that run."""
         masters = [(host.node.roles.master_term, host.node_id) for host in self.running() if host.node and host.node.roles.master_term]
         return max(masters)[1] if masters else None
+
+    def note_run(self, error: BaseException, scenario: str, faults: Iterable[object], keep: Sequence[int] | None = None) -> None:
+        """Say with an error where the run stood, what struck it, and how to see it again."""
+        error.add_note(f"replay: {replay_command(scenario, self.seed, keep)}")
+        error.add_note(f"at {self.loop.now_s:.3f} s; nodes: {[(host.node_id, host.process) for host in self.hosts.values()]}")
+        for position, fault in enumerate(faults):
+            error.add_note(f"fault {position}: {fault}")
+        for problem in self.problems():
+            error.add_note(problem)
 
     def problems(self) -> list[str]:
         """What was violated, what nodes stopped with, and what nobody caught."""

@@ -14,10 +14,8 @@ Concurrent consumers are held by the last rule only, the messages they send back
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,10 +74,10 @@ class Strike:
 class OwnersWorld:
     """Three nodes, some orderly consumers, one producer."""
 
-    def __init__(self, seed: int, *, orderly: bool) -> None:
+    def __init__(self, seed: int, *, orderly: bool, readable: bool = False) -> None:
         self.orderly = orderly
         self.draw = random.Random(f"owners {seed}")
-        self.cluster = SimCluster(seed, network=NetworkSettings(slow_chance=self.draw.choice((0.0, 0.02))))
+        self.cluster = SimCluster(seed, readable=readable, network=NetworkSettings(slow_chance=self.draw.choice((0.0, 0.02))))
         self.queues = self.draw.choice((1, 2, 4))
         self.messages = self.draw.choice((60, 150))
         self.calls: dict[int, list[Call]] = {}
@@ -306,33 +304,15 @@ def _none(_names: Sequence[str], _draw: random.Random) -> list[Fault]:
     return []
 
 
-def run(seed: int, *, orderly: bool = True) -> OwnersWorld:
+def run(seed: int, *, orderly: bool = True, readable: bool = False, sink: Callable[[str], None] | None = None) -> OwnersWorld:
     """One run; what was wrong is in its ``anomalies()``."""
-    world = OwnersWorld(seed, orderly=orderly)
+    world = OwnersWorld(seed, orderly=orderly, readable=readable)
     try:
         world.cluster.loop.run_until_complete(asyncio.wait_for(world.acts(), RUN_LIMIT_S))
     except BaseException as error:
-        error.add_note(f"seed {seed}, at {world.cluster.loop.now_s:.3f} s")
-        for strike in [*world.strikes, *world.node_plan, *world.cluster.problems()]:
-            error.add_note(str(strike))
+        world.cluster.note_run(error, "owners" if orderly else "sharers", [*world.strikes, *world.node_plan])
         raise
     finally:
+        world.cluster.trace.give(sink)
         world.cluster.loop.close()
     return world
-
-
-def main(seeds: str) -> int:
-    """Run many seeds; the number of bad ones."""
-    logging.disable(logging.CRITICAL)
-    first, _, upto = seeds.partition(":")
-    bad = 0
-    for seed in range(int(first), int(upto or int(first) + 1)):
-        for orderly in (True, False):
-            found = run(seed, orderly=orderly).anomalies()
-            bad += bool(found)
-            print(seed, "orderly" if orderly else "concurrent", *(found or ["good"]), sep="\n  ")
-    return bad
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]) > 0)

@@ -41,8 +41,9 @@ from tests.sim.faults import (
 from tests.sim.invariants import check_logs_match
 from tests.sim.loop import START_S
 from tests.sim.network import NetworkSettings
-from tests.sim.result import LivenessError, RunResult, replay_command
+from tests.sim.result import LivenessError, RunResult
 from tests.sim.workload import Workload
+from tests.sim.worlds import WORLDS, run_world
 
 RUN_LIMIT_S = 300.0
 LEADER_LIMIT_S = 15.0  # once faults have stopped
@@ -136,7 +137,7 @@ SCENARIOS = {
     ),
 }
 SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
-NAMES = (*sorted(SCENARIOS), *sorted(CORE_SCENARIOS))
+NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 
 
 def run(
@@ -145,6 +146,10 @@ def run(
     """One run.  Violations of safety raise; what clients saw wrong is in ``anomalies``.  ``keep``: the faults of the plan to carry out."""
     if name in CORE_SCENARIOS:
         return run_core(name, seed, sink=sink, keep=keep)
+    if name in WORLDS:
+        if keep is not None:
+            raise ValueError(f"faults of {name} strike its own actors too: none can be left out")
+        return run_world(name, seed, readable=readable, sink=sink)
     scenario = SCENARIOS[name]
     draw = random.Random(f"{name} {seed}")
     nodes = draw.choice(scenario.nodes)
@@ -174,17 +179,10 @@ def run(
     try:
         cluster.loop.run_until_complete(_in_time(_acts(cluster, workload, plan, keep)))
     except BaseException as error:
-        error.add_note(f"replay: {replay_command(name, seed, keep)}")
-        error.add_note(f"at {cluster.loop.now_s:.3f} s; nodes: {[(host.node_id, host.process) for host in cluster.hosts.values()]}")
-        for position, fault in enumerate(plan):
-            error.add_note(f"fault {position}: {fault}")
-        for problem in cluster.problems():
-            error.add_note(problem)
+        cluster.note_run(error, name, plan, keep)
         raise
     finally:
-        if sink is not None:
-            for line in cluster.trace.lines:
-                sink(line)
+        cluster.trace.give(sink)
         cluster.loop.close()
     anomalies = [str(anomaly) for history in workload.histories for anomaly in check(history)] + cluster.problems()
     anomalies += [str(anomaly) for anomaly in check_group_offsets(workload.offset_calls)]

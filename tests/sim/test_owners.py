@@ -1,6 +1,6 @@
 """Orderly consumers killed, paused, cut off, reset and stopped, while nodes die: never two owners of a queue, nothing skipped.
 
-``python -m tests.sim.owners 0:500`` runs more seeds.
+``scripts/sim --scenario owners`` and ``sharers`` run more seeds.
 """
 
 from __future__ import annotations

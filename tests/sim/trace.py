@@ -44,3 +44,9 @@ class Trace:
         self.lines.append(line)
         if self._sink is not None:
             self._sink(line)
+
+    def give(self, sink: Callable[[str], None] | None) -> None:
+        """Hand over the readable lines."""
+        if sink is not None:
+            for line in self.lines:
+                sink(line)

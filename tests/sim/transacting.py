@@ -162,24 +162,15 @@ class World:
         assert set(counts) == committed, f"published {set(counts) - committed} uncommitted; missing {committed - set(counts)}"
 
 
-def run(seed: int) -> World:
+def run(seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> World:
     """One run; any violation raises, with the faults that were carried out."""
-    rig = Rig(seed, settings=SETTINGS)
+    rig = Rig(seed, settings=SETTINGS, readable=readable)
     world = World(rig)
     try:
         rig.run(lambda _rig: world.run(), limit_s=LIMIT_S)
-        assert not rig.cluster.problems(), rig.cluster.problems()
     except BaseException as error:
-        error.add_note(f"seed {seed}; faults: {', '.join(world.faults)}; at {rig.cluster.loop.now_s:.2f} s")
-        error.add_note(f"replay: python -m tests.sim.transacting {seed}")
+        rig.cluster.note_run(error, "transacting", world.faults)
         raise
+    finally:
+        rig.cluster.trace.give(sink)
     return world
-
-
-if __name__ == "__main__":
-    import sys
-
-    first, _, upto = sys.argv[1].partition(":")
-    for number in range(int(first), int(upto or int(first) + 1)):
-        world = run(number)
-        print(number, len(world.decided), world.asked, *world.faults, sep="  ", flush=True)

@@ -275,6 +275,27 @@ def test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does() 
     run(story)
 
 
+def test_services_begin_again_in_their_term_only_when_what_they_had_proposed_is_decided() -> None:
+    """docs/semantics.md, row M1."""
+
+    async def story(w: World) -> None:
+        w.tail.set()
+        w.leader(3)
+        await settle()
+        w.majority.clear()
+        w.tail.clear()  # something is on its way
+        await settle()
+        w.majority.set()
+        await settle()
+        assert w.journal[3:] == ["second stop", "first stop"]
+        w.tail.set()
+        await settle()
+        assert w.journal[5:] == ["first start 3", "second start 3"]
+        assert w.roles.master_term == 3
+
+    run(story)
+
+
 def test_no_timer_of_a_service_fires_after_leadership_is_lost() -> None:
     async def story(w: World) -> None:
         w.tail.set()

@@ -25,6 +25,8 @@ class Seen:
     epoch: int
     body: bytes
     topic: str
+    attempt: int
+    refused: bool | None = None  # None: no answer was given, or not yet
 
 
 @dataclass(slots=True)
@@ -61,12 +63,18 @@ class Group:
 
         async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> object:
             now_s = rig.cluster.loop.now_s
-            for message in messages:
-                self.seen.append(Seen(now_s, name, context.queue_id, context.epoch, message.body, message.topic))
-                member.seen.append(self.seen[-1])
+            given = [
+                Seen(now_s, name, context.queue_id, context.epoch, message.body, message.topic, message.reconsume_times)
+                for message in messages
+            ]
+            self.seen += given
+            member.seen += given
             if self.pause_s:
                 await asyncio.sleep(self.pause_s)
-            return self.answers.pop(0) if self.answers else Action.COMMIT
+            answer = self.answers.pop(0) if self.answers else Action.COMMIT
+            for seen in given:
+                seen.refused = answer is not Action.COMMIT
+            return answer
 
         consumer = PushConsumer(
             rig.cluster.bootstrap,
@@ -97,6 +105,8 @@ class Group:
         member = self.members.pop(name)
         self.rig.cluster.loop.kill(member.process, member)
         self.rig.cluster.net.process_died(member.process, silent=silent)
+        if member.consumer._file is not None:  # the kernel lets go of a dead process's locks
+            member.consumer._file.close()
 
     def share(self, name: str) -> list[int]:
         return [queue.queue_id for queue in self.members[name].consumer.assigned() if queue.topic == self.topic]

@@ -86,7 +86,9 @@ class Rig:
                 self.cluster.net.cut(other, ip)
 
     def run(self, scenario: Callable[[Rig], Awaitable[None]], *, limit_s: float = LIMIT_S) -> None:
-        """Start the nodes, then run the scenario on the client machine for at most ``limit_s`` of virtual time."""
+        """Start the nodes, then run the scenario on the client machine for at most ``limit_s`` of virtual time.
+
+        A node that stopped by itself, or an invariant that did not hold, fails the run, also when nobody else noticed."""
 
         async def main() -> None:
             for node_id in self.cluster.hosts:
@@ -96,6 +98,7 @@ class Rig:
 
         try:
             self.cluster.loop.run_until_complete(asyncio.wait_for(main(), limit_s))
+            assert self.cluster.problems() == []
         finally:
             self.cluster.loop.close()
 

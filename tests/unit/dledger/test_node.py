@@ -195,6 +195,28 @@ def test_a_leader_cut_off_answers_unknown_and_its_entries_do_not_come_back() -> 
     run(scenario())
 
 
+def test_what_was_proposed_is_settled_when_it_is_applied_also_what_nobody_waits_for() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        machine = cluster.machines[leader.identity.node_id]
+        proposals = []
+        for text in ("in the log", "waits", "waits too"):
+            proposals.append(leader.propose(Text(text)))
+            await asyncio.sleep(0)
+        proposals[0].cancel()
+        with pytest.raises(DeadlineExceededError):
+            await leader.wait_settled(0.0)
+        assert machine.bodies == []
+        await leader.wait_settled(1.0)
+        assert machine.bodies[0] == b"in the log"
+        assert all(proposal.done() for proposal in proposals)
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_a_write_replaced_by_another_leaders_entry_was_certainly_not_stored() -> None:
     async def scenario() -> None:
         cluster = Cluster()

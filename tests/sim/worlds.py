@@ -1,0 +1,70 @@
+"""The worlds of messages, transactions and consumers as scenarios with a name, beside those of ``scenarios.py``.
+
+Their faults strike their own actors too, and most are drawn while they run, so that none can be left out: a seed is all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tests.sim import messaging, owners, transacting
+from tests.sim.cluster import SimCluster
+from tests.sim.loop import START_S
+from tests.sim.result import RunResult
+
+Sink = Callable[[str], None] | None
+
+
+def run_world(name: str, seed: int, *, readable: bool = False, sink: Sink = None) -> RunResult:
+    return WORLDS[name](seed, readable, sink)
+
+
+def _messaging(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = messaging.run(seed, readable=readable, sink=sink)
+    given = sum(len(group.seen) for group in world.groups)
+    return _result(world.rig.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
+
+
+def _transacting(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = transacting.run(seed, readable=readable, sink=sink)
+    return _result(world.rig.cluster, len(world.decided), world.asked, world.faults)
+
+
+def _owners(seed: int, readable: bool, sink: Sink) -> RunResult:
+    return _consuming(owners.run(seed, readable=readable, sink=sink))
+
+
+def _sharers(seed: int, readable: bool, sink: Sink) -> RunResult:
+    return _consuming(owners.run(seed, orderly=False, readable=readable, sink=sink))
+
+
+def _consuming(world: owners.OwnersWorld) -> RunResult:
+    faults = [str(fault) for fault in (*world.strikes, *world.node_plan)]
+    given = sum(map(len, world.calls.values()))
+    return _result(world.cluster, sum(map(len, world.acknowledged.values())), given, faults, world.anomalies())
+
+
+WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
+    "messaging": _messaging,
+    "transacting": _transacting,
+    "owners": _owners,
+    "sharers": _sharers,
+}
+
+
+def _result(cluster: SimCluster, acknowledged: int, given: int, faults: Sequence[str], anomalies: Sequence[str] = ()) -> RunResult:
+    return RunResult(
+        cluster.seed,
+        cluster.trace.hash,
+        cluster.trace.events,
+        cluster.invariants.steps,
+        cluster.loop.now_s - START_S,
+        acknowledged,
+        given,
+        len(cluster.invariants.leaders),
+        len(cluster.invariants.committed) - 1,
+        cluster.invariants.copies,
+        tuple(faults),
+        tuple(anomalies),
+        tuple(cluster.strays()),
+    )
