@@ -12,11 +12,12 @@ import logging
 from collections.abc import Callable
 
 from dledger_client.answers import parse
-from dledger_client.received import ReceivedMessage, decode_chunk
+from dledger_client.received import Chunk, ReceivedMessage, decode_chunk
 from dledger_client.retry import PauseDrawn
 from dledger_client.router import Router
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import BusyError, CorruptFrameError, DledgerError, UnreachableError
+from dledger_wire.names import HALF_TOPIC
 from dledger_wire.rpc import ByteStream
 
 ATTEND = "/dledger.v1.Transactions/Attend"
@@ -88,13 +89,13 @@ def half_message(check: transaction_pb2.TransactionCheck, group: str, replica: s
     """The message in question, under the topic and queue it is meant for; its offset is that of the half message."""
     payload = memoryview(len(check.frame).to_bytes(4, "big") + check.frame)
 
-    def decoded(topic: str, queue_id: int) -> ReceivedMessage:
+    def decoded(topic: str, queue_id: int) -> Chunk:
         place = {"has_offsets": False, "next_offset": check.half_offset + 1, "max_offset": 0}
-        chunk = decode_chunk(topic, group, queue_id, replica, count=1, first_offset=check.half_offset, payload=payload, **place)
-        if chunk.damaged_offset() is not None:
-            raise CorruptFrameError(f"the body of half message {check.half_offset} is not what its CRC says")
-        return chunk.messages()[0]
+        return decode_chunk(topic, group, queue_id, replica, count=1, first_offset=check.half_offset, payload=payload, **place)
 
-    properties = decoded("", 0).properties
+    stored = decoded(HALF_TOPIC, 0)  # what its frame says of itself is where it waits
+    if stored.damaged_offset() is not None:
+        raise CorruptFrameError(f"half message {check.half_offset} is not what its CRC or its place says")
+    properties = stored.messages()[0].properties
     queue = properties.get("REAL_QID", "")
-    return decoded(properties.get("REAL_TOPIC", ""), int(queue) if queue.isdecimal() else 0)
+    return decoded(properties.get("REAL_TOPIC", ""), int(queue) if queue.isdecimal() else 0).messages()[0]

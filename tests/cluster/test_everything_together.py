@@ -6,14 +6,14 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dledger_client import PullConsumer, ReceivedMessage
+from dledger_client import Admin, PullConsumer, ReceivedMessage
 from tests.cluster.harness import Cluster
 from tests.cluster.world import Drill, Given, Member, Payer, Sender, delayed, ordered, plain
 
@@ -63,8 +63,11 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def assert_once(acknowledged: set[bytes], found: list[bytes]) -> None:
+def assert_once(acknowledged: set[bytes], found: list[bytes], refused: Collection[bytes] = (), unknown: Collection[bytes] = ()) -> None:
+    """What was acknowledged is there once; what was certainly not stored is not; beside these only what nobody could say may be."""
     counts = Counter(found)
+    assert [body for body in refused if body in counts] == [], "certainly not stored, and there"
+    assert set(counts) - acknowledged - set(unknown) == set(), "nobody was told of this"
     assert [body for body in acknowledged if body not in counts] == [], "acknowledged and lost"
     assert [body for body, count in counts.items() if count > 1] == [], "stored twice"
 
@@ -144,17 +147,27 @@ def test_nothing_is_lost_doubled_or_out_of_order_whoever_dies(make_cluster: Call
     finally:
         for member in members:
             member.end()
-    assert_once(acknowledged["plain"], [message.body for message in stored(cluster, "plain")])
-    assert_once(acknowledged["ordered"], [message.body for message in stored(cluster, "ordered")])
+    assert_once(
+        acknowledged["plain"], [message.body for message in stored(cluster, "plain")], senders["plain"].refused, senders["plain"].unknown
+    )
+    assert_once(
+        acknowledged["ordered"],
+        [message.body for message in stored(cluster, "ordered")],
+        senders["ordered"].refused,
+        senders["ordered"].unknown,
+    )
     assert wait_until(lambda: len(stored(cluster, "delayed")) >= len(acknowledged["delayed"]), 15)
     late = stored(cluster, "delayed")
-    assert_once(acknowledged["delayed"], [message.body for message in late])
+    assert_once(acknowledged["delayed"], [message.body for message in late], senders["delayed"].refused, senders["delayed"].unknown)
     assert [message.body for message in late if message.store_timestamp < int(message.properties.get("TIMER_DELIVER_MS", "0"))] == [], (
         "early"
     )
     assert_orderly(orderlies, acknowledged["ordered"])
     assert all_paid(), "a transaction that was committed is lost"
     paid = [message.body for message in stored(cluster, "paid")]
-    assert_once(set(), paid)
+    committed = {body for body in payer.prepared if int(body[1:]) % 3 != 1}
+    assert_once(committed, paid, payer.refused, payer.unknown)
     assert [body for body in paid if int(body[1:]) % 3 == 1] == [], "a transaction that was rolled back is seen"
+    with Admin(cluster.bootstrap) as admin:
+        assert [group.parked for group in admin.transactions()] == [0], "parked, though its producer answered"
     cluster.cli_ok("verify", "--online")

@@ -60,10 +60,20 @@ class Member:
             process.kill()
             process.communicate()
 
+    def pause(self) -> None:
+        """SIGSTOP: it stands still, with its connections open."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def end(self) -> None:
         """Ask it to leave; it commits first."""
         process = self._process
         if process is not None and process.poll() is None:
+            self.resume()
             process.send_signal(signal.SIGTERM)
             try:
                 process.communicate(timeout=30)
@@ -83,13 +93,16 @@ class Member:
 
 @dataclass
 class Sender:
-    """Sends numbered messages from a thread of its own until it is told to stop; ``acknowledged``: body -> where it is stored."""
+    """Sends numbered messages from a thread of its own until it is told to stop.
+
+    ``acknowledged``: body -> where it is stored; ``refused``: bodies that certainly are not stored; of ``unknown`` ones nobody can say.
+    """
 
     name: str
     acknowledged: dict[bytes, SendResult] = field(default_factory=dict)
     sent_at_ms: dict[bytes, int] = field(default_factory=dict)
-    failed: int = 0
-    errors: list[str] = field(default_factory=list)
+    refused: dict[bytes, str] = field(default_factory=dict)
+    unknown: dict[bytes, str] = field(default_factory=dict)
 
     def run(self, bootstrap: str, stop: threading.Event, rate: float, make: Callable[[int], tuple[Message, str | None]]) -> None:
         with Producer(bootstrap, group=f"sender-{self.name}", send_timeout_ms=30_000) as producer:
@@ -105,8 +118,7 @@ class Sender:
         try:
             self.acknowledged[body] = done.result()  # type: ignore[attr-defined]
         except DledgerError as error:
-            self.failed += 1
-            self.errors.append(str(error))
+            (self.unknown if error.outcome_unknown else self.refused)[body] = str(error)
 
 
 def plain(number: int) -> tuple[Message, str | None]:
@@ -126,11 +138,15 @@ def delayed(number: int) -> tuple[Message, str | None]:
 
 
 class Payer:
-    """Sends in transactions, one after the other: of three, the first is committed, the second rolled back, the third left to the check."""
+    """Sends in transactions, one after the other: of three, the first is committed, the second rolled back, the third left to the check.
+
+    ``prepared``: bodies of stored half messages; ``refused`` ones certainly are not stored; of ``unknown`` ones nobody can say.
+    """
 
     def __init__(self) -> None:
         self.prepared: set[bytes] = set()
-        self.failed = 0
+        self.refused: dict[bytes, str] = {}
+        self.unknown: dict[bytes, str] = {}
 
     @staticmethod
     def check(message: ReceivedMessage) -> TransactionState:
@@ -147,15 +163,15 @@ class Payer:
                 try:
                     producer.send_in_transaction(Message("paid", body), lambda *_, state=state: state)
                     self.prepared.add(body)
-                except DledgerError:
-                    self.failed += 1
+                except DledgerError as error:
+                    (self.unknown if error.outcome_unknown else self.refused)[body] = str(error)
             deadline = time.monotonic() + 60
             while not settled() and time.monotonic() < deadline:
                 time.sleep(0.2)
 
 
 class Drill:
-    """Kills and pauses nodes and kills consumers, one after the other, until it is told to stop."""
+    """Kills and pauses nodes and consumers, one after the other, until it is told to stop."""
 
     def __init__(self, cluster: Cluster, members: list[Member], seed: int) -> None:
         self._cluster, self._members = cluster, members
@@ -163,7 +179,7 @@ class Drill:
         self.done: list[str] = []
 
     def run(self, stop: threading.Event, pause_s: float) -> None:
-        steps = [self._kill_master, self._kill_member, self._pause_node, self._kill_member]
+        steps = [self._kill_master, self._pause_member, self._pause_node, self._kill_member]
         while not stop.wait(pause_s):
             steps[len(self.done) % len(steps)]()
 
@@ -181,6 +197,14 @@ class Drill:
         time.sleep(2 + self._random.random())
         self._cluster.resume(victim)
         self._cluster.wait_healthy()
+
+    def _pause_member(self) -> None:
+        """For longer than a master waits for it (1.3 s): its queues and locks are another's when it goes on."""
+        victim = self._random.choice(self._members)
+        self.done.append(f"pause {victim.group} {victim.name}")
+        victim.pause()
+        time.sleep(2 + self._random.random())
+        victim.resume()
 
     def _kill_member(self) -> None:
         victim = self._random.choice(self._members)
