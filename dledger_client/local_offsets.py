@@ -76,9 +76,13 @@ class OffsetFile:
 
     async def close(self) -> None:
         async with self._writing:
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Hold the file no more, as when a process dies."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def _held(path: Path) -> int:

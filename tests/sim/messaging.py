@@ -10,11 +10,13 @@ import gc
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from dledger_client.aio import Action, Message, TransactionProducer, TransactionState
 from dledger_client.received import ReceivedMessage
 from dledger_wire.errors import DledgerError
+from dledger_wire.frame import decode_frame, frame_positions
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
-from store.delivery import frames_of
 from tests.sim import messaging_account as account
 from tests.sim.loop import Process
 from tests.sim.result import LivenessError
@@ -246,7 +248,9 @@ class World:
         node = self.rig.cluster.hosts[self.rig.master].node
         assert node is not None
         chunk = await node.store.read(SCHEDULE_TOPIC, 0, 0, max_bytes=1 << 20, for_service=True)
-        return {frame.body: frame.store_timestamp for frame in frames_of(chunk)}
+        data, places = b"".join(chunk.frames), frame_positions(np.frombuffer(chunk.sizes, ">u4"))
+        waiting = [decode_frame(data, place) for place in places.tolist()]
+        return {frame.body: frame.store_timestamp for frame in waiting}
 
 
 def run(seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> World:
