@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.role_change import RoleChanges
 from broker.schedule import ScheduleService
 from dledger_client.push_engine import PushEngine
 from store.timer_window import TimerWindow
@@ -16,7 +15,6 @@ from tests.sim.test_runs import quiet
 __all__ = ["quiet"]
 
 SEEDS_A_TEST = 5
-TWICE_ONCE = 35  # a message was delivered twice: its master's lease had lapsed and begun again in one term
 
 
 @pytest.mark.parametrize("first", range(0, 40, SEEDS_A_TEST))
@@ -47,16 +45,6 @@ def timers_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerWindow, "due", lambda self, now_ms, *limits: due(self, now_ms + 100, *limits))
 
 
-def services_begin_anew_without_waiting(patch: pytest.MonkeyPatch) -> None:
-    wait = RoleChanges._tail_applied
-
-    async def once(self: RoleChanges, term: int) -> None:
-        if not self.master_term:
-            await wait(self, term)
-
-    patch.setattr(RoleChanges, "_tail_applied", once)
-
-
 def a_violation_told_to_nobody(patch: pytest.MonkeyPatch) -> None:
     settle = messaging.World._settle
 
@@ -73,7 +61,6 @@ def a_violation_told_to_nobody(patch: pytest.MonkeyPatch) -> None:
         (refused_ones_forgotten, 0),
         (levels_early, 0),
         (timers_early, 0),
-        (services_begin_anew_without_waiting, TWICE_ONCE),
         (a_violation_told_to_nobody, 0),
     ],
 )
