@@ -91,6 +91,7 @@ _OFFER = "tests/unit/core/test_scenarios_copies.py::test_S8_an_offer_of_what_is_
 _TAIL = "tests/unit/core/test_scenarios_copies.py::test_S8_an_offer_whose_end_is_in_the_log_keeps_the_tail"
 _CRASHES = "tests/unit/log/test_log_crash.py::test_power_lost_at_every_step_of_a_fixed_life"
 _LEASE = "tests/unit/broker/test_role_change.py::test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does"
+_PAUSED = "tests/unit/dledger/test_copy.py::test_nothing_of_the_old_log_is_under_way_when_a_copy_takes_its_place"
 _TAKEN = "tests/unit/dledger/test_copy.py::test_a_copy_that_would_take_acknowledged_entries_away_is_refused"
 
 MUTATIONS = (
@@ -166,7 +167,7 @@ MUTATIONS = (
     Mutation("", "the head deleted without a snapshot behind it", retention.head_deleted_without_a_snapshot_behind_it, "retention"),
     Mutation("", "the head deleted without its configuration", retention.head_deleted_without_its_configuration, "retention"),
     Mutation("", "queues do not follow the log's start", retention.queues_do_not_follow, "retention"),
-    Mutation("", "the log replaced without a pause", retention.log_replaced_without_a_pause, "retention"),
+    Mutation("", "the log replaced without a pause", retention.log_replaced_without_a_pause, _PAUSED),
     Mutation("21", "a copy older than the commit index is wanted", replication.copy_older_than_the_commit_index_taken, _OFFER),
     Mutation("21", "a copy taken whatever is here", retention.copy_taken_whatever_is_here, _TAKEN),
     Mutation("22", "a copy drops a tail that matches", replication.copy_drops_a_tail_that_matches, _TAIL),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dledger.core.events import Tick
 from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
 from dledger.node import RaftNode
@@ -465,6 +466,29 @@ def test_what_was_in_flight_when_a_copy_came_is_not_called_not_stored() -> None:
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         with pytest.raises(OutcomeUnknownError):
             await future
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_nothing_of_the_old_log_is_under_way_when_a_copy_takes_its_place() -> None:
+    """A write of the old log that ends later would go into the new one's files, or be taken for one of its entries."""
+
+    async def scenario() -> None:
+        cluster = Cluster(size=1)
+        await cluster.start()
+        leader = await cluster.leader()
+        driver = leader._driver
+        written = leader.propose(Text("x"))
+        await asyncio.sleep(0)  # the entry is made in the next turn of the loop
+        assert driver._durable < driver._written
+        await driver.pause()
+        assert driver._durable == driver._written
+        assert leader.log.durable == leader.log.last
+        assert driver.step(Tick()) == [], "and no event begins another one"
+        driver.resume(leader.log)
+        await written
+        await leader.propose(Text("y"))
         await cluster.stop()
 
     run(scenario())
