@@ -40,6 +40,7 @@ class Attempts:
     def __init__(self, clock: Clock, timeout_ms: int, wait_ms: int = 0) -> None:
         self._clock, self._timeout_ms, self._wait_ms = clock, timeout_ms, wait_ms
         self._patience_ms: dict[str, int] = {}  # with replicas that were silent
+        self._reasons: dict[str, DledgerError] = {}  # what replicas failed with last
         self._until_ms = 0  # when the replica that is asked now is silent
         self._gone: OffsetOutOfRangeError | None = None  # with the widest range any replica told in this round
         self._is_final = False
@@ -48,6 +49,7 @@ class Attempts:
     def progress(self) -> None:
         """Something was read, and the caller is done with it: the time begins anew."""
         self.failures = 0
+        self._reasons.clear()
         self.deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
 
     @property
@@ -74,6 +76,9 @@ class Attempts:
         self.failures += 1
         if isinstance(error, UnreachableError) and self._clock.monotonic_ms() >= self._until_ms:
             self._patience_ms[source.node_id] = 2 * self._patience(source)
+            if self.is_over:  # the end of all time cut it short: what it failed with before says more
+                error = self._reasons.get(source.node_id, error)
+        self._reasons[source.node_id] = error
         if isinstance(error, OffsetOutOfRangeError) and offset < error.min_offset:
             self._widen(error, offset)
             self._is_final |= source.is_leader or source.pinned

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.attempts import Source
+from dledger_client.attempts import Attempts, Source
 from dledger_client.received import Chunk, ReceivedMessage
 from dledger_client.replicas import Replicas
 from dledger_wire.errors import OffsetOutOfRangeError, UnreachableError
@@ -236,3 +236,32 @@ def test_a_long_read_that_begins_while_nobody_leads_waits_for_a_leader() -> None
         assert await reading == list(range(20))
 
     Rig().run(scenario)
+
+
+class Hands:
+    """A clock that the test turns."""
+
+    now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+def test_what_a_replica_failed_with_is_not_hidden_by_the_end_of_the_time() -> None:
+    clock, source = Hands(), Source("n1", "h:1", is_leader=False, pinned=True)
+    attempts = Attempts(clock, 2_000)
+    assert attempts.left_s(source) == 0.5
+    broken = UnreachableError("checksum does not match")
+    assert attempts.failed(broken, source, 0, is_last=True) is broken
+    clock.now_ms = 1_900
+    assert attempts.left_s(source) == 0.1
+    clock.now_ms = 2_000
+    assert attempts.failed(UnreachableError("did not answer in time"), source, 0, is_last=True) is broken
+    assert attempts.is_over
+    attempts.progress()
+    clock.now_ms += 2_000
+    late = UnreachableError("did not answer in time")
+    assert attempts.failed(late, source, 0, is_last=True) is late
