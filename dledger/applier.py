@@ -29,8 +29,8 @@ class StateMachine(Protocol):
 
     async def apply(self, entries: Sequence[RawEntry]) -> None: ...
     def role_changed(self, event: RoleChanged) -> None: ...
-    def copy_state(self) -> StateCopy:
-        """The state as it is now, as files of the data folder from which a restart makes it again together with the log."""
+    def copy_state(self) -> Awaitable[StateCopy]:
+        """The state as it is at this call, as files of the data folder from which a restart makes it again together with the log."""
         ...
 
     async def suspend(self) -> None:

@@ -453,8 +453,11 @@ class RaftNode:
             raise NotReadyError(f"{self.identity.node_id} is not running")
         while self._applier.applied != self._machine.applied_index:
             await self._applier.wait_for(self._machine.applied_index)
-        index, configuration = self._configurations.newest
-        return Captured(self.log, self._machine.copy_state(), configuration, index)
+        log, copying, (index, configuration) = self.log, self._machine.copy_state(), self._configurations.newest
+        state = await copying
+        if self.log is not log:
+            raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a copy")
+        return Captured(log, state, configuration, index)
 
     def _is_member(self, node: str) -> bool:
         return node in self.membership

@@ -62,7 +62,7 @@ class CommitTimes:
         return {}
 
     def dump(self) -> dict[str, Any]:
-        return {"commitTable": {f"{topic}@{group}@{queue_id}": points for (group, topic, queue_id), points in self._points.items()}}
+        return {"commitTable": {f"{topic}@{group}@{queue_id}": list(points) for (group, topic, queue_id), points in self._points.items()}}
 
     def load(self, data: dict[str, Any]) -> None:
         self._points = {}

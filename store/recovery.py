@@ -95,7 +95,7 @@ def _restore(parts: Recovering, snapshot: Snapshot) -> None:
         data = snapshot.sections.get(section.file_name)
         if data is not None:
             section.load(data)
-    parts.sequences.load(snapshot.sequences)
+    parts.sequences.load(snapshot.sequence_rows)
     for key, mark in snapshot.queues.items():
         parts.queues.restore(key, mark)
     applied = parts.dispatcher.applied

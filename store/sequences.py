@@ -16,6 +16,7 @@ from typing import Any
 
 from dledger_wire.batch import Sequence64
 from dledger_wire.errors import DledgerError, OutOfOrderSequenceError, ProducerFencedError
+from store.json_pieces import encode
 
 REMEMBERED_RUNS = 32
 MAX_HOPES = 10_000
@@ -23,7 +24,7 @@ MAX_HOPES = 10_000
 QueueKey = tuple[str, int]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """Messages ``first_sequence .. + count`` of a producer lie at ``first_queue_offset`` and on."""
 
@@ -38,17 +39,21 @@ class Run:
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer id: its epoch, when it stored last (log time), and its newest runs per queue, oldest first."""
+    """One producer id: its epoch, when it stored last (log time), and its newest runs per queue, oldest first.
+
+    Copies share what is in ``queues`` and ``earlier``: lists of runs and the table of earlier epochs are replaced, never changed.
+    """
 
     epoch: int
     last_ms: int
     queues: dict[QueueKey, list[Run]] = field(default_factory=dict)
     name: str = ""  # that its application gave it
     earlier: dict[QueueKey, int] = field(default_factory=dict)  # of a named one: messages stored in epochs before this one
+    made_after: int = field(default=0, compare=False)  # how many captures of the table were taken before it
+    encoded: bytes = field(default=b"", compare=False, repr=False)  # of one that is captured, so does not change any more
 
     def copy(self) -> ProducerState:
-        runs = {key: [Run(run.first_sequence, run.count, run.first_queue_offset) for run in runs] for key, runs in self.queues.items()}
-        return ProducerState(self.epoch, self.last_ms, runs, self.name, self.earlier)
+        return ProducerState(self.epoch, self.last_ms, dict(self.queues), self.name, self.earlier)
 
     def stored(self) -> dict[QueueKey, int]:
         """How many messages each queue holds of it, from all epochs."""
@@ -63,20 +68,37 @@ class ProducerState:
             self.epoch = made_by.epoch
             self.queues.clear()
         self.last_ms = at_ms
-        runs = self.queues.setdefault(key, [])
+        runs = list(self.queues.get(key, ()))
         last = runs[-1] if runs else None
         if last is not None and last.next_sequence == made_by.first_sequence and last.first_queue_offset + last.count == first_queue_offset:
-            last.count += count
-            return
-        runs.append(Run(made_by.first_sequence, count, first_queue_offset))
-        if len(runs) > REMEMBERED_RUNS:
-            del runs[0]
+            runs[-1] = Run(last.first_sequence, last.count + count, last.first_queue_offset)
+        else:
+            runs.append(Run(made_by.first_sequence, count, first_queue_offset))
+        self.queues[key] = runs[-REMEMBERED_RUNS:]
 
     def forget_topic(self, topic: str) -> None:
-        for key in [key for key in self.queues if key[0] == topic]:
-            del self.queues[key]
-        for key in [key for key in self.earlier if key[0] == topic]:
-            del self.earlier[key]
+        self.queues = {key: runs for key, runs in self.queues.items() if key[0] != topic}
+        self.earlier = {key: count for key, count in self.earlier.items() if key[0] != topic}
+
+    def row(self, producer_id: int) -> list[Any]:
+        """Plain JSON data."""
+        queues = [[*key, [[run.first_sequence, run.count, run.first_queue_offset] for run in runs]] for key, runs in self.queues.items()]
+        named = [self.name, [[*key, count] for key, count in self.earlier.items()]] if self.name else []
+        return [producer_id, self.epoch, self.last_ms, queues, *named]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedProducer:
+    """A producer as it was when the table was captured."""
+
+    producer_id: int
+    state: ProducerState
+
+    def encoded(self) -> bytes:
+        """Its row as JSON; kept for later captures, as most producers are the same then."""
+        if not self.state.encoded:
+            self.state.encoded = encode(self.state.row(self.producer_id))
+        return self.state.encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +138,17 @@ def out_of_order(key: QueueKey, made_by: Sequence64, expected: int) -> OutOfOrde
 
 
 class SequenceTable:
-    """The committed state.  Producers are kept in the order they stored last, the longest silent first; the log alone decides who goes."""
+    """The committed state.  Producers are kept in the order they stored last, the longest silent first; the log alone decides who goes.
+
+    A captured state is left as it is: who changes it puts a copy in its place.
+    """
 
     def __init__(self, max_producers: int, expiry_ms: int) -> None:
         self._max_producers = max_producers
         self._expiry_ms = expiry_ms
         self._producers: OrderedDict[int, ProducerState] = OrderedDict()
         self._named: dict[str, int] = {}
+        self._captures = 0
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -132,12 +158,23 @@ class SequenceTable:
 
     def store(self, key: QueueKey, made_by: Sequence64, count: int, first_queue_offset: int, at_ms: int) -> None:
         """A batch was committed."""
-        state = self._producers.get(made_by.producer_id)
+        state = self._changeable(made_by.producer_id)
         if state is None:
-            state = self._producers[made_by.producer_id] = ProducerState(made_by.epoch, at_ms)
+            state = self._put(made_by.producer_id, ProducerState(made_by.epoch, at_ms))
         state.store(key, made_by, count, first_queue_offset, at_ms)
         self._producers.move_to_end(made_by.producer_id)
         self._evict(at_ms)
+
+    def _put(self, producer_id: int, state: ProducerState) -> ProducerState:
+        state.made_after = self._captures
+        self._producers[producer_id] = state
+        return state
+
+    def _changeable(self, producer_id: int) -> ProducerState | None:
+        state = self._producers.get(producer_id)
+        if state is None or state.made_after == self._captures:
+            return state
+        return self._put(producer_id, state.copy())
 
     def id_of(self, name: str) -> int:
         """The id of the producer with that name; 0 for none."""
@@ -149,21 +186,22 @@ class SequenceTable:
             producer_id = self.id_of(name)
         state = self._producers.get(producer_id)
         if state is None:
-            self._producers[fresh_id] = ProducerState(0, at_ms, name=name)
+            self._put(fresh_id, ProducerState(0, at_ms, name=name))
             producer_id = fresh_id
             if name:
                 self._named[name] = fresh_id
         else:
             earlier = state.stored() if state.name else {}
-            self._producers[producer_id] = ProducerState(state.epoch + 1, at_ms, name=state.name, earlier=earlier)
+            self._put(producer_id, ProducerState(state.epoch + 1, at_ms, name=state.name, earlier=earlier))
         self._producers.move_to_end(producer_id)
         self._evict(at_ms)
         return producer_id, self._producers[producer_id].epoch
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: its queues start anew."""
-        for state in self._producers.values():
-            state.forget_topic(topic)
+        for producer_id in list(self._producers):
+            if (state := self._changeable(producer_id)) is not None:
+                state.forget_topic(topic)
 
     def _evict(self, now_ms: int) -> None:
         producers = self._producers
@@ -173,23 +211,19 @@ class SequenceTable:
 
     def dump(self) -> list[Any]:
         """Plain JSON data, in order."""
-        return [
-            [
-                producer_id,
-                state.epoch,
-                state.last_ms,
-                [[*key, [[run.first_sequence, run.count, run.first_queue_offset] for run in runs]] for key, runs in state.queues.items()],
-                *([state.name, [[*key, count] for key, count in state.earlier.items()]] if state.name else ()),
-            ]
-            for producer_id, state in self._producers.items()
-        ]
+        return [state.row(producer_id) for producer_id, state in self._producers.items()]
+
+    def capture(self) -> list[CapturedProducer]:
+        """Everything as it is now, to be encoded later."""
+        self._captures += 1
+        return [CapturedProducer(producer_id, state) for producer_id, state in self._producers.items()]
 
     def load(self, data: list[Any]) -> None:
         self._producers.clear()
         self._named.clear()
         for producer_id, epoch, last_ms, queues, *named in data:
             runs = {(topic, queue_id): [Run(*run) for run in listed] for topic, queue_id, listed in queues}
-            state = self._producers[producer_id] = ProducerState(epoch, last_ms, runs)
+            state = self._put(producer_id, ProducerState(epoch, last_ms, runs))
             if named:
                 state.name, earlier = named
                 state.earlier = {(topic, queue_id): count for topic, queue_id, count in earlier}

@@ -9,7 +9,9 @@ damaged newest snapshot falls back to the one before, and never takes its place.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +19,14 @@ from dledger.env import Disk
 from dledger_wire.checksum import crc32c
 from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
 from store.consume_queue import QueueMark
-from store.sequences import QueueKey
+from store.json_pieces import encode, encode_slowly, pieces
+from store.sequences import CapturedProducer, QueueKey
 
 CONFIG_FOLDER = "config"
 APPLIED = "applied.json"
 BACKUP = ".bak"
 FORMAT = 1
+PIECE_BYTES = 128 << 10  # of producers encoded without a break
 
 
 @dataclass(slots=True)
@@ -36,7 +40,8 @@ class Snapshot:
     messages: int = 0
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
     queues: dict[QueueKey, QueueMark] = field(default_factory=dict)
-    sequences: list[Any] = field(default_factory=list)
+    sequences: Sequence[CapturedProducer] = ()
+    sequence_rows: list[Any] = field(default_factory=list)  # in their place in one that was read
     queue_file_units: int = QUEUE_UNITS_PER_FILE
 
 
@@ -86,7 +91,7 @@ class Snapshots:
             await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
         checksums = {}
         for name, data in snapshot.sections.items():
-            content = _encode(data)
+            content = await encode_slowly(data)
             checksums[name] = crc32c(content)
             old = self._current.get(name)
             if old is not None and self._backups.get(name) != old:
@@ -95,14 +100,14 @@ class Snapshots:
             if old != content:
                 await self._disk.write_atomic(config_path(name), content)
                 self._current[name] = content
-        await self._disk.write_atomic(config_path(APPLIED), _encode_applied(snapshot, checksums))
+        await self._disk.write_atomic(config_path(APPLIED), await _encode_applied(snapshot, checksums))
         self._is_good = True
 
     @staticmethod
-    def files(snapshot: Snapshot) -> dict[str, bytes | None]:
+    async def files(snapshot: Snapshot) -> dict[str, bytes | None]:
         """The files that hold ``snapshot`` and nothing else: content by path, None for a backup that must not stand beside them."""
-        contents = {name: _encode(data) for name, data in snapshot.sections.items()}
-        contents[APPLIED] = _encode_applied(snapshot, {name: crc32c(content) for name, content in contents.items()})
+        contents = {name: await encode_slowly(data) for name, data in snapshot.sections.items()}
+        contents[APPLIED] = await _encode_applied(snapshot, {name: crc32c(content) for name, content in contents.items()})
         backups: dict[str, bytes | None] = {config_path(name + BACKUP): None for name in contents}
         return backups | {config_path(name): content for name, content in contents.items()}
 
@@ -143,31 +148,43 @@ class Snapshots:
         return None
 
 
-def _encode(data: Any) -> bytes:
-    # Keys stay in the order of the log's history, which is the same on every replica.
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+async def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
+    """applied.json: a line with the checksum of the rest, one of JSON.  With breaks, as a large one takes long."""
+    parts: list[bytes] = []
+    value = 0
+    for piece in _applied_pieces(snapshot, checksums):
+        parts.append(piece)
+        value = crc32c(piece, value=value)
+        await asyncio.sleep(0)
+    return b"".join([encode({"crc32c": f"{value:08x}"}), b"\n", *parts, b"\n"])
 
 
-def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
-    """One line of checksum, one of JSON."""
+def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[bytes]:
     queues = [
         [*key, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, mark.crcs] for key, mark in snapshot.queues.items()
     ]
-    body = _encode(
-        {
-            "format": FORMAT,
-            "index": snapshot.index,
-            "term": snapshot.term,
-            "endPos": snapshot.end_pos,
-            "storeTimestamp": snapshot.store_ms,
-            "messages": snapshot.messages,
-            "files": checksums,
-            "queueFileUnits": snapshot.queue_file_units,
-            "queues": queues,
-            "producers": snapshot.sequences,
-        }
-    )
-    return _encode({"crc32c": f"{crc32c(body):08x}"}) + b"\n" + body + b"\n"
+    fields = {
+        "format": FORMAT,
+        "index": snapshot.index,
+        "term": snapshot.term,
+        "endPos": snapshot.end_pos,
+        "storeTimestamp": snapshot.store_ms,
+        "messages": snapshot.messages,
+        "files": checksums,
+        "queueFileUnits": snapshot.queue_file_units,
+    }
+    yield encode(fields)[:-1] + b',"queues":'
+    yield from pieces(queues)
+    yield b',"producers":['
+    gathered: list[bytes] = []
+    opening, size_bytes = b"", 0
+    for producer in snapshot.sequences:
+        gathered.append(producer.encoded())
+        size_bytes += len(gathered[-1])
+        if size_bytes >= PIECE_BYTES:
+            yield opening + b",".join(gathered)
+            gathered, opening, size_bytes = [], b",", 0
+    yield (opening + b",".join(gathered) if gathered else b"") + b"]}"
 
 
 def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
@@ -182,7 +199,7 @@ def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
         snapshot = Snapshot(fields["index"], fields["term"], fields["endPos"], fields["storeTimestamp"], fields["messages"])
         for topic, queue_id, low, high, first_file, last_end_pos, crcs in fields["queues"]:
             snapshot.queues[(topic, queue_id)] = QueueMark(low, high, first_file, crcs, last_end_pos)
-        snapshot.sequences = fields["producers"]
+        snapshot.sequence_rows = fields["producers"]
         snapshot.queue_file_units = fields.get("queueFileUnits", QUEUE_UNITS_PER_FILE)
         return snapshot, fields["files"]
     except (ValueError, KeyError, TypeError):

@@ -9,7 +9,7 @@ pointers into it, producer sequences and group state, all made of committed entr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dledger.copy.plan import StateCopy
@@ -193,15 +193,17 @@ class MessageStore:
             applied.messages,
             sections={section.file_name: section.dump() for section in self._state.sections},
             queues={queue.key: queue.mark() for queue in self.queues},
-            sequences=self.sequences.dump(),
+            sequences=self.sequences.capture(),
             queue_file_units=self.settings.queue_file_units,
         )
 
     # Copies: another replica takes the state from here, or this one was given one
 
-    def copy_state(self) -> StateCopy:
-        snapshot = self._capture()
-        return StateCopy(snapshot.index, self._snapshots.files(snapshot))
+    def copy_state(self) -> Awaitable[StateCopy]:
+        return self._copied(self._capture())
+
+    async def _copied(self, snapshot: Snapshot) -> StateCopy:
+        return StateCopy(snapshot.index, await self._snapshots.files(snapshot))
 
     async def suspend(self) -> None:
         self._reader = self._expiry = self._query = None

@@ -392,7 +392,7 @@ class Recorder:
             assert log.first_index - 1 <= state["index"] <= log.last.index
             self.applied_index, self.bodies = state["index"], [bytes.fromhex(body) for body in state["bodies"]]
 
-    def copy_state(self) -> StateCopy:
+    async def copy_state(self) -> StateCopy:
         state = {"index": self.applied_index, "bodies": [body.hex() for body in self.bodies]}
         return StateCopy(self.applied_index, {self.STATE: json.dumps(state).encode(), "old-state.json": None})
 
@@ -400,7 +400,7 @@ class Recorder:
         self.suspended += 1
 
     async def save(self) -> None:
-        content = self.copy_state().files[self.STATE]
+        content = (await self.copy_state()).files[self.STATE]
         assert content is not None
         await self.disk.write_atomic(self.STATE, content)
 

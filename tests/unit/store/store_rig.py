@@ -236,7 +236,7 @@ class StoreRig:
             "index": snapshot.index,
             "messages": snapshot.messages,
             "sections": snapshot.sections,
-            "sequences": snapshot.sequences,
+            "sequences": self.store.sequences.dump(),
             "queues": marks,
         }
 
