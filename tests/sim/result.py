@@ -34,7 +34,6 @@ class RunResult:
     faults: tuple[str, ...]
     anomalies: tuple[str, ...]
     strays: tuple[str, ...] = ()  # those among the anomalies that are errors of no checker's or invariant's making
-
     happened: dict[str, int] = field(default_factory=dict)  # what of coverage.ALL did, and how often
 
     @property

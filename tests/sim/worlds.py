@@ -63,8 +63,8 @@ def _result(cluster: SimCluster, acknowledged: int, given: int, faults: Sequence
         given,
         len(cluster.invariants.leaders),
         len(cluster.invariants.committed) - 1,
-        cluster.invariants.copies,
         tuple(faults),
         tuple(anomalies),
         tuple(cluster.strays()),
+        cluster.happened(),
     )
