@@ -24,6 +24,7 @@ class Members:
     def __init__(self, addresses: Mapping[NodeId, str], links: Mapping[NodeId, str]) -> None:
         self._links = dict(links)
         self._committed_addresses, self._committed_since = dict(addresses), dict[NodeId, int]()
+        self._settled = tuple(addresses)  # the members of the newest configuration known to be committed
         self._open: list[tuple[int, Configuration]] = []  # not known to be committed, in the log's order
         self._recount()
 
@@ -43,8 +44,12 @@ class Members:
         return {**self._addresses, **self._links}
 
     def links_of(self, membership: Membership) -> dict[NodeId, str]:
-        links = self.links
-        return {node: links[node] for node in (*membership.voters, *membership.learners) if node in links}
+        """Where to dial the members of the configuration in force.
+
+        Until that one is known to be committed, those of the one before too: one of them may lead and have it cut, and must be answered.
+        """
+        links, before = self.links, self._settled if self._open else ()
+        return {node: links[node] for node in (*membership.voters, *membership.learners, *before) if node in links}
 
     def since(self, member: NodeId) -> int:
         return self._since.get(member, 0)
@@ -62,6 +67,7 @@ class Members:
             configuration = self._open.pop(0)[1]
             self._committed_addresses.update(configuration.addresses)
             self._committed_since.update(_since_of(configuration))
+            self._settled = tuple(configuration.members)
         self._recount()
         return True
 

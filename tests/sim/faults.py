@@ -119,15 +119,7 @@ async def _transfer(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> Non
     host = cluster.hosts[master] if master is not None else hosts[0]
     if host.process is None or host.node is None or not cluster.is_up(host):
         return
-    target = hosts[0].node_id if hosts[0] is not host else None
-
-    async def move(raft: object = host.node.raft) -> None:
-        try:
-            await raft.transfer(target, timeout_s=1.0)  # type: ignore[attr-defined]
-        except DledgerError as error:
-            cluster.trace.note("refused", host.ip, error.code)
-
-    cluster.loop.spawn(host.process, move(), "transfer")
+    operators.move_leadership(cluster, host, hosts[0].node_id if hosts[0] is not host else None)
     await asyncio.sleep(fault.lasts_s)
 
 
@@ -368,6 +360,8 @@ STRIKES: dict[str, Strike] = {
     "pause-kill": _recipe(recipes.pause_kill),
     "part-kill": _recipe(recipes.part_kill),
     "cut-kill": _recipe(recipes.cut_kill),
+    "part-change": _recipe(recipes.part_change),
+    "part-transfer": _recipe(recipes.part_transfer),
     "stale-sector": _damage,
     "misdirected-sector": _damage,
     "cut-file": _damage,
@@ -375,7 +369,7 @@ STRIKES: dict[str, Strike] = {
 }
 # Kinds that only plans of their own make sense of, and those that came after the seeds of ``everything`` that failed once.
 RETENTION = ("expire", "flip-pieces", "stale-pieces")
-RECIPES = ("pause-kill", "part-kill", "cut-kill")
+RECIPES = ("pause-kill", "part-kill", "cut-kill", "part-change", "part-transfer")
 DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
 OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION, *RECIPES, *DAMAGE)
 
@@ -487,7 +481,7 @@ def plan_recipes(names: Sequence[str], draw: random.Random) -> list[Fault]:
     plan = []
     for _ in range(draw.choice((1, 2, 3))):
         node = draw.choice((LEADER, LEADER, LEADER, draw.choice(names)))
-        kind, lasts_s = draw.choice(RECIPES), draw.random() * draw.choice((0.05, 0.5, 2.0))
+        kind, lasts_s = draw.choice((*RECIPES, "full-disk")), draw.random() * draw.choice((0.05, 0.5, 2.0))
         plan.append(Fault(kind, 0.05 + draw.random() * 0.3, (node,), lasts_s, blocks=draw.random() < 0.7, amount=draw.random()))
         if draw.random() < 0.3:
             kind, nodes = draw.choice(("kill", "power")), (draw.choice((LEADER, *names)),)

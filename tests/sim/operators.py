@@ -67,6 +67,20 @@ async def ask(cluster: SimCluster, action: str, node_id: str) -> None:
     await asyncio.sleep(STEP_S)
 
 
+def move_leadership(cluster: SimCluster, host: Host, target: str | None) -> None:
+    """One command to ``host``; nobody promises that it works while everything breaks."""
+    if host.process is None or host.node is None or not cluster.is_up(host):
+        return
+
+    async def move(raft: RaftNode = host.node.raft) -> None:
+        try:
+            await raft.transfer(target, timeout_s=1.0)
+        except DledgerError as error:
+            cluster.trace.note("refused", host.ip, error.code)
+
+    cluster.loop.spawn(host.process, move(), "transfer")
+
+
 async def take_out_and_bring_back(cluster: SimCluster, host: Host, draw: random.Random, until_s: float) -> None:
     """Remove a member, perhaps lose its folder, add it as a learner and promote it when it has caught up."""
     while cluster.loop.now_s < until_s and not is_out(cluster, host.node_id):

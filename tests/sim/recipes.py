@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from dledger.copy.source import CopySource
-from tests.sim import coverage
+from tests.sim import coverage, operators
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
 
@@ -64,6 +64,32 @@ async def cut_kill(cluster: SimCluster, host: Host, draw: random.Random, lasts_s
     await asyncio.sleep(delay_s + lasts_s * 0.2)
     cluster.invariants.on_cut.remove(cut)
     cluster.ensure_running(host.node_id)
+
+
+async def part_change(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:
+    """A leader changes the members when it is alone: the configuration it goes by is cut with its log's tail."""
+    if cluster.operator_at_work:
+        return
+    cluster.operator_at_work = True
+    pairs = _cut_off(cluster, host)
+    try:
+        await operators.ask(cluster, "remove", draw.choice([other for other in cluster.hosts if other != host.node_id]))
+        await _until(lambda: _another_leads(cluster, host))
+        await asyncio.sleep(draw.random() * min(lasts_s, 0.3))
+    finally:
+        _heal(cluster, pairs)
+        cluster.operator_at_work = False
+
+
+async def part_transfer(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:
+    """A leader is to hand over to one it does not reach."""
+    target = draw.choice([other for other in cluster.hosts.values() if other is not host])
+    pairs = [(host.ip, target.ip), (target.ip, host.ip)]
+    for source, to in pairs:
+        cluster.net.cut(source, to)
+    operators.move_leadership(cluster, host, target.node_id)
+    await asyncio.sleep(0.5 + lasts_s)
+    _heal(cluster, pairs)
 
 
 async def stale_pieces(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:

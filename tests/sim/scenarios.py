@@ -227,7 +227,7 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
     for node_id in cluster.hosts:
         cluster.ensure_running(node_id)
     await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
-    if any(fault.kind == "members" for fault in plan):
+    if any(fault.kind in ("members", "part-change") for fault in plan):
         await operators.restore(cluster)
     await producing
     workload.stop_reading()

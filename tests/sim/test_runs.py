@@ -83,6 +83,7 @@ FAILED_ONCE = (
     ("members", 61),
     ("members", 209),
     ("offsets", 186),
+    ("recipes", 4),
 )
 
 

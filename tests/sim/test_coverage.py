@@ -1,0 +1,28 @@
+"""The simulator still brings about what it is there for: over some fixed seeds everything worth simulating happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.sim import coverage
+from tests.sim.scenarios import run
+from tests.sim.test_runs import quiet
+
+__all__ = ["quiet"]
+
+# A few dozen, of the scenarios that are made for it.
+SEEDS = {
+    "blackout": range(20),
+    "members": range(4),
+    "retention": range(6),
+    "recipes": range(30),
+    "damage": range(2),
+}
+
+
+def test_whatever_the_simulator_is_there_for_happens() -> None:
+    happened: Counter[str] = Counter()
+    for scenario, seeds in SEEDS.items():
+        for seed in seeds:
+            happened.update(run(scenario, seed).happened)
+    assert not [name for name in coverage.ALL if not happened[name]], happened
