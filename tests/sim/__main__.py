@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.sim.result import replay_command
 from tests.sim.scenarios import NAMES, run
+from tests.sim.shrink import Times, parse_times, shrunk
 from tests.sim.worlds import WORLDS
 
 WORKERS = 2
@@ -37,10 +38,10 @@ class Outcome:
     problems: tuple[str, ...]
 
 
-def outcome_of(scenario: str, seed: int, keep: Sequence[int] | None = None) -> Outcome:
+def outcome_of(scenario: str, seed: int, keep: Sequence[int] | None = None, times: Times | None = None) -> Outcome:
     """Run it, and take whatever it raises for a problem."""
     try:
-        result = run(scenario, seed, keep=keep)
+        result = run(scenario, seed, keep=keep, times=times)
     except Exception as error:  # the seed matters more than the kind
         return Outcome(scenario, seed, 0, 0, (f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])))
     return Outcome(scenario, seed, result.steps, result.events, result.anomalies)
@@ -55,7 +56,8 @@ def main() -> int:
     what.add_argument("--minutes", type=float, help="run fresh seeds for so long")
     parser.add_argument("--trace", metavar="FILE", nargs="?", const="-", help="with --seed: write all that happens there (-: print)")
     parser.add_argument("--keep", metavar="N,N", help="with --seed: carry out only these faults of the plan (none: no fault)")
-    parser.add_argument("--shrink", action="store_true", help="with --seed: leave faults out as long as it still fails")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: leave faults out and shorten them as long as it still fails")
+    parser.add_argument("--times", metavar="N:D:L,...", help="with --seed: scale the delay and duration of these faults, as --shrink says")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # what dying nodes log helps nobody; the trace does
     if arguments.seed is None:
@@ -63,11 +65,12 @@ def main() -> int:
     if arguments.scenario is None:
         parser.error("--seed needs --scenario")
     keep = _positions(arguments.keep)
-    if arguments.scenario in WORLDS and (arguments.shrink or keep is not None):
+    if arguments.scenario in WORLDS and (arguments.shrink or keep is not None or arguments.times):
         parser.error(f"faults of {arguments.scenario} strike its own actors too: none can be left out")
     if arguments.shrink:
         return shrink(arguments.scenario, arguments.seed)
-    return _run_one(arguments.scenario, arguments.seed, keep, arguments.trace)
+    times = parse_times(arguments.times) if arguments.times else None
+    return _run_one(arguments.scenario, arguments.seed, keep, times, arguments.trace)
 
 
 def _positions(text: str | None) -> list[int] | None:
@@ -76,11 +79,11 @@ def _positions(text: str | None) -> list[int] | None:
     return [] if text == "none" else [int(part) for part in text.split(",")]
 
 
-def _run_one(scenario: str, seed: int, keep: Sequence[int] | None, trace: str | None) -> int:
+def _run_one(scenario: str, seed: int, keep: Sequence[int] | None, times: Times | None, trace: str | None) -> int:
     lines: list[str] = []
     sink: Callable[[str], None] = print if trace == "-" else lines.append
     try:
-        result = run(scenario, seed, keep=keep, readable=trace is not None, sink=sink if trace is not None else None)
+        result = run(scenario, seed, keep=keep, times=times, readable=trace is not None, sink=sink if trace is not None else None)
     finally:
         if trace not in (None, "-"):
             Path(trace).write_text("\n".join(lines) + "\n")
@@ -132,19 +135,14 @@ def _job(job: tuple[str, int]) -> Outcome:
 
 
 def shrink(scenario: str, seed: int) -> int:
-    """Leave out one fault after the other as long as the run still fails; says which remain."""
+    """Leave out faults, and make the others shorter, as long as the run still fails; says what remains."""
     faults = len(run(scenario, seed, keep=[]).faults)
-    keep = list(range(faults))
-    found = outcome_of(scenario, seed)
-    if not found.problems:
+    if not outcome_of(scenario, seed).problems:
         print("it does not fail")
         return 0
-    for position in range(faults):
-        fewer = [other for other in keep if other != position]
-        tried = outcome_of(scenario, seed, fewer)
-        if tried.problems:
-            keep, found = fewer, tried
-    print("\n  ".join([f"{len(keep)} of {faults} faults are needed: {replay_command(scenario, seed, keep)}", *found.problems]))
+    keep, times = shrunk(faults, lambda keep, times: bool(outcome_of(scenario, seed, keep, times).problems))
+    problems = outcome_of(scenario, seed, keep, times).problems
+    print("\n  ".join([f"{len(keep)} of {faults} faults are needed: {replay_command(scenario, seed, keep, times)}", *problems]))
     return 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.node import BrokerNode
 from dledger.copy.source import CopySource
@@ -17,6 +17,7 @@ from dledger_wire.errors import DledgerError
 from tests.sim import operators, recipes, rot
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
+from tests.sim.shrink import Times
 
 LEADER = "leader"
 MASTER_WAIT_S = 3.0
@@ -41,6 +42,16 @@ class Fault:
 
 
 Strike = Callable[[SimCluster, Fault, list[Host]], Awaitable[None]]
+
+
+def shortened(plan: Sequence[Fault], times: Times | None) -> list[Fault]:
+    """The same faults, some of them sooner or shorter."""
+    factors = times or {}
+    found = []
+    for position, fault in enumerate(plan):
+        delay, duration = factors.get(position, (1.0, 1.0))
+        found.append(replace(fault, after_s=fault.after_s * delay, lasts_s=fault.lasts_s * duration))
+    return found
 
 
 async def carry_out(cluster: SimCluster, plan: Sequence[Fault], keep: Sequence[int] | None = None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.errors import StorageDamagedError
+from tests.sim.shrink import Times, times_text
 
 
 class LivenessError(AssertionError):
@@ -42,6 +43,7 @@ class RunResult:
         return tuple(anomaly for anomaly in self.anomalies if anomaly not in self.strays)
 
 
-def replay_command(name: str, seed: int, keep: Sequence[int] | None = None) -> str:
+def replay_command(name: str, seed: int, keep: Sequence[int] | None = None, times: Times | None = None) -> str:
     kept = f" --keep {','.join(map(str, keep)) or 'none'}" if keep is not None else ""
-    return f"scripts/sim --scenario {name} --seed {seed}{kept} --trace trace.txt"
+    shortened = f" --times {times_text(times)}" if times else ""
+    return f"scripts/sim --scenario {name} --seed {seed}{kept}{shortened} --trace trace.txt"

@@ -37,11 +37,13 @@ from tests.sim.faults import (
     plan_stale_copies,
     plan_storm,
     plan_swarm,
+    shortened,
 )
 from tests.sim.invariants import check_logs_match
 from tests.sim.loop import START_S
 from tests.sim.network import NetworkSettings
 from tests.sim.result import LivenessError, RunResult
+from tests.sim.shrink import Times
 from tests.sim.workload import Workload
 from tests.sim.worlds import WORLDS, run_world
 
@@ -141,13 +143,22 @@ NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 
 
 def run(
-    name: str, seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None, keep: Sequence[int] | None = None
+    name: str,
+    seed: int,
+    *,
+    readable: bool = False,
+    sink: Callable[[str], None] | None = None,
+    keep: Sequence[int] | None = None,
+    times: Times | None = None,
 ) -> RunResult:
-    """One run.  Violations of safety raise; what clients saw wrong is in ``anomalies``.  ``keep``: the faults of the plan to carry out."""
+    """One run.  Violations of safety raise; what clients saw wrong is in ``anomalies``.
+
+    ``keep``: the faults of the plan to carry out; ``times``: how much sooner and shorter.
+    """
     if name in CORE_SCENARIOS:
-        return run_core(name, seed, sink=sink, keep=keep)
+        return run_core(name, seed, sink=sink, keep=keep, times=times)
     if name in WORLDS:
-        if keep is not None:
+        if keep is not None or times:
             raise ValueError(f"faults of {name} strike its own actors too: none can be left out")
         return run_world(name, seed, readable=readable, sink=sink)
     scenario = SCENARIOS[name]
@@ -175,7 +186,7 @@ def run(
         committers=scenario.committers,
         options=options,
     )
-    plan = scenario.plan(list(cluster.hosts), draw)
+    plan = shortened(scenario.plan(list(cluster.hosts), draw), times)
     try:
         cluster.loop.run_until_complete(_in_time(_acts(cluster, workload, plan, keep)))
     except BaseException as error:

@@ -28,8 +28,9 @@ from tests.sim.core.faults import (
 from tests.sim.core.node import CoreNode
 from tests.sim.core.settings import ELECTION_MS, CoreSettings, draw_settings
 from tests.sim.core.world import World
-from tests.sim.faults import Fault
+from tests.sim.faults import Fault, shortened
 from tests.sim.result import LivenessError, RunResult, replay_command
+from tests.sim.shrink import Times
 
 LEADER_LIMIT_MS = 10 * ELECTION_MS  # once everything is healed
 SETTLE_LIMIT_MS = 40 * ELECTION_MS
@@ -127,19 +128,21 @@ CORE_SCENARIOS = {
 }
 
 
-def run_core(name: str, seed: int, *, sink: Callable[[str], None] | None = None, keep: Sequence[int] | None = None) -> RunResult:
+def run_core(
+    name: str, seed: int, *, sink: Callable[[str], None] | None = None, keep: Sequence[int] | None = None, times: Times | None = None
+) -> RunResult:
     """One run.  Violations of safety and liveness raise; what clients saw wrong is in ``anomalies``."""
     scenario = CORE_SCENARIOS[name]
     draw = random.Random(f"{name} {seed}")
     settings = draw_settings(draw)
     scenario.shape(settings, draw)
     world = World(f"{name} {seed}", settings, sink)
-    plan = scenario.plan([str(node) for node in world.nodes], draw)
+    plan = shortened(scenario.plan([str(node) for node in world.nodes], draw), times)
     clients = Clients(world, f"{name} {seed}")
     try:
         anomalies = _acts(world, clients, plan, keep, draw)
     except BaseException as error:
-        error.add_note(f"replay: {replay_command(name, seed, keep)}")
+        error.add_note(f"replay: {replay_command(name, seed, keep, times)}")
         error.add_note(f"at {world.now_ms:.3f} ms of {settings}")
         for position, fault in enumerate(plan):
             error.add_note(f"fault {position}: {fault}")
