@@ -54,6 +54,7 @@ class Replicas:
         *,
         idle_streams: int = IDLE_STREAMS,
         files: LogFiles | None = None,
+        mend: bool = True,
     ) -> None:
         if read_from not in READ_FROM:
             raise InvalidArgumentError(f"read_from {read_from!r}: expected one of {', '.join(READ_FROM)}")
@@ -62,6 +63,7 @@ class Replicas:
         self._replica = replica
         self._near = near
         self._files = files
+        self._mend = mend
         self._unreadable: set[str] = set()  # replicas near by whose files are not to be read from here
         self._idle: dict[str, list[ByteStream]] = {}
         self._idle_streams = idle_streams
@@ -117,7 +119,8 @@ class Replicas:
     ) -> AsyncGenerator[Chunk]:
         """The answer of one replica to one request, every message in it checked.  ``deadline``: seconds left for the next chunk.
 
-        A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.
+        A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.  One that is
+        not to be mended is told by CorruptFrameError.
         """
         given, request = request, broker_pb2.FetchRequest()
         request.CopyFrom(given)  # what has been read of it is noted here; whoever asks another replica begins with his own
@@ -139,7 +142,10 @@ class Replicas:
                     return
         except CorruptFrameError as error:  # it could not make an answer of what it has
             damage = error.message
-        _logger.warning("%s: %s/%d: %s; asking it to look", source.node_id, request.topic, request.queue_id, damage)
+        damage = f"{source.node_id}: {request.topic}/{request.queue_id}: {damage}"
+        if not self._mend:
+            raise CorruptFrameError(damage)
+        _logger.warning("%s; asking it to look", damage)
         again.verify, again.in_place = True, False
         async with contextlib.aclosing(self._answer(source, group, again, deadline)) as answer:
             async for chunk in answer:

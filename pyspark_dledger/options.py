@@ -40,6 +40,7 @@ KNOWN = (
     "readFrom",
     "replica",
     "localFiles",
+    "mend",
     "maxLagMessages",
     "linearizable",
     "maxMessagesPerTrigger",
@@ -121,6 +122,7 @@ class ReadOptions:
     read_from: str
     replica: str
     local_files: bool
+    mend: bool
     max_lag: int
     linearizable: bool
     min_partitions: int
@@ -171,6 +173,7 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         read_from=given.choice("readFrom", READ_FROM),
         replica=given.optional("replica") or "",
         local_files=given.flag("localFiles", False),
+        mend=given.flag("mend", True),
         max_lag=given.number("maxLagMessages", NO_LAG_LIMIT, least=0),
         linearizable=given.flag("linearizable", False),
         min_partitions=given.number("minPartitions", 0, least=1),

@@ -91,6 +91,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         "replica": options.replica or None,
         "near": near_hosts(options.bootstrap),
         "local_files": options.local_files,
+        "mend": options.mend,
     }
     how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "incarnation": partition.incarnation}
     how["without_body"] = NEEDS_BODY.isdisjoint(options.columns)

@@ -39,6 +39,7 @@ class PullConsumer:
     ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node; replicas on the hosts
     ``near`` are tried first, with ``local_files`` by reading their log files where this process may.  ``timeout_ms`` is how long an
     operation is tried over all replicas.  With several replica groups, ``group_name`` arguments say which one a queue is of.
+    Without ``mend`` a damaged message ends a read with CorruptFrameError; with it the replica puts it right from a peer.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class PullConsumer:
         replica: str | None = None,
         near: frozenset[str] = frozenset(),
         local_files: bool = False,
+        mend: bool = True,
         timeout_ms: int = 10_000,
         network: Network | None = None,
         clock: Clock | None = None,
@@ -60,7 +62,7 @@ class PullConsumer:
         self.group = group
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
-        self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None)
+        self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, mend=mend)
 
     async def __aenter__(self) -> Self:
         return self

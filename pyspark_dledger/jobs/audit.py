@@ -21,6 +21,7 @@ from pyspark_dledger.jobs.common import (
     parser,
     print_report,
     progress,
+    reason,
     session,
     table,
     topic_list,
@@ -30,6 +31,7 @@ from pyspark_dledger.plan import QueueId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+READ_TIMEOUT_MS = 20_000  # of a replica that does not answer
 SPAN = 32_768  # offsets summed up together: what one bitmap aggregate holds
 CONTENT = "xxhash64(msg_id, keys, tags, body, born_timestamp, store_timestamp, map_entries(properties), physical_offset)"
 COLUMNS = "queue_id,queue_offset,msg_id,keys,tags,body,born_timestamp,store_timestamp,properties,group,physical_offset"
@@ -78,12 +80,18 @@ def audit(
 
 
 def _audit_group(read: Read, held: Held, replicas: Sequence[str]) -> tuple[list[QueueAudit], list[str]]:
-    found, sums, problems = [], {}, []
+    found, sums, problems, readable = [], {}, [], []
+    topic = next(iter(held)).topic
     for replica in replicas:
-        progress(f"audit: {next(iter(held)).topic} at {replica}")
+        progress(f"audit: {topic} at {replica}")
         frame = read(held, replica)
-        summed = _spans(frame)
-        problems += _disorder(frame, replica, next(iter(held)).topic)
+        try:
+            summed = _spans(frame)
+            problems += _disorder(frame, replica, topic)
+        except Exception as error:  # noqa: BLE001 - Spark wraps ours; the other replicas are compared all the same
+            problems.append(f"{topic} at {replica} cannot be read: {reason(error)}")
+            continue
+        readable.append(replica)
         for queue, (start, end) in sorted(held.items()):
             mine = {span: row for (queue_id, span), row in summed.items() if queue_id == queue.queue_id}
             count, distinct = sum(row[0] for row in mine.values()), sum(row[1] for row in mine.values())
@@ -97,17 +105,18 @@ def _audit_group(read: Read, held: Held, replicas: Sequence[str]) -> tuple[list[
                 first = _first_irregular(frame, queue.queue_id, start, end)
                 problems.append(f"{where}: {missing} messages missing, {duplicates} twice; the first at offset {first}")
             sums[queue, replica] = mine
-    problems += _differences(read, held, replicas, sums)
+    problems += _differences(read, held, readable, sums)
     return found, problems
 
 
 def read_replica(spark: SparkSession, bootstrap: str, held: Held, replica: str) -> DataFrame:
-    """The ranges as one replica gives them, and no other."""
+    """The ranges as one replica gives them, and no other; damage there is an error, not mended."""
     topic = next(iter(held)).topic
     starts = {topic: {f"{queue.group}:{queue.queue_id}": span[0] for queue, span in held.items()}}
     ends = {topic: {f"{queue.group}:{queue.queue_id}": span[1] for queue, span in held.items()}}
     group = next(iter(held)).group
     reader = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", topic).option("replica", replica)
+    reader = reader.option("mend", "false").option("readTimeoutMs", READ_TIMEOUT_MS)
     reader = reader.option("columns", COLUMNS).option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     return reader.load().where(f"`group` = '{group}'")
 
@@ -154,7 +163,7 @@ def _differences(
 ) -> list[str]:
     """For each replica that differs from the first one: the first message that does, by queue."""
     problems = []
-    reference = replicas[0]
+    reference = replicas[0] if replicas else ""
     for queue in sorted(held):
         start, end = held[queue]
         for replica in replicas[1:]:

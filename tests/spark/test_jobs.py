@@ -86,6 +86,40 @@ def test_the_first_difference_of_a_replica_is_named(spark: Any, cluster: Cluster
     assert any(problem.format(good=good, bad=bad) in each for each in problems), problems
 
 
+def test_a_flipped_byte_and_a_replica_that_is_down_are_differences(
+    cluster: Cluster, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends with 1, names both, and compares the others; it mends nothing."""
+    make(cluster, "rotten")
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(50):
+            producer.send_async(Message("rotten", b"number %d in a body that is long enough" % number), queue_id=0)
+        producer.flush()
+    cluster.wait_equal()
+    leader = cluster.leader()
+    bad, down = (node for node in cluster.processes if node != leader)
+    cluster.kill(bad)
+    cluster.start(bad)
+    cluster.wait_equal()  # what it wrote before is read from its files now
+    segment = min((cluster.data / bad / "commitlog").iterdir())
+    data = segment.read_bytes()
+    at = data.rindex(b"number 33 in a body") + 10
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1]))
+    cluster.kill(down)
+    try:
+        code, report, errors = run(audit_job.main, cluster, capsys, "rotten")
+    finally:
+        cluster.start(down)
+    assert (code, report["equal"]) == (1, False)
+    assert any(f"at {down} cannot be read" in each for each in report["problems"])
+    assert any(f"at {bad} cannot be read" in each and "message 33 is damaged" in each for each in report["problems"]), report["problems"]
+    assert {row["replica"] for row in report["queues"]} == {leader}
+    assert "message 33 is damaged" in errors
+    assert segment.read_bytes()[at] == data[at] ^ 1
+
+
 def test_statistics_add_up_and_are_drawn(spark: Any, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(cluster, "counted")
     with Producer(cluster.bootstrap) as producer:
