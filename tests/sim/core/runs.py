@@ -178,7 +178,8 @@ def _acts(world: World, clients: Clients, plan: Sequence[Fault], keep: Sequence[
     if absent is not None:
         world.restart(absent)
     clients.stopped = True
-    if not world.run(world.now_ms + SETTLE_LIMIT_MS, until=lambda: clients.done and _settled(world)):
+    limit_ms = world.now_ms + SETTLE_LIMIT_MS + _one_by_one_ms(world, behind=True)
+    if not world.run(limit_ms, until=lambda: clients.done and _settled(world)):
         raise LivenessError(f"replicas do not come together, long after everything was healed: {_statuses(world)}")
     leader = world.leader()
     if leader is None:
@@ -201,11 +202,12 @@ def _leave_one_dead(world: World, draw: random.Random) -> CoreNode | None:
     return node
 
 
-def _one_by_one_ms(world: World) -> float:
-    """How long the smallest windows take for all that is not committed yet."""
+def _one_by_one_ms(world: World, *, behind: bool = False) -> float:
+    """How long the smallest windows take for all that is not committed yet, or with ``behind`` for all that some node lacks."""
     settings = world.settings
-    uncommitted = max((node.core.last.index for node in world.nodes.values() if node.up), default=0) - world.safety.commit
-    return max(uncommitted, 0) * (2 * (settings.delay_ms + settings.jitter_ms) + settings.sync_ms)
+    held = [node.core.last.index for node in world.nodes.values() if node.up]
+    missing = max(held, default=0) - (min(held, default=0) if behind else world.safety.commit)
+    return max(missing, 0) * (2 * (settings.delay_ms + settings.jitter_ms) + settings.sync_ms)
 
 
 def _led(world: World) -> bool:
