@@ -1,4 +1,4 @@
-"""Pure cores under every kind of fault: fresh seeds for every commit, so that the suite looks somewhere else each time.
+"""Pure cores under every kind of fault: fresh seeds for every state of the code, so that the suite looks somewhere else each time.
 
 A failure prints the seed and the command that replays it with its trace; ``FAILED_ONCE`` keeps those that found something.
 """
@@ -17,17 +17,17 @@ from tests.sim.result import replay_command
 
 # Chosen by what a seed costs: 0.03 s (core-promotions, core-handovers, core-coups) to 0.5 s (core-seclusions).
 SEEDS = {
-    "core-swarm": 400,
-    "core-reorder": 40,
-    "core-restarts": 200,
-    "core-blackout": 150,
+    "core-swarm": 200,
+    "core-reorder": 20,
+    "core-restarts": 100,
+    "core-blackout": 80,
     "core-partings": 20,
-    "core-members": 200,
-    "core-coups": 300,
-    "core-rotations": 60,
-    "core-handovers": 200,
+    "core-members": 100,
+    "core-coups": 150,
+    "core-rotations": 30,
+    "core-handovers": 100,
     "core-late-answers": 20,
-    "core-promotions": 100,
+    "core-promotions": 50,
     "core-seclusions": 10,
 }
 
