@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_OPEN = 8
+RUNS_AT_ONCE = 500  # a call takes at most 1024 buffers, and there may be a gap before each run
 IDENTITY_FILE = "identity.json"
 
 Positions = npt.NDArray[np.int64]
@@ -40,6 +41,7 @@ class LogFiles:
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._owners: dict[Path, str] = {}  # store ids of data folders
+        self._scratch = bytearray(16 << 10)
         self._reading = threading.Lock()
 
     def frames(self, pieces: Sequence[FilePiece], store_id: str, places: Positions, sizes: Positions) -> memoryview:
@@ -47,22 +49,44 @@ class LogFiles:
 
         OSError when the files are another store's, cannot be read from here, or end too early.
         """
-        with self._reading:
-            for folder in {Path(piece.file).parent.parent for piece in pieces}:
-                self._check_owner(folder, store_id)
-            whole = self.read(pieces)
-        begins = np.cumsum([0, *(piece.size for piece in pieces)])
-        firsts = np.array([piece.pos for piece in pieces])
-        of_piece = np.searchsorted(firsts, places, side="right") - 1
-        starts = places - firsts[of_piece] + begins[of_piece]
-        ends = starts + sizes
-        if bool((of_piece < 0).any()) or bool((ends > begins[of_piece + 1]).any()):
+        ends = places + sizes
+        of_frame = np.searchsorted([piece.pos for piece in pieces], places, side="right") - 1
+        breaks = np.flatnonzero((places[1:] != ends[:-1]) | (of_frame[1:] != of_frame[:-1])) + 1
+        firsts, lasts = places[np.concatenate(([0], breaks))], ends[np.concatenate((breaks - 1, [-1]))]
+        of_run = of_frame[np.concatenate(([0], breaks))]
+        limits = np.array([piece.pos + piece.size for piece in pieces])
+        if bool((of_run < 0).any()) or bool((lasts > limits[of_run]).any()):
             raise OSError(f"frames outside of the {len(pieces)} pieces they are said to be in")
-        breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
-        if not len(breaks):
-            return whole[int(starts[0]) : int(ends[-1])]
-        runs = zip(starts[np.concatenate(([0], breaks))].tolist(), ends[np.concatenate((breaks - 1, [-1]))].tolist(), strict=True)
-        return memoryview(b"".join([whole[start:end] for start, end in runs]))
+        into = memoryview(np.empty(int(sizes.sum()), np.uint8)).cast("B")  # type: ignore[arg-type]
+        runs = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        borders = np.searchsorted(of_run, np.arange(len(pieces) + 1)).tolist()
+        at = 0
+        with self._reading:
+            for number, piece in enumerate(pieces):
+                self._check_owner(Path(piece.file).parent.parent, store_id)
+                for low in range(borders[number], borders[number + 1], RUNS_AT_ONCE):
+                    at = self._fill(into, at, piece, runs[low : min(low + RUNS_AT_ONCE, borders[number + 1])])
+        return into
+
+    def _fill(self, into: memoryview, at: int, piece: FilePiece, runs: Sequence[tuple[int, int]]) -> int:
+        """Read ``runs`` of log positions in one go, what lies between them aside; where ``into`` goes on."""
+        targets: list[memoryview] = []
+        position = runs[0][0]
+        for first, last in runs:
+            if first > position:
+                targets.append(self._aside(first - position))
+            targets.append(into[at : at + last - first])
+            at, position = at + last - first, last
+        expected, begin = runs[-1][1] - runs[0][0], piece.at + runs[0][0] - piece.pos
+        count = os.preadv(self._descriptor(piece.file), targets, begin)
+        if count != expected:
+            raise OSError(f"{piece.file} ends at {begin + count}, expected {begin + expected} bytes")
+        return at
+
+    def _aside(self, size: int) -> memoryview:
+        if size > len(self._scratch):
+            self._scratch = bytearray(size)
+        return memoryview(self._scratch)[:size]
 
     def _check_owner(self, folder: Path, store_id: str) -> None:
         if folder not in self._owners:
@@ -72,23 +96,6 @@ class LogFiles:
                 raise OSError(f"{folder / IDENTITY_FILE} does not tell whose folder it is") from error
         if self._owners[folder] != store_id:
             raise OSError(f"{folder} is the folder of another node than the one that was asked")
-
-    def read(self, pieces: Sequence[FilePiece]) -> memoryview:
-        """All pieces, back to back."""
-        whole = memoryview(bytearray(sum(piece.size for piece in pieces)))
-        at = 0
-        for piece in pieces:
-            self._fill(whole[at : at + piece.size], piece)
-            at += piece.size
-        return whole
-
-    def _fill(self, into: memoryview, piece: FilePiece) -> None:
-        descriptor, done = self._descriptor(piece.file), 0
-        while done < piece.size:
-            count = os.preadv(descriptor, [into[done:]], piece.at + done)
-            if not count:
-                raise OSError(f"{piece.file} ends at {piece.at + done}, expected {piece.at + piece.size} bytes")
-            done += count
 
     def _descriptor(self, path: str) -> int:
         if path in self._open:

@@ -24,17 +24,17 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes, self.reads = 0, 0
         self.broken_after = 1 << 30
-        read = LogFiles.read
+        frames = LogFiles.frames
 
-        def counted(files: LogFiles, pieces: Sequence[FilePiece]) -> memoryview:
+        def counted(files: LogFiles, pieces: Sequence[FilePiece], *where: Any) -> memoryview:
             self.reads += 1
             if self.reads > self.broken_after:
                 raise FileNotFoundError(pieces[0].file)
-            found = read(files, pieces)
+            found = frames(files, pieces, *where)
             self.bytes += len(found)
             return found
 
-        monkeypatch.setattr(LogFiles, "read", counted)
+        monkeypatch.setattr(LogFiles, "frames", counted)
 
 
 @pytest.fixture

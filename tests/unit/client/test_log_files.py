@@ -53,7 +53,7 @@ def test_frames_with_gaps_in_several_pieces_and_files(folder: Path) -> None:
         ([(10, 20)], [(10, 11)], "s1", "outside of the 1 pieces"),
         ([(10, 20), (30, 40)], [(10, 5), (19, 3)], "s1", "outside of the 2 pieces"),
         ([(10, 20)], [(5, 3)], "s1", "outside"),
-        ([(150, 220)], [(150, 5)], "s1", "ends at 100, expected 120"),
+        ([(150, 220)], [(195, 10)], "s1", "ends at 100, expected 105"),
         ([(250, 260)], [(250, 5)], "s1", "No such file"),
     ],
 )
