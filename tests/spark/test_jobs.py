@@ -87,9 +87,10 @@ def test_the_first_difference_of_a_replica_is_named(spark: Any, cluster: Cluster
 
 
 def test_a_flipped_byte_and_a_replica_that_is_down_are_differences(
-    cluster: Cluster, spark: Any, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command ends with 1, names both, and compares the others; it mends nothing."""
+    monkeypatch.setattr(audit_job, "READ_TIMEOUT_MS", 2_000)  # each task is tried three times
     make(cluster, "rotten")
     with Producer(cluster.bootstrap) as producer:
         for number in range(50):
