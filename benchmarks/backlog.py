@@ -19,17 +19,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from processes import anonymous_mb
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 TOPIC = "backlog"
 IN_FLIGHT = 200_000
 PARTS = 10
-
-
-def anonymous_mb(pid: int) -> int:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(fields["RssAnon"].split()[0]) // 1024
 
 
 def send_part(producer: Any, body: bytes, count: int) -> int:
@@ -87,7 +84,7 @@ def main() -> None:
                     start = time.perf_counter()
                     done = send_part(producer, body, arguments.messages // PARTS)
                     acknowledged += done
-                    memory = {node_id: anonymous_mb(process.pid) for node_id, process in cluster.processes.items()}
+                    memory = {node_id: round(anonymous_mb(process.pid)) for node_id, process in cluster.processes.items()}
                     rate = round(done / (time.perf_counter() - start))
                     print(json.dumps({"part": part, "messages_per_s": rate, "anonymous_mb": memory}), flush=True)
             print(json.dumps({"acknowledged": acknowledged, "wanted": arguments.messages}), flush=True)

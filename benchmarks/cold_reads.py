@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import psutil
+from processes import anonymous_mb
 
 from broker.cli.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
@@ -29,11 +29,6 @@ from dledger_client import Admin, Message, Producer, PullConsumer
 BODY = bytes(1024)
 PACE_S = 0.004
 SLOW_PAUSE_S = 0.5
-
-
-def anonymous_mb(pid: int) -> float:
-    memory = psutil.Process(pid).memory_full_info()
-    return round((memory.rss - memory.shared) / (1 << 20), 1)
 
 
 def latencies(bootstrap: str, seconds: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.recovery import NEVER_MS, grow, in_a_process_of_its_own
+from benchmarks.recovery import NEVER_MS, fail, grow, in_a_process_of_its_own
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
@@ -29,17 +29,13 @@ AT_ONCE = 64  # entries
 SETTINGS = StoreSettings(snapshot_interval_ms=NEVER_MS, store_host="127.0.0.1:10911")
 
 
-def _fail(error: BaseException) -> None:
-    raise error
-
-
 async def dispatch(folder: str, *, index: bool) -> None:
     env = real_environment(folder, GrpcNetwork())
     log, _ = await Log.open(env.disk, LogConfig())
     entries: list[RawEntry] = []
     while not entries or entries[-1].index < log.last.index:
         entries += await log.read(entries[-1].index + 1 if entries else log.first_index, 8 << 20, log.last.index)
-    store = MessageStore(replace(SETTINGS, messageIndexEnable=index), env, role_changed=lambda _event: None, failed=_fail)
+    store = MessageStore(replace(SETTINGS, messageIndexEnable=index), env, role_changed=lambda _event: None, failed=fail)
     await store.recover(log)
     begin, cpu = time.perf_counter(), time.process_time()
     for at in range(0, len(entries), AT_ONCE):

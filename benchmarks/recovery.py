@@ -46,7 +46,7 @@ FLUSH_BYTES = 16 << 20
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def _fail(error: BaseException) -> None:
+def fail(error: BaseException) -> None:
     raise error
 
 
@@ -71,7 +71,7 @@ class Replica:
             raise SystemExit(report.summary())
         opened = time.perf_counter()
         settings = StoreSettings(snapshot_interval_ms=NEVER_MS, store_host="127.0.0.1:10911")
-        store = MessageStore(settings, env, role_changed=lambda _event: None, failed=_fail)
+        store = MessageStore(settings, env, role_changed=lambda _event: None, failed=fail)
         await store.recover(log)
         recovered = time.perf_counter()
         replica = cls(log, store, opened - begin, recovered - opened, 0, store.applied_index)

@@ -14,6 +14,7 @@ import gc
 import tempfile
 import time
 
+from benchmarks.recovery import fail
 from dledger.log.log import Log
 from dledger.real_env import real_environment
 from dledger_wire.batch import Sequence64
@@ -24,10 +25,6 @@ from store.store import MessageStore
 
 NEVER_MS = 1_000_000_000
 NOW_MS = 1_700_000_000_000
-
-
-def _fail(error: BaseException) -> None:
-    raise error
 
 
 class Gaps:
@@ -67,7 +64,7 @@ async def measure(folder: str, arguments: argparse.Namespace) -> None:
     env = real_environment(folder, GrpcNetwork())
     log, _ = await Log.open(env.disk)
     settings = StoreSettings(snapshot_interval_ms=NEVER_MS, flushIntervalConsumeQueue=NEVER_MS, store_host="127.0.0.1:10911")
-    store = MessageStore(settings, env, role_changed=lambda _event: None, failed=_fail)
+    store = MessageStore(settings, env, role_changed=lambda _event: None, failed=fail)
     await store.recover(log)
     fill(store, arguments)
     gc.collect()

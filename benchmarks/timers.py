@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from processes import anonymous_mb
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -62,11 +63,6 @@ def lateness(bootstrap: str, messages: int, timeout_s: float) -> np.ndarray:
                     at[queue] += 1
                     late.append(message.store_timestamp - int(message.properties["TIMER_DELIVER_MS"]))
     return np.array(late)
-
-
-def anonymous_mb(pid: int) -> float:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(fields["RssAnon"].split()[0]) / 1024
 
 
 def main() -> None:

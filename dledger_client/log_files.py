@@ -12,27 +12,18 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from dledger_wire._pb.broker_pb2 import LogPiece
 
 MOST_OPEN = 8
 RUNS_AT_ONCE = 500  # a call takes at most 1024 buffers, and there may be a gap before each run
 IDENTITY_FILE = "identity.json"
 
 Positions = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """Bytes of a log file; ``pos``: the log position of the first."""
-
-    file: str
-    at: int
-    size: int
-    pos: int
 
 
 class LogFiles:
@@ -44,7 +35,7 @@ class LogFiles:
         self._scratch = bytearray(16 << 10)
         self._reading = threading.Lock()
 
-    def frames(self, pieces: Sequence[FilePiece], store_id: str, places: Positions, sizes: Positions) -> memoryview:
+    def frames(self, pieces: Sequence[LogPiece], store_id: str, places: Positions, sizes: Positions) -> memoryview:
         """The frames at log positions ``places``, back to back, all of them within ``pieces``.
 
         OSError when the files are another store's, cannot be read from here, or end too early.
@@ -68,7 +59,7 @@ class LogFiles:
                     at = self._fill(into, at, piece, runs[low : min(low + RUNS_AT_ONCE, borders[number + 1])])
         return into
 
-    def _fill(self, into: memoryview, at: int, piece: FilePiece, runs: Sequence[tuple[int, int]]) -> int:
+    def _fill(self, into: memoryview, at: int, piece: LogPiece, runs: Sequence[tuple[int, int]]) -> int:
         """Read ``runs`` of log positions in one go, what lies between them aside; where ``into`` goes on."""
         targets: list[memoryview] = []
         position = runs[0][0]

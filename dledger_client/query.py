@@ -7,7 +7,8 @@ the cluster knows, so both are looked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,19 @@ async def _try_all(router: Router, view: Group, method: str, request: bytes) -> 
     raise missing or problem
 
 
+async def pages(
+    router: Router, group: str, request: query_pb2.QueryMessagesRequest, deadline_ms: int
+) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
+    """(answer, its frames, who gave it) to ``request``, then to what is left of it, which may be narrowed between two pages."""
+    while True:
+        data, node = await call_replica(router, group, QUERY, request.SerializeToString(), deadline_ms)
+        reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
+        yield reply, payload, node
+        if not reply.before_pos:
+            return
+        request.before_pos = reply.before_pos
+
+
 async def query_group(
     router: Router, group: str, request: query_pb2.QueryMessagesRequest, most: int, deadline_ms: int
 ) -> tuple[list[ReceivedMessage], bool]:
@@ -82,15 +96,15 @@ async def query_group(
     found: list[ReceivedMessage] = []
     complete = True
     request.max_bytes = PAGE_BYTES
-    while True:
-        request.max_messages = min(most - len(found), MAX_PAGE) if most else 0
-        data, node = await call_replica(router, group, QUERY, request.SerializeToString(), deadline_ms)
-        reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
-        found += messages_of(reply, payload, group, node)
-        complete &= reply.complete
-        if not reply.before_pos or not most or len(found) >= most:
-            return found, complete
-        request.before_pos = reply.before_pos
+    request.max_messages = min(most, MAX_PAGE)
+    async with aclosing(pages(router, group, request, deadline_ms)) as answers:
+        async for reply, payload, node in answers:
+            found += messages_of(reply, payload, group, node)
+            complete &= reply.complete
+            if not most or len(found) >= most:
+                break
+            request.max_messages = min(most - len(found), MAX_PAGE)
+    return found, complete
 
 
 def messages_of(reply: query_pb2.QueryMessagesResponse, payload: memoryview, group: str, node: Node) -> list[ReceivedMessage]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dledger_client.answers import garbage, parse_envelope
 from dledger_client.attempts import Attempts, Source
-from dledger_client.log_files import FilePiece, LogFiles
+from dledger_client.log_files import LogFiles
 from dledger_client.received import Chunk, ReplicaLag, decode_chunk
 from dledger_client.retry import until
 from dledger_client.router import Router
@@ -124,8 +124,8 @@ class Replicas:
         """
         given, request = request, broker_pb2.FetchRequest()
         request.CopyFrom(given)  # what has been read of it is noted here; whoever asks another replica begins with his own
-        request.in_place = self._files is not None and self._is_near(source) and source.address not in self._unreadable
-        request.in_place = request.in_place and not request.without_body  # those are not even read whole
+        reachable = self._files is not None and self._is_near(source) and source.address not in self._unreadable
+        request.in_place = reachable and not request.without_body  # those are not even read whole
         again = broker_pb2.FetchRequest()
         again.CopyFrom(request)
         try:
@@ -203,9 +203,8 @@ class Replicas:
             raise _FilesUnreadableError("an answer of another form than asked for")
         places = np.frombuffer(payload, ">u8", header.count, head_bytes).astype(np.int64)
         sizes = np.frombuffer(payload, ">u4", header.count, head_bytes - 4 * header.count).astype(np.int64)
-        pieces = [FilePiece(piece.file, piece.at, piece.size, piece.pos) for piece in header.pieces]
         try:
-            frames = await asyncio.to_thread(self._files.frames, pieces, header.store_id, places, sizes)
+            frames = await asyncio.to_thread(self._files.frames, header.pieces, header.store_id, places, sizes)
         except OSError as error:
             raise _FilesUnreadableError(str(error)) from None
         return _InPlace(frames, places)

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 
-from dledger_client.answers import parse, parse_envelope
+from dledger_client.aio.consumer import OFFSETS
+from dledger_client.answers import parse
 from dledger_client.local import surroundings
 from dledger_client.loop_thread import LoopThread
-from dledger_client.query import MAX_PAGE, QUERY, call_replica
+from dledger_client.query import MAX_PAGE, PAGE_BYTES, pages
 from dledger_client.router import Router
 from dledger_wire._pb import broker_pb2, query_pb2
 from dledger_wire.errors import DledgerError
 from pyspark_dledger.options import ReadOptions
 from pyspark_dledger.plan import OffsetRange, QueueId
 
-OFFSETS = "/dledger.v1.Broker/Offsets"
 MOST_MATCHES = 10_000  # with more, reading along is quicker
 NEIGHBOURS = 256  # messages between two matches that are read along
-PAGE_BYTES = 8 << 20
 TIMEOUT_MS = 10_000
 
 _logger = logging.getLogger(__name__)
@@ -58,18 +58,14 @@ async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Seq
     for topic, group in sorted({(piece.queue.topic, piece.queue.group) for piece in ranges}):
         applied = await _applied(router, topic, group, deadline_ms)
         for key in keys:
-            request = query_pb2.QueryMessagesRequest(topic=topic, key=key, max_messages=MAX_PAGE, max_bytes=PAGE_BYTES)
-            while True:
-                data, node = await call_replica(router, group, QUERY, request.SerializeToString(), deadline_ms)
-                reply, _ = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
-                left -= len(reply.messages)
-                if not reply.complete or reply.applied_index < applied or left < 0:
-                    return None
-                for message in reply.messages:
-                    found.setdefault(QueueId(topic, group, message.queue_id), []).append(message.queue_offset)
-                if not reply.before_pos:
-                    break
-                request.before_pos = reply.before_pos
+            request = query_pb2.QueryMessagesRequest(topic=topic, key=key, max_messages=MAX_PAGE, max_bytes=PAGE_BYTES, places_only=True)
+            async with aclosing(pages(router, group, request, deadline_ms)) as answers:
+                async for reply, _, _ in answers:
+                    left -= len(reply.messages)
+                    if not reply.complete or reply.applied_index < applied or left < 0:
+                        return None
+                    for message in reply.messages:
+                        found.setdefault(QueueId(topic, group, message.queue_id), []).append(message.queue_offset)
     return found
 
 

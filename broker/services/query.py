@@ -43,7 +43,7 @@ class QueryService:
             reply.messages.add(
                 pos=found.pos, topic=frame.topic, queue_id=frame.queue_id, queue_offset=frame.queue_offset, size=len(found.data)
             )
-        return envelope.encode(reply, [found.data for found in answer.messages])
+        return envelope.encode(reply, [] if wish.places_only else [found.data for found in answer.messages])
 
     async def _answer(self, wish: query_pb2.QueryMessagesRequest) -> Answer:
         store, query = self._face.store, self._face.store.query

@@ -25,6 +25,7 @@ class QueryMessagesRequest(google.protobuf.message.Message):
     BEFORE_POS_FIELD_NUMBER: builtins.int
     MAX_MESSAGES_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
+    PLACES_ONLY_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """needed with a key; none with a unique id: all topics"""
     key: builtins.str
@@ -42,6 +43,8 @@ class QueryMessagesRequest(google.protobuf.message.Message):
     """0: the replica's defaultQueryMaxNum"""
     max_bytes: builtins.int
     """of frames, but for the first; 0: 4 MiB"""
+    places_only: builtins.bool
+    """leave the payload out"""
     def __init__(
         self,
         *,
@@ -54,9 +57,10 @@ class QueryMessagesRequest(google.protobuf.message.Message):
         before_pos: builtins.int = ...,
         max_messages: builtins.int = ...,
         max_bytes: builtins.int = ...,
+        places_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_pos", b"_pos", "pos", b"pos"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_pos", b"_pos", "before_pos", b"before_pos", "begin_ms", b"begin_ms", "end_ms", b"end_ms", "key", b"key", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "pos", b"pos", "topic", b"topic", "unique_id", b"unique_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_pos", b"_pos", "before_pos", b"before_pos", "begin_ms", b"begin_ms", "end_ms", b"end_ms", "key", b"key", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "places_only", b"places_only", "pos", b"pos", "topic", b"topic", "unique_id", b"unique_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_pos", b"_pos"]) -> typing.Literal["pos"] | None: ...
 
 global___QueryMessagesRequest = QueryMessagesRequest

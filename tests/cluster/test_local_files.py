@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dledger_client import Admin, Message, Producer, PullConsumer
-from dledger_client.log_files import FilePiece, LogFiles
+from dledger_client.log_files import LogFiles
 from dledger_client.received import Chunk
+from dledger_wire._pb.broker_pb2 import LogPiece
 from dledger_wire.errors import OffsetOutOfRangeError
 from tests.cluster.harness import Cluster
 
@@ -26,7 +27,7 @@ class Watched:
         self.broken_after = 1 << 30
         frames = LogFiles.frames
 
-        def counted(files: LogFiles, pieces: Sequence[FilePiece], *where: Any) -> memoryview:
+        def counted(files: LogFiles, pieces: Sequence[LogPiece], *where: Any) -> memoryview:
             self.reads += 1
             if self.reads > self.broken_after:
                 raise FileNotFoundError(pieces[0].file)

@@ -21,7 +21,7 @@ from tests.sim import messaging_account as account
 from tests.sim.loop import Process
 from tests.sim.result import LivenessError
 from tests.unit.client.push_rig import Group
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, run_world, until
 
 MESSAGES = 30
 FAULTS = 7
@@ -258,11 +258,5 @@ def run(seed: int, *, readable: bool = False, sink: Callable[[str], None] | None
     rig = Rig(seed, settings=SETTINGS, readable=readable)
     with TemporaryDirectory() as folder:
         world = World(rig, folder)
-        try:
-            rig.run(lambda _rig: world.run(), limit_s=LIMIT_S)
-        except BaseException as error:
-            rig.cluster.note_run(error, "messaging", world.faults)
-            raise
-        finally:
-            rig.cluster.trace.give(sink)
+        run_world(rig, "messaging", world, LIMIT_S, sink)
     return world

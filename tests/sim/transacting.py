@@ -19,7 +19,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from tests.sim.clock import SimClock
 from tests.sim.loop import Process
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, run_world, until
 
 TRANSACTIONS = 12  # of each producer
 PRODUCERS = 3
@@ -166,11 +166,5 @@ def run(seed: int, *, readable: bool = False, sink: Callable[[str], None] | None
     """One run; any violation raises, with the faults that were carried out."""
     rig = Rig(seed, settings=SETTINGS, readable=readable)
     world = World(rig)
-    try:
-        rig.run(lambda _rig: world.run(), limit_s=LIMIT_S)
-    except BaseException as error:
-        rig.cluster.note_run(error, "transacting", world.faults)
-        raise
-    finally:
-        rig.cluster.trace.give(sink)
+    run_world(rig, "transacting", world, LIMIT_S, sink)
     return world

@@ -17,6 +17,11 @@ TOPIC = "orders"
 COUNT = 3000
 
 
+def python_path(*first: str) -> str:
+    """A PYTHONPATH for interpreters of Spark: these folders, the project, what the variable has already."""
+    return os.pathsep.join(part for part in (*first, str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
@@ -29,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real session of two threads that tries a task three times; the source is found by nothing but its name."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+    os.environ["PYTHONPATH"] = python_path()
     from pyspark.sql import SparkSession
 
     work = tmp_path_factory.mktemp("spark")

@@ -20,7 +20,8 @@ import pyspark
 import pytest
 
 from dledger_client import Admin, Message, Producer
-from tests.cluster.harness import ROOT, Cluster
+from tests.cluster.harness import Cluster
+from tests.spark.conftest import python_path
 from tests.spark.test_batch_write import make, messages_of
 
 BIG, BIG_COUNT = "big", 12_000
@@ -146,8 +147,7 @@ class Driver:
         for name in ("store.py", "broker.py"):
             (folder / name).write_text("MINE = True\n")
         (folder / "job.py").write_text(DRIVER)
-        path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
         arguments = [master, cluster.bootstrap, BIG, target, str(folder / "checkpoint"), str(per_trigger)]
         self._errors = (folder / "stderr").open("ab")
         self.process = subprocess.Popen(
@@ -186,11 +186,10 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
     from broker.cli.private_cluster import free_ports
 
     port, other = free_ports(2)
-    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
     environment = os.environ | {
         "SPARK_HOME": str(HOME),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": path,
+        "PYTHONPATH": python_path(),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(tmp_path)}

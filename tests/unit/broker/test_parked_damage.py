@@ -77,6 +77,14 @@ async def store_again(rig: Rig, how: str) -> None:
             assert await admin.redrive(letters) == 1
 
 
+async def store_over_damage(rig: Rig, producer: Producer, how: str, at: int = 0) -> None:
+    """Store a message, flip a bit ``at`` bytes from its body's start at the master, once it is read from there, and store it again."""
+    await store_first(rig, producer, how)
+    await seal(rig, producer)
+    flip(rig, rig.master, BODY, at)
+    await store_again(rig, how)
+
+
 @pytest.mark.parametrize(("how", "place"), [("delay", ("t", 0)), ("timer", ("t", 0)), ("retry", (RETRY, 0)), ("redrive", ("t", 1))])
 def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str, int]) -> None:
     """docs/semantics.md, row D4."""
@@ -85,10 +93,7 @@ def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str
         await rig.topic()
         await rig.topic("fill")
         async with rig.producer() as producer, rig.consumer() as consumer:
-            await store_first(rig, producer, how)
-            await seal(rig, producer)
-            flip(rig, rig.master, BODY)
-            await store_again(rig, how)
+            await store_over_damage(rig, producer, how)
             (found,) = await consumer.fetch(place[0], 0, place[1], wait_ms=20_000)
             assert found.body == BODY
 
@@ -103,10 +108,7 @@ def test_a_damaged_head_is_mended(how: str) -> None:
         await rig.topic()
         await rig.topic("fill")
         async with rig.producer() as producer, rig.consumer() as consumer:
-            await store_first(rig, producer, how)
-            await seal(rig, producer)
-            flip(rig, rig.master, BODY, SIZE_AT)
-            await store_again(rig, how)
+            await store_over_damage(rig, producer, how, SIZE_AT)
             topic = RETRY if how == "retry" else "t"
             bodies: list[bytes] = []
             while len(bodies) < (2 if how == "redrive" else 1):

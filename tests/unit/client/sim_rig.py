@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
 from dledger_client.aio.transaction import CheckListener
@@ -101,6 +101,25 @@ class Rig:
             assert self.cluster.problems() == []
         finally:
             self.cluster.loop.close()
+
+
+class World(Protocol):
+    """Actors and what strikes them, on a rig."""
+
+    faults: list[str]
+
+    async def run(self) -> None: ...
+
+
+def run_world(rig: Rig, name: str, world: World, limit_s: float, sink: Callable[[str], None] | None) -> None:
+    """One run of a scenario of that name; any violation raises, with the faults that were carried out."""
+    try:
+        rig.run(lambda _rig: world.run(), limit_s=limit_s)
+    except BaseException as error:
+        rig.cluster.note_run(error, name, world.faults)
+        raise
+    finally:
+        rig.cluster.trace.give(sink)
 
 
 async def _wrapped(scenario: Callable[[Rig], Awaitable[None]], rig: Rig) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dledger_client.log_files import FilePiece, LogFiles
+from dledger_client.log_files import LogFiles
+from dledger_wire._pb.broker_pb2 import LogPiece
 
 
 @pytest.fixture
@@ -21,11 +22,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pieces(folder: Path, *spans: tuple[int, int]) -> list[FilePiece]:
+def pieces(folder: Path, *spans: tuple[int, int]) -> list[LogPiece]:
     found = []
     for first, end in spans:
         start = first // 100 * 100
-        found.append(FilePiece(str(folder / "commitlog" / f"{start:020d}"), first - start, end - first, first))
+        found.append(LogPiece(file=str(folder / "commitlog" / f"{start:020d}"), at=first - start, size=end - first, pos=first))
     return found
 
 

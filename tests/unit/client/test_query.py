@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message, ReceivedMessage
+from dledger_client.answers import parse_envelope
 from dledger_client.router import Router
 from dledger_client.send_back import DEAD_LETTER
 from dledger_client.trace import (
@@ -71,6 +72,28 @@ def test_by_key_id_time_and_offset() -> None:
             assert at is not None
             assert at.body == b"5"
             assert await admin.query_by_offset("t", 1, 3) is None
+
+    Rig().run(scenario)
+
+
+def test_places_come_without_their_messages_when_only_they_are_wanted() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.producer() as producer:
+            for number in range(3):
+                await producer.send(Message("t", b"%d" % number, keys="k"), queue_id=0)
+        router = rig.router()
+        await router.ensure_groups(router.clock.monotonic_ms() + 5000)
+        answers = []
+        for places_only in (False, True):
+            request = query_pb2.QueryMessagesRequest(topic="t", key="k", places_only=places_only)
+            data = await router.call_leader("g0", QUERY, request.SerializeToString(), deadline_ms=router.clock.monotonic_ms() + 5000)
+            answers.append(parse_envelope(query_pb2.QueryMessagesResponse, data, ""))
+        (whole, frames), (bare, nothing) = answers
+        assert [found.queue_offset for found in bare.messages] == [2, 1, 0]
+        assert bare.messages == whole.messages
+        assert (len(frames), len(nothing)) == (sum(found.size for found in whole.messages), 0)
+        await router.close()
 
     Rig().run(scenario)
 

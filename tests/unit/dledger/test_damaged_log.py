@@ -8,6 +8,7 @@ import pytest
 
 from dledger.core.types import NodeId, Role
 from dledger.log.config import LogConfig
+from dledger.node import RaftNode
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
@@ -92,19 +93,24 @@ def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() ->
     run(scenario())
 
 
+async def damaged_leader(segment_bytes: int) -> tuple[Cluster, RaftNode, NodeId, NodeId]:
+    """A cluster whose leader has a flipped bit in what it must send: (it, the leader, who lacks 60 entries, who has them)."""
+    cluster = Cluster(log=LogConfig(segment_bytes=segment_bytes, fill_window_bytes=0, cache_bytes=1 << 12))
+    await cluster.start()
+    leader = await cluster.leader()
+    late = cluster.followers(leader)[0].identity.node_id
+    await cluster.kill(late)
+    for number in range(60):
+        await leader.propose(Text(f"m{number}", 4000))
+    other = next(name for name in cluster.names if name not in (late, leader.identity.node_id))
+    await cluster.until(lambda: cluster.nodes[other].commit_index == leader.log.last.index)
+    flip(cluster.disks[leader.identity.node_id], 20_000)
+    return cluster, leader, late, other
+
+
 def test_K3_damage_found_while_serving_a_peer_is_repaired_and_the_peer_catches_up() -> None:
     async def scenario() -> None:
-        small = LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, cache_bytes=1 << 12)
-        cluster = Cluster(log=small)
-        await cluster.start()
-        leader = await cluster.leader()
-        late = cluster.followers(leader)[0].identity.node_id
-        await cluster.kill(late)
-        for number in range(60):
-            await leader.propose(Text(f"m{number}", 4000))
-        other = next(name for name in cluster.names if name not in (late, leader.identity.node_id))
-        await cluster.until(lambda: cluster.nodes[other].commit_index == leader.log.last.index)
-        flip(cluster.disks[leader.identity.node_id], 20_000)
+        cluster, leader, late, other = await damaged_leader(SEGMENT)
         await cluster.start_one(late)
         await cluster.until(lambda: len(cluster.machines[late].bodies) == 60)
         sound = cluster.disks[other].files[FIRST]
@@ -117,17 +123,8 @@ def test_K3_damage_found_while_serving_a_peer_is_repaired_and_the_peer_catches_u
 
 def test_K3_damage_in_the_segment_being_written_is_repaired_too_and_the_peer_catches_up() -> None:
     async def scenario() -> None:
-        cluster = Cluster(log=LogConfig(segment_bytes=1 << 20, fill_window_bytes=0, cache_bytes=1 << 12))
-        await cluster.start()
-        leader = await cluster.leader()
-        late = cluster.followers(leader)[0].identity.node_id
-        await cluster.kill(late)
-        for number in range(60):
-            await leader.propose(Text(f"m{number}", 4000))
+        cluster, leader, late, _ = await damaged_leader(1 << 20)
         assert len(leader.log.segments) == 1
-        other = next(name for name in cluster.names if name not in (late, leader.identity.node_id))
-        await cluster.until(lambda: cluster.nodes[other].commit_index == leader.log.last.index)
-        flip(cluster.disks[leader.identity.node_id], 20_000)
         await cluster.start_one(late)
         for number in range(60, 90):
             await leader.propose(Text(f"m{number}", 4000))
