@@ -176,6 +176,8 @@ class _MixedStream:
         self._used = True
 
     async def close(self) -> None:
-        if self._opening.done() and (self._opening.cancelled() or self._opening.exception() is not None):
-            return
-        await (await self._stream()).close()
+        try:
+            stream = await self._stream()
+        except DledgerError:
+            return  # never opened, or its channel was closed meanwhile: there is nothing to close
+        await stream.close()

@@ -254,6 +254,26 @@ def test_a_closed_channel_breaks_its_streams_on_both_sides(world: World) -> None
     world.run(scenario)
 
 
+@pytest.mark.parametrize("head_start", [0, 1, 3])
+def test_closing_a_stream_and_its_channel_at_once_is_quiet(world: World, head_start: int) -> None:
+    """A stream just opened may not have reached its server yet: nothing of it is to be closed, and nothing raises."""
+
+    async def scenario(world: World) -> None:
+        address = world.address()
+        server = await started(world, address, serves_stream(echo_stream))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        closing = asyncio.ensure_future(stream.close())
+        for _ in range(head_start):
+            await asyncio.sleep(0)
+        await channel.close()
+        await asyncio.wait_for(closing, 10)
+        await stream.close()
+        await server.stop(0)
+
+    world.run(scenario)
+
+
 def test_a_writer_held_back_learns_that_the_other_side_went_away(world: World) -> None:
     async def scenario(world: World) -> None:
         seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
