@@ -78,9 +78,12 @@ class ProducerEngine:
 
     # Routes
 
-    async def resolve(self, topic: str, deadline_ms: int) -> None:
-        """Learn the queues of a topic.  TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering."""
-        if topic in self.topics:
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
+        """Learn the queues of a topic, anew when ``queue_id`` is none of those known: it may have been made since.
+
+        TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering.
+        """
+        if self.knows(topic, queue_id):
             return
         try:
             await self._look_up(topic, deadline_ms)
@@ -142,8 +145,10 @@ class ProducerEngine:
             await self._links[group].ensure_session()
         return {(lane.group, lane.queue_id): self._links[lane.group].stored.get((topic, lane.queue_id), 0) for lane in lanes}
 
-    def knows(self, topic: str) -> bool:
-        return topic in self.topics
+    def knows(self, topic: str, queue_id: int | None = None) -> bool:
+        """Whether the topic's queues are known and, if it is given, ``queue_id`` is one of them."""
+        known = self.topics.get(topic)
+        return known is not None and (queue_id is None or known.has(queue_id))
 
     def lanes_of(self, group: str) -> list[Lane]:
         """The caller holds the lock."""

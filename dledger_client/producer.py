@@ -60,10 +60,10 @@ class Producer:
         """Send without waiting for the answer; waits only while the buffer is full.  Every error is the future's."""
         engine = self._engine
         try:
-            if not engine.knows(message.topic):
+            if not engine.knows(message.topic, queue_id):
                 check_topic_type(message)
                 deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
-                self._thread.run(engine.resolve(message.topic, deadline_ms))
+                self._thread.run(engine.resolve(message.topic, deadline_ms, queue_id))
             place = engine.add(message, queue_key, queue_id)
             if place is None:
                 place = self._add_when_room(message, queue_key, queue_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger_client.answers import garbage, parse
 from dledger_client.retry import may_try_again, until
@@ -57,6 +57,7 @@ class TopicQueues:
     write_queues: int
     perm: int
     incarnation: str
+    version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: not told
 
 
 def parse_bootstrap(bootstrap: str) -> list[str]:
@@ -123,8 +124,8 @@ class Router:
             nodes = tuple(Node(node.id, node.address, node.voter) for node in info.nodes)
             self.groups[info.name] = Group(info.name, info.term, info.leader_id, info.leader_address, nodes)
 
-    async def _first_answer(self, topics: Sequence[str], all_topics: bool = False) -> broker_pb2.MetadataResponse:
-        """The first answer of any node; the nodes are asked one after the other, without waiting long for a silent one."""
+    async def _first_answer(self, topics: Sequence[str], all_topics: bool = False) -> tuple[str, broker_pb2.MetadataResponse]:
+        """The first answer of any node, and whose it is; the nodes are asked one after the other, without waiting long for a silent one."""
         asked: list[asyncio.Task[tuple[str, broker_pb2.MetadataResponse]]] = []
         problems: list[str] = []
         addresses = iter(self.addresses())
@@ -140,7 +141,7 @@ class Router:
                     asked.remove(task)
                     error = task.exception()
                     if error is None:
-                        return task.result()[1]
+                        return task.result()
                     if not isinstance(error, DledgerError):
                         raise error
                     problems.append(str(error))
@@ -276,32 +277,34 @@ class Router:
         check_topic(name)
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
-                found = _queues_of(name, await self._first_answer([name]))
-                if len(self.groups) > 1:
-                    found = await self._topic_of_every_group(name)
+                found = await self._topic_of_every_group(name, *await self._first_answer([name]))
                 if not found:
                     found = await self._topic_at_leaders(name)
                 self._topics[name] = found
                 return found
         raise NotReadyError(f"topic {name}: no attempt was made before the deadline")
 
-    async def _topic_of_every_group(self, name: str) -> list[TopicQueues]:
-        """A node tells of its own group's queues only: every group is asked, its leader's word counts most, and of a group that is silent
-        what was known before."""
+    async def _topic_of_every_group(self, name: str, first: str, answer: broker_pb2.MetadataResponse) -> list[TopicQueues]:
+        """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
+        it the newest of what replicas say and of what was known before.  ``answer``: what the node at ``first`` has said already."""
         by_group = {queues.group: [queues] for queues in self._topics.get(name, ())}
-        told_by_leader: dict[str, None] = {}
+        told_by_leader: set[str] = set()
 
         def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
-            told_by_leader.update({info.name: None for info in response.groups if info.leader_address == address})
+            told_by_leader.update(info.name for info in response.groups if info.leader_address == address)
             return len(told_by_leader) == len(self.groups)
 
-        answers = await self.survey([name], enough)
+        answers = [(first, answer)]
+        if not enough(first, answer):
+            answers += await self.survey([name], enough)
         for leaders in (False, True):
             for address, response in answers:
                 # A node knows the term of its own group only.
                 own = next((info for info in response.groups if info.term), None)
+                if own is None or (own.leader_address == address) is not leaders:
+                    continue
                 queues = _queues_of(name, response)
-                if own is not None and (own.leader_address == address) is leaders and (queues or leaders):
+                if leaders or (queues and _is_newer(queues, by_group.get(own.name, []))):
                     by_group[own.name] = queues
         return [each for group in sorted(by_group) for each in by_group[group]]
 
@@ -348,9 +351,13 @@ def _check_addresses(address: str, response: broker_pb2.MetadataResponse) -> Non
                 raise garbage(address, f"told of a node at {told!r}, which is no address")
 
 
-def _queues(info: broker_pb2.TopicInfo) -> TopicQueues:
-    return TopicQueues(info.name, info.group, info.read_queues, info.write_queues, info.perm, info.incarnation)
-
-
 def _queues_of(name: str, response: broker_pb2.MetadataResponse) -> list[TopicQueues]:
-    return [_queues(info) for info in response.topics if info.found and info.name == name]
+    return [
+        TopicQueues(info.name, info.group, info.read_queues, info.write_queues, info.perm, info.incarnation, response.version)
+        for info in response.topics
+        if info.found and info.name == name
+    ]
+
+
+def _is_newer(queues: list[TopicQueues], known: list[TopicQueues]) -> bool:
+    return not known or queues[0].version > known[0].version

@@ -65,6 +65,9 @@ class TopicLanes:
             raise InvalidArgumentError(f"topic {topic}: the queue selector chose {number!r}; expected 0 to {len(self.lanes) - 1}")
         return self.lanes[number]
 
+    def has(self, queue_id: int) -> bool:
+        return any(lane.queue_id == queue_id for lane in self.lanes)
+
     def by_queue(self, topic: str, queue_id: int) -> Lane:
         for lane in self.lanes:
             if lane.queue_id == queue_id:

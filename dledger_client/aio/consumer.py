@@ -94,10 +94,11 @@ class PullConsumer:
     async def _group_of(self, topic: str, queue_id: int, group_name: str | None) -> str:
         if group_name is not None:
             return group_name
-        found = await self._router.topic(topic, self._deadline_ms())
-        for queues in found:
-            if queue_id < queues.read_queues:
-                return queues.group
+        for fresh in (False, True):  # a queue made since the last look
+            found = await self._router.topic(topic, self._deadline_ms(), fresh=fresh)
+            for queues in found:
+                if queue_id < queues.read_queues:
+                    return queues.group
         most = max(queues.read_queues for queues in found)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 

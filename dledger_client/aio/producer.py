@@ -96,7 +96,7 @@ class Producer:
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> AsyncSendFuture:
         """Send without waiting; the future may be awaited.  ``queue_key``: messages with equal keys keep their order in one queue."""
         engine = self.engine
-        if not self._delayed and engine.knows(message.topic):
+        if not self._delayed and engine.knows(message.topic, queue_id):
             try:
                 place = engine.add(message, queue_key, queue_id)
             except DledgerError as error:
@@ -129,7 +129,7 @@ class Producer:
         while self._delayed:
             delayed = self._delayed[0]
             try:
-                await engine.resolve(delayed.messages[0].topic, delayed.deadline_ms)
+                await engine.resolve(delayed.messages[0].topic, delayed.deadline_ms, delayed.queue_id)
                 place = delayed.add_to(engine)
                 if place is None:
                     await self._room(delayed.deadline_ms)

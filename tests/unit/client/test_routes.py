@@ -1,4 +1,4 @@
-"""Routes of topics that lie on several replica groups, each of whose nodes tells of its own group only."""
+"""Routes of topics: a node tells of its own group only, and a replica may lag behind what its leader has acknowledged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ GROUPS = {"g0": ["h:1", "h:2"], "g1": ["h:3", "h:4"]}
 
 
 class Nodes:
-    """A network of nodes that answer Metadata.  ``topics``: address -> queues of topic ``t`` there; ``down``: who does not answer."""
+    """A network of nodes that answer Metadata.  ``topics``: address -> queues of topic ``t`` there; ``versions``: address -> of its table
+    of topics; ``down``: who does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: dict[str, list[str]] = GROUPS) -> None:
+        self.groups = groups
+        self.versions = dict.fromkeys(["h:1", "h:2", "h:3", "h:4"], 1)
         self.topics = {"h:1": 2, "h:2": 2, "h:3": 3, "h:4": 3}
         self.leaders = {"g0": "h:1", "g1": "h:3"}
         self.down: set[str] = set()
@@ -27,8 +30,8 @@ class Nodes:
         return Channel(self, address)
 
     def answer(self, address: str, request: broker_pb2.MetadataRequest) -> broker_pb2.MetadataResponse:
-        reply = broker_pb2.MetadataResponse(cluster="c")
-        for name, members in GROUPS.items():
+        reply = broker_pb2.MetadataResponse(cluster="c", version=self.versions[address])
+        for name, members in self.groups.items():
             nodes = [broker_pb2.NodeInfo(id=each, address=each, voter=True) for each in members]
             group = reply.groups.add(name=name, nodes=nodes)
             if address in members:
@@ -66,12 +69,33 @@ def test_queues_of_every_group_are_found_and_kept_while_a_group_is_silent() -> N
         assert await queues_of(router) == {"g0": 2, "g1": 3}
         nodes.down = {"h:3"}
         nodes.topics |= {"h:2": 1, "h:4": 4}  # one lags, one is all there is
+        nodes.versions["h:4"] = 2
         assert await queues_of(router) == {"g0": 2, "g1": 4}
         nodes.down = set()
         nodes.topics["h:3"] = nodes.topics["h:4"] = 0
         assert await queues_of(router) == {"g0": 2}
         with pytest.raises(TopicNotFoundError):
             await queues_of(router, "nowhere")
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_lags_does_not_hide_queues_just_made() -> None:
+    """What the leader has acknowledged is seen by whoever looks next, whichever node he asks first, and not unlearned without it."""
+
+    async def scenario() -> None:
+        nodes = Nodes({"g0": ["h:1", "h:2", "h:3"]})
+        nodes.topics |= {"h:1": 3, "h:2": 1, "h:3": 1}
+        nodes.versions["h:1"] = 2
+        asked_last = Router("h:2,h:3,h:1", nodes, SystemClock(), random.Random(1))  # type: ignore[arg-type]
+        assert await queues_of(asked_last) == {"g0": 3}
+        nodes.down = {"h:1"}
+        assert await queues_of(asked_last) == {"g0": 3}
+        without_leader = Router("h:2,h:3", nodes, SystemClock(), random.Random(1))  # type: ignore[arg-type]
+        nodes.versions["h:3"], nodes.topics["h:3"] = 2, 3
+        assert await queues_of(without_leader) == {"g0": 3}
+        nodes.down, nodes.leaders["g0"] = set(), "h:2"  # its word counts whatever the others say: it has all that was acknowledged
+        assert await queues_of(asked_last) == {"g0": 1}
 
     asyncio.run(scenario())
 

@@ -138,6 +138,23 @@ def test_messages_for_a_queue_that_goes_away_find_another() -> None:
     Rig().run(scenario)
 
 
+def test_a_queue_made_since_the_last_look_takes_and_gives_messages_at_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            await producer.send(Message("t", b"before"), queue_id=0)
+            assert await bodies(consumer, 0) == [b"before"]
+            await admin.update_topic("t", read_queues=3, write_queues=3)
+            assert (await producer.send(Message("t", b"x"), queue_id=2)).queue_id == 2
+            assert await bodies(consumer, 2) == [b"x"]
+            await admin.update_topic("t", read_queues=4, write_queues=4)
+            assert [result.queue_id for result in await producer.send_batch([Message("t", b"x")], queue_id=3)] == [3]
+            with pytest.raises(InvalidArgumentError, match="queue 4 takes no messages; expected one of 0, 1, 2, 3"):
+                await producer.send(Message("t", b"x"), queue_id=4)
+
+    Rig().run(scenario)
+
+
 def test_a_message_sent_often_enough_is_given_up() -> None:
     """docs/semantics.md, row P3."""
 
