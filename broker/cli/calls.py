@@ -1,17 +1,17 @@
-"""Calls of the command line to the leader of a group: find it, follow redirects, retry until the deadline."""
+"""Calls of the command line to a group of the cluster's file: to its leader, or to whoever answers."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from broker.cli.context import real_network
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, UnreachableError
+from dledger_client.router import Router
+from dledger_wire.clock import SystemClock, system_random
+from dledger_wire.errors import InvalidArgumentError, UnreachableError
 
 if TYPE_CHECKING:
     from broker.config import ClusterConfig, GroupConfig
 
-PAUSE_S = 0.1
 TRY_S = 5.0
 
 
@@ -31,33 +31,16 @@ async def call_leader(group: GroupConfig, method: str, request: bytes, timeout_s
 
     ``again`` is sent in place of ``request`` after an attempt with an unknown outcome: the form that does no harm when done already.
     """
-    network = real_network()
-    addresses = [node.address for node in group.nodes]
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    last: DledgerError = UnreachableError(
-        f"no node of group {group.name} answers at {', '.join(addresses)} (are the nodes up? dledger status)"
-    )
-    attempt, hint = 0, ""
-    while (left := deadline - loop.time()) > 0:
-        address = hint or addresses[attempt % len(addresses)]
-        channel = network.connect(address)
-        try:
-            return await channel.call(method, request, timeout_s=min(left, TRY_S))
-        except DledgerError as error:
-            if not (error.retriable or isinstance(error, UnreachableError)):
-                raise
-            if not isinstance(error, UnreachableError):
-                last = error
-            if error.outcome_unknown and again is not None:
-                request = again
-            followed, hint = bool(hint), error.leader_address if isinstance(error, NotLeaderError) else ""
-            if followed or not hint:
-                attempt, hint = attempt + 1, "" if followed else hint
-                await asyncio.sleep(PAUSE_S)
-        finally:
-            await channel.close()
-    raise last
+    addresses = ",".join(node.address for node in group.nodes)
+    router = Router(addresses, real_network(), SystemClock(), system_random())
+    deadline_ms = router.clock.monotonic_ms() + int(timeout_s * 1000)
+    try:
+        await router.ensure_groups(deadline_ms)
+        return await router.call_leader(group.name, method, request, deadline_ms=deadline_ms, again=again)
+    except UnreachableError as error:
+        raise type(error)(f"{error.message} (are the nodes up? dledger status)", **error.details) from error
+    finally:
+        await router.close()
 
 
 async def call_any(group: GroupConfig, method: str, request: bytes, timeout_s: float) -> bytes:
