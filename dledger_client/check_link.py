@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from dledger_client.answers import parse
+from dledger_client.leader_sought import LeaderSought
 from dledger_client.received import Chunk, ReceivedMessage, decode_chunk
 from dledger_client.retry import PauseDrawn
 from dledger_client.router import Router
@@ -34,26 +35,19 @@ class CheckLink:
     def __init__(self, router: Router, group: str, producer_group: str, client_id: str, asked: Callable[[ReceivedMessage], None]) -> None:
         self._router, self._group, self._asked = router, group, asked
         self._join = transaction_pb2.ProducerJoin(producer_group=producer_group, client_id=client_id).SerializeToString()
-        self._failed_address, self._failed_term = "", 0
+        self._leader = LeaderSought(router, group)
 
     async def run(self) -> None:
         """Attend until cancelled."""
         pauses, attempt = PauseDrawn(self._router.random), 0
         while True:
             try:
-                await self._attend(await self._leader())
+                await self._attend(await self._leader.address())
             except DledgerError as error:
                 if not (error.retriable or error.refresh_route):
                     _logger.warning("transactions at %s: %s", self._group, error.message)
-                attempt = 1 if not self._failed_address else attempt + 1
+                attempt = 1 if self._leader.works else attempt + 1
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
-
-    async def _leader(self) -> str:
-        view = self._router.groups.get(self._group)
-        if view is None or not view.leader_address or (view.leader_address == self._failed_address and view.term <= self._failed_term):
-            view = await self._router.find_leader(self._group, self._failed_address, self._failed_term)
-        self._failed_address, self._failed_term = view.leader_address, view.term
-        return view.leader_address
 
     async def _attend(self, address: str) -> None:
         stream = self._router.channel(address).open(ATTEND)
@@ -64,7 +58,7 @@ class CheckLink:
                     message = await stream.read()
                 if message is None:
                     raise UnreachableError(f"{address}: the stream ended", address=address)
-                self._failed_address = ""
+                self._leader.answered()
                 check = parse(transaction_pb2.TransactionCheck, message, address)
                 if check.frame:
                     self._asked(half_message(check, self._group, address))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from dledger_client.answers import garbage, parse
 from dledger_client.lanes import UNSENT, Batch, Lane
+from dledger_client.leader_sought import LeaderSought
 from dledger_client.retry import PauseDrawn, may_try_again
 from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
@@ -79,7 +80,7 @@ class GroupLink:
         self._next_request_id = 1
         self._in_flight_bytes = 0
         self._attempt = 0
-        self._failed_address, self._failed_term = "", 0
+        self._leader = LeaderSought(engine.router, group)
         self._problem: DledgerError | None = None
         self._waiting_for = ""  # the send status that tells what the oldest request waits for
         self._flush_all = False
@@ -133,7 +134,7 @@ class GroupLink:
                 self._fail_all(self._fenced)
                 continue
             try:
-                await self._serve(await self._leader())
+                await self._serve(await self._leader.address())
             except DledgerError as error:
                 if not may_try_again(error):
                     _logger.warning("group %s: %s", self.group, error.message)
@@ -147,14 +148,6 @@ class GroupLink:
         # Numbers are kept with the engine's lane, this is only the work list.
         for lane in [lane for lane in self._lanes if lane.is_idle]:
             del self._lanes[lane]
-
-    async def _leader(self) -> str:
-        router = self._engine.router
-        view = router.groups.get(self.group)
-        if view is None or not view.leader_address or (view.leader_address == self._failed_address and view.term <= self._failed_term):
-            view = await router.find_leader(self.group, self._failed_address, self._failed_term)
-        self._failed_address, self._failed_term = view.leader_address, view.term
-        return view.leader_address
 
     async def ensure_session(self) -> None:
         """Register with the group unless that is done: an id, an epoch, what earlier lives have stored."""
@@ -314,7 +307,8 @@ class GroupLink:
                 problem = self._answered(batch, result) or problem
             if problem is not None:
                 raise problem
-            self._attempt, self._failed_address, self._problem, self._waiting_for = 0, "", None, ""
+            self._attempt, self._problem, self._waiting_for = 0, None, ""
+            self._leader.answered()
             self._wake.set()
 
     def _answered(self, batch: Batch, result: broker_pb2.BatchResult) -> DledgerError | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger_client.answers import parse
+from dledger_client.leader_sought import LeaderSought
 from dledger_client.retry import PauseDrawn
 from dledger_client.router import Router
 from dledger_wire._pb import sessions_pb2
@@ -85,7 +86,7 @@ class MemberSession:
         self._heard_ms = 0
         self._lease_ms, self._heartbeat_ms = 0, FIRST_HEARTBEAT_MS
         self._reset_version: int | None = None
-        self._failed_address, self._failed_term = "", 0
+        self._leader = LeaderSought(router, group)
         self._master = ""
 
     # What the consumer wants
@@ -143,7 +144,7 @@ class MemberSession:
         pauses, attempt, told = PauseDrawn(self._router.random), 0, ""
         while self._left is None or not self._left.done():
             try:
-                await self._attend(await self._leader())
+                await self._attend(await self._leader.address())
                 attempt = 0
             except DledgerError as error:
                 if error.message != told and (isinstance(error, BusyError) or not (error.retriable or error.refresh_route)):
@@ -152,13 +153,6 @@ class MemberSession:
                 attempt = 1 if self._heard_ms else attempt + 1
                 self._heard_ms = 0
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
-
-    async def _leader(self) -> str:
-        view = self._router.groups.get(self.group)
-        if view is None or not view.leader_address or (view.leader_address == self._failed_address and view.term <= self._failed_term):
-            view = await self._router.find_leader(self.group, self._failed_address, self._failed_term)
-        self._failed_address, self._failed_term = view.leader_address, view.term
-        return view.leader_address
 
     async def _attend(self, address: str) -> None:
         stream = self._router.channel(address).open(ATTEND)
@@ -176,7 +170,7 @@ class MemberSession:
         except BaseException:
             await _close(stream)
             raise
-        self._failed_address = ""
+        self._leader.answered()
         reader = loop.create_task(self._listen(stream, address), name=f"hear the master of {self.group}")
         reader.add_done_callback(lambda _: self._news.set())
         try:

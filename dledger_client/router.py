@@ -204,6 +204,13 @@ class Router:
         self.groups[group] = found
         return found
 
+    async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> Group:
+        """Who leads ``group`` as far as is known; looked for when that is nobody, or ``failed`` in no term after ``failed_term``."""
+        known = self.groups.get(group)
+        if known is None or not known.leader_address or (known.leader_address == failed and known.term <= failed_term):
+            return await self.find_leader(group, failed, failed_term)
+        return known
+
     def leader_is(self, group: str, address: str) -> None:
         """A node said who leads: remembered until an answer with a newer term."""
         known = self.groups.get(group)
@@ -228,19 +235,16 @@ class Router:
         self, group: str, method: str, request: bytes, deadline_ms: int, again: bytes | None, lost: list[DledgerError]
     ) -> bytes:
         """``lost`` takes the error of the last attempt that may have been carried out."""
-        failed, term, known = "", 0, False
+        failed, term = "", 0
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
-                view = self.groups.get(group)
-                if view is None or not view.leader_address or (known and view.leader_address == failed and view.term <= term):
-                    view = await self.find_leader(group, failed, term)
+                view = await self.leader(group, failed, term)
                 left_s = max(0.05, (deadline_ms - self.clock.monotonic_ms()) / 1000)
                 try:
                     return await self._call_watched(view, method, request, left_s)
                 except DledgerError as error:
-                    failed, term, known = view.leader_address, view.term, True
+                    failed, term = view.leader_address, view.term
                     if isinstance(error, NotLeaderError) and error.leader_address:
-                        known = error.leader_address == failed
                         self.leader_is(group, error.leader_address)
                     if error.outcome_unknown:
                         lost[:] = [error]
