@@ -22,6 +22,20 @@ def python_path(*first: str) -> str:
     return os.pathsep.join(part for part in (*first, str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
 
 
+def environment(folder: Path, *first: str) -> dict[str, str]:
+    """For processes of Spark on loopback.  Their ``work`` folder, where workers of local clusters leave files, is in ``folder``."""
+    import pyspark
+
+    home = folder / "spark-home"
+    if not home.exists():
+        home.mkdir()
+        for each in Path(pyspark.__file__).parent.iterdir():
+            if each.name != "work":
+                (home / each.name).symlink_to(each)
+    own = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(*first)}
+    return os.environ | own
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyspark
 import pytest
 
 from dledger_client import Admin, Message, Producer
 from tests.cluster.harness import Cluster
-from tests.spark.conftest import python_path
+from tests.spark.conftest import environment
 from tests.spark.test_batch_write import make, messages_of
 
 BIG, BIG_COUNT = "big", 12_000
-HOME = Path(pyspark.__file__).parent
 WAIT_S = 250
 
 
@@ -147,12 +144,11 @@ class Driver:
         for name in ("store.py", "broker.py"):
             (folder / name).write_text("MINE = True\n")
         (folder / "job.py").write_text(DRIVER)
-        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(), "SPARK_LOCAL_IP": "127.0.0.1"}
         arguments = [master, cluster.bootstrap, BIG, target, str(folder / "checkpoint"), str(per_trigger)]
         self._errors = (folder / "stderr").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, str(folder / "job.py"), *arguments],
-            env=environment,
+            env=environment(folder),
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -186,13 +182,7 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
     from broker.cli.private_cluster import free_ports
 
     port, other = free_ports(2)
-    environment = os.environ | {
-        "SPARK_HOME": str(HOME),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": python_path(),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(tmp_path)}
+    variables = environment(tmp_path) | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(tmp_path)}
     url = f"spark://127.0.0.1:{port}"
     own = ["--host", "127.0.0.1"]
     commands = [
@@ -216,8 +206,8 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
     try:
         with (tmp_path / "standalone.log").open("wb") as log:
             for command in commands:
-                spark_class = [str(HOME / "bin" / "spark-class"), *command]
-                started.append(subprocess.Popen(spark_class, env=environment, stdout=log, stderr=log, start_new_session=True))
+                spark_class = [f"{variables['SPARK_HOME']}/bin/spark-class", *command]
+                started.append(subprocess.Popen(spark_class, env=variables, stdout=log, stderr=log, start_new_session=True))
         yield url, psutil.Process(started[1].pid)
     finally:
         for process in started:
@@ -246,15 +236,12 @@ def test_a_killed_driver_and_a_killed_executor_cost_no_row(big: Cluster, standal
     """A stream begun in a local cluster of separate executors, killed with its driver; gone on with on a standalone cluster, where its
     executor is killed; all from one checkpoint."""
     make(big, "outlived")
-    work_before = set((HOME / "work").iterdir()) if (HOME / "work").exists() else set()
     first = Driver(tmp_path, "local-cluster[1,2,700]", big, "outlived", BIG_COUNT // 5)
     try:
         told = [first.next() for _ in range(2)]
         assert all("batch" in each for each in told), (tmp_path / "stderr").read_text()[-2000:]
     finally:
         first.kill()
-        for left in set((HOME / "work").iterdir()) - work_before if (HOME / "work").exists() else set():
-            shutil.rmtree(left, ignore_errors=True)
     url, worker = standalone
     second = Driver(tmp_path, url, big, "outlived", BIG_COUNT // 5)
     try:

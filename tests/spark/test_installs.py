@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.harness import Cluster
-from tests.spark.conftest import COUNT, TOPIC, python_path
+from tests.spark.conftest import COUNT, TOPIC, environment
 from tests.spark.test_batch_write import make, messages_of
 
 # Hides packages in the interpreters of executors, except where they come out of a zip: a node on which nobody installed them.
@@ -61,9 +60,8 @@ spark.stop()
 def run(cluster: Cluster, folder: Path, target: str, ship: str) -> dict[str, Any]:
     (folder / "sitecustomize.py").write_text(HIDING)
     (folder / "job.py").write_text(JOB)
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(str(folder)), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, str(folder / "job.py"), cluster.bootstrap, TOPIC, target, str(folder / "checkpoint"), ship]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, timeout=200, check=False)
+    done = subprocess.run(command, env=environment(folder, str(folder)), cwd=folder, capture_output=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
