@@ -673,6 +673,7 @@ class RaftNode:
             applied_index=self._applier.applied,
             pending_bytes=self._proposals.pending_bytes,
             disk_full=self._driver.disk_full,
+            damaged=tuple(self._mending.unmended),
             copying=self._catch_up.state,
             failed=str(self.failed.result()) if self.failed.done() and not self.failed.cancelled() else "",
             peers=peers,

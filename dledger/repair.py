@@ -4,7 +4,9 @@ The files of all replicas are the same bytes, so a damaged entry is fetched from
 bad bytes (which go to ``quarantine``).  Owns both ends: serving committed entries, and repairing a log that was opened with damage.
 
 A replica whose log is damaged takes no part in the group until it is whole: it neither votes nor acknowledges nor leads on a gap, since
-what is damaged may be committed, and cutting it could lose it.  When no peer can help for ``limit_s`` the start fails with the exact place.
+what is damaged may be committed, and cutting it could lose it.  Only when a peer has another entry committed in that place is it certain
+that this one never was, nor anything written after it: then, if the entry's header and its index unit agree which one it was, the log
+ends before it, and Raft brings the rest.  When no peer can help for ``limit_s`` the start fails with the exact place.
 Damage found later, when an entry is read for a peer or a consumer, is put right the same way while the node goes on.
 """
 
@@ -19,7 +21,7 @@ from dledger.core.types import EntryId, NodeId
 from dledger.env import Environment
 from dledger.link import NodeIdentity
 from dledger.log.config import LogConfig
-from dledger.log.entry import RawEntry, parse_entry
+from dledger.log.entry import Header, RawEntry, parse_entry
 from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
@@ -28,7 +30,7 @@ from dledger.service import TaskOwner
 from dledger_wire import envelope
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
-from dledger_wire.layout import segment_name
+from dledger_wire.layout import ENTRY_HEADER_SIZE, segment_name
 
 FETCH_METHOD = "/dledger.v1.Raft/FetchEntry"
 FETCH_TIMEOUT_S = 5.0
@@ -47,8 +49,11 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
     if (request.cluster, request.group) != (identity.cluster, identity.group):
         raise InvalidArgumentError(f"group: expected {identity.cluster}/{identity.group}, got {request.cluster}/{request.group}")
     wanted = EntryId(request.entry.index, request.entry.term)
-    if wanted.index > commit_index or log.term_at(wanted.index) != wanted.term or wanted.index < log.first_index:
+    if wanted.index > commit_index or wanted.index < log.first_index:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not a committed one here")
+    if (term := log.term_at(wanted.index)) != wanted.term:
+        text = f"entry {wanted.index} of term {wanted.term} was never committed, one of term {term} was"
+        raise InvalidArgumentError(text, committed_term=term)
     entries = await log.read(wanted.index, 0, wanted.index)
     if not entries or entries[0].id != wanted:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not in the log any more")
@@ -63,43 +68,58 @@ class Mending:
         self._log = log
         self._tasks = tasks
         self._under_way: set[int] = set()
-        self._told: set[int] = set()  # asked for and not whole yet
+        self._unmended: dict[int, str] = {}  # what is damaged and not whole yet, by index
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def unmended(self) -> list[str]:
+        """The damage that is known and could not be put right so far, by index; what was trimmed since is none any more."""
+        first_index = self._log().first_index
+        self._unmended = {index: text for index, text in self._unmended.items() if index >= first_index}
+        return [text for _, text in sorted(self._unmended.items())]
 
     def found(self, damage: StorageDamagedError) -> None:
         """Put right in the background what ``damage`` names."""
         index = int(damage.details.get("index") or 0)
         if index and index not in self._under_way:
-            _logger.error("%s", damage.message)
             self._under_way.add(index)
-            self._tasks.spawn(self._mend_aside(index), "repair")
+            self._tasks.spawn(self._mend_aside(index, damage), "repair")
 
     async def mend(self, damage: StorageDamagedError) -> bool:
         """Whether what ``damage`` names is whole now."""
         index = int(damage.details.get("index") or 0)
-        if not index:
-            return False
+        return bool(index) and await self._mend(index, damage)
+
+    async def _mend(self, index: int, damage: StorageDamagedError) -> bool:
         async with self._one_at_a_time:
-            with contextlib.suppress(StorageDamagedError):
-                await self._log().read(index, 0, index)
-                return True  # somebody else has put it right meanwhile
-            if index not in self._told:  # who needs the entry asks again and again
-                self._told.add(index)
-                _logger.error("%s", damage.message)
-            whole = await self._repair().repair_entry(self._log(), index)
+            whole = await self._is_whole(index)  # somebody else may have put it right meanwhile
+            if not whole:
+                if index not in self._unmended:  # who needs the entry asks again and again
+                    self._unmended[index] = damage.message
+                    _logger.error("%s", damage.message)
+                whole = await self._repair().repair_entry(self._log(), index)
             if whole:
-                self._told.discard(index)
+                self._unmended.pop(index, None)
             return whole
 
-    async def _mend_aside(self, index: int) -> None:
+    async def _is_whole(self, index: int) -> bool:
+        with contextlib.suppress(StorageDamagedError):
+            await self._log().read(index, 0, index)
+            return True
+        return False
+
+    async def _mend_aside(self, index: int, damage: StorageDamagedError) -> None:
         try:
-            async with self._one_at_a_time:
-                await self._repair().repair_entry(self._log(), index)
+            await self._mend(index, damage)
         except DledgerError as error:
             _logger.error("entry %d not repaired: %s", index, error.message)
         finally:
             await asyncio.sleep(1)  # not again at once when it did not help
             self._under_way.discard(index)
+
+
+class _ReplacedError(Exception):
+    """A peer has committed another entry in the place of the one asked for."""
 
 
 class LogRepair:
@@ -143,7 +163,14 @@ class LogRepair:
             place = log.locate(finding.index)
             if finding.kind not in (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY) or place is None:
                 raise self._hopeless(finding)
-            entry = await self._fetch(place)
+            try:
+                entry = await self._fetch(place)
+            except _ReplacedError as replaced:
+                if not await _names_itself(log, place):
+                    continue
+                _logger.warning("%s: the log is cut before entry %d: %s", self._identity.node_id, place.index, replaced)
+                await log.give_up_from(place.index)
+                return repaired + 1  # what else was damaged stands before it, or is gone with it
             if entry is not None:
                 await self._write(log, entry)
                 repaired += 1
@@ -158,20 +185,25 @@ class LogRepair:
         if index > log.durable.index:
             return False
         place = await log.find(index)
-        entry = await self._fetch(place)
+        try:
+            entry = await self._fetch(place)
+        except _ReplacedError:
+            return False  # the leader will have it cut
         if entry is not None and log.term_at(index) == entry.term and index >= log.first_index:
             await self._write(log, entry)
             return True
         return False
 
     async def _fetch(self, place: EntryPlace) -> RawEntry | None:
-        """The entry from the first peer that has it whole."""
+        """The entry from the first peer that has it whole; _ReplacedError when one has another entry committed in its place."""
         for node, address in sorted(self._addresses.items()):
             channel = self._env.network.connect(address)
             try:
                 answer = await channel.call(FETCH_METHOD, self._request(place), timeout_s=FETCH_TIMEOUT_S)
                 return _checked(answer, place)
             except DledgerError as error:
+                if error.detail_int("committed_term", place.term) != place.term:
+                    raise _ReplacedError(f"{node}: {error.message}") from error
                 _logger.info("%s: %s has no entry %d for us: %s", self._identity.node_id, node, place.index, error.message)
             finally:
                 await channel.close()
@@ -198,6 +230,15 @@ class LogRepair:
     def _hopeless(self, finding: Finding) -> StorageDamagedError:
         text = f"{finding}; no peer could give the bytes; replace this node as a member, or put its disk right"
         return StorageDamagedError(text, file=finding.file, pos=finding.pos, index=finding.index)
+
+
+async def _names_itself(log: Log, place: EntryPlace) -> bool:
+    """Whether the damaged entry's own header says what its index unit says: a unit has no checksum, its word alone cuts nothing."""
+    try:
+        header = Header.unpack(await log.read_stored(place.pos, ENTRY_HEADER_SIZE))
+    except StorageDamagedError:  # the file ends before
+        return False
+    return (header.index, header.term, header.pos, header.size) == (place.index, place.term, place.pos, place.size)
 
 
 def _checked(answer: bytes, place: EntryPlace) -> RawEntry:

@@ -97,6 +97,7 @@ class RaftStatus:
     applied_index: int
     pending_bytes: int
     disk_full: bool
+    damaged: tuple[str, ...]  # what is damaged in the log and no peer could put right so far
     copying: str  # how far a copy is that this node takes from a peer; empty when it takes none
     failed: str
     peers: tuple[PeerStatus, ...]

@@ -139,6 +139,9 @@ class AdminService:
             return "read-only: the disk is full"
         if self._face.store.refuses_messages:
             return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
+        if raft.damaged:
+            more = f" (and {len(raft.damaged) - 1} more)" if len(raft.damaged) > 1 else ""
+            return f"damaged: {raft.damaged[0]}{more}; no replica could give the bytes so far"
         return "ok"
 
     # Leadership and membership

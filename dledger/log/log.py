@@ -23,7 +23,7 @@ from dledger.log.hard_state import HARD_STATE_PATH, HardStateFile
 from dledger.log.index_units import EntryPlace
 from dledger.log.queue import Cut, WriteQueue
 from dledger.log.reader import LogReader
-from dledger.log.recovery import Recovered, recover, remove_segment
+from dledger.log.recovery import Recovered, give_up_from, recover, remove_segment
 from dledger.log.report import RecoveryReport
 from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
@@ -291,6 +291,15 @@ class Log:
         self._durable_index = min(self._durable_index, from_index - 1)
         self._cut_floor = min(self._cut_floor, from_index)
         self._cuts += 1
+
+    async def give_up_from(self, index: int) -> None:
+        """In a log opened with damage: give up ``index``, where the damage lies, and all after it.  The next ``Log.open`` cuts there.
+
+        Only for entries that are proven not to be committed.
+        """
+        require(self._failure is not None, "a log in use is cut with cut()")
+        place = await self.find(index)
+        await give_up_from(self._disk, self._files, self._segments.of_pos(place.pos), index)
 
     def save_hard_state(self, term: int, vote: NodeId | None) -> None:
         """Queue the promise; durable once a flush returned it."""

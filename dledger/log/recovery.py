@@ -19,7 +19,7 @@ from dledger.log.scan import written_end
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, InUse, Segment, list_starts, log_path, units_path
 from dledger.log.segment_recovery import Position, SegmentRecovery, load_units
 from dledger.log.start import LogStart, load_log_start
-from dledger_wire.layout import segment_name
+from dledger_wire.layout import INDEX_UNIT_SIZE, segment_name
 
 
 @dataclass(slots=True)
@@ -133,6 +133,27 @@ async def _remove_empty_end(disk: Disk, files: FilePool, empty: list[int], segme
         async with InUse(files, log_path(before)) as file:
             await file.truncate(position.pos - before)
             await file.fdatasync()
+
+
+async def give_up_from(disk: Disk, files: FilePool, segment: Segment, index: int) -> None:
+    """Take back the word for ``index``, which lies in ``segment``, and all after it: the next start cuts a tail there.
+
+    Running it again after a crash in the middle of it ends the same way.
+    """
+    starts, _ = await list_starts(disk, LOG_FOLDER)
+    for start_pos in reversed(starts):
+        if start_pos > segment.start_pos:
+            await remove_segment(disk, files, start_pos)
+    await void_units(files, segment, index)
+
+
+async def void_units(files: FilePool, segment: Segment, from_index: int) -> None:
+    """Make the units of ``from_index`` and all after it void, durably: they prove nothing any more."""
+    at = max(0, from_index - segment.first_index) * INDEX_UNIT_SIZE
+    async with InUse(files, units_path(segment.start_pos)) as file:
+        size = await file.size()
+        if at < size:
+            await file.pwrite(at, [bytes(size - at)], sync=True)
 
 
 async def remove_segment(disk: Disk, files: FilePool, start_pos: int) -> None:

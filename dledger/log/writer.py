@@ -21,7 +21,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.hard_state import HardStateFile
 from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.queue import Batch, Cut
-from dledger.log.recovery import remove_segment
+from dledger.log.recovery import remove_segment, void_units
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
 from dledger_wire.check import require
 from dledger_wire.layout import FILLER, FILLER_SIZE, INDEX_UNIT_SIZE, MAGIC_FILLER
@@ -236,21 +236,13 @@ class Writer:
             for segment in dropped:
                 await remove_segment(self._disk, self._files, segment.start_pos)
             self._places = [place for place in self._places if place.index < cut.from_index and not dropped]
-            await self._void_units(cut.from_index)
+            await void_units(self._files, self.segments.last, cut.from_index)
             self.written_index = cut.from_index - 1
             self.synced_index = min(self.synced_index, self.written_index)
             self.end_pos = cut.end_pos
             if dropped:
                 await self._reopen_active()
         await self._truncate(cut.end_pos)
-
-    async def _void_units(self, from_index: int) -> None:
-        active = self.segments.last
-        at = max(0, from_index - active.first_index) * INDEX_UNIT_SIZE
-        async with InUse(self._files, units_path(active.start_pos)) as file:
-            size = await file.size()
-            if at < size:
-                await file.pwrite(at, [bytes(size - at)], sync=True)
 
     async def _reopen_active(self) -> None:
         """The segment before the dropped ones is the active one again."""

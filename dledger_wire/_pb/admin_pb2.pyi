@@ -148,7 +148,7 @@ class NodeStatusReply(google.protobuf.message.Message):
     pid: builtins.int
     store_id: builtins.str
     state: builtins.str
-    """"ok", "read-only: ...", "stopped: ...", "repairing: ..." """
+    """"ok", "read-only: ...", "stopped: ...", "damaged: ...", or how far a copy is"""
     disk_used_percent: builtins.float
     rss_bytes: builtins.int
     anonymous_bytes: builtins.int

@@ -93,6 +93,67 @@ def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() ->
     run(scenario())
 
 
+async def replaced_tail(count: int, damage_at: int) -> tuple[Cluster, NodeId]:
+    """A stopped replica with entries that it wrote as a leader cut off from the others, who committed ten others in their places meanwhile.
+
+    ``count``: of messages it wrote.  The first of its entries has a flipped byte at ``damage_at``: nobody has its bytes, nobody needs them.
+    """
+    cluster, _ = await filled(3)
+    leader = await cluster.leader()
+    name, committed = leader.identity.node_id, leader.log.last.index
+    cluster.net.isolate(name, cluster.names)
+    waiting = [asyncio.ensure_future(leader.propose(Text("lost", 4000))) for _ in range(count)]
+    await cluster.until(lambda: leader.role is not Role.LEADER and leader.log.durable == leader.log.last)
+    assert leader.log.last.index > committed
+    assert (len(leader.log.segments) > 1) is (count > 3)
+    await asyncio.sleep(0.5)  # index units are synced a little later than their entries
+    place = leader.log.locate(committed + 1)
+    assert place is not None
+    start_pos = leader.log.file_of(place.pos)[1]
+    await cluster.kill(name)
+    await asyncio.gather(*waiting, return_exceptions=True)
+    flip(cluster.disks[name], place.pos - start_pos + damage_at, path=f"commitlog/{start_pos:020d}")
+    cluster.net.heal()
+    successor = await cluster.leader()
+    for number in range(10):
+        await successor.propose(Text(f"kept {number}", 4000))
+    return cluster, name
+
+
+@pytest.mark.parametrize("count", [3, 40], ids=["in the segment being written", "with sealed segments behind it"])
+def test_K3_a_damaged_entry_that_never_was_committed_gives_way_to_what_was(count: int) -> None:
+    async def scenario() -> None:
+        cluster, name = await replaced_tail(count, damage_at=100)
+        node = await cluster.start_one(name)
+        assert node.recovery.torn is not None
+        bodies = cluster.machines[name].bodies
+        await cluster.until(lambda: len(bodies) == 13)
+        assert [body[:6].decode() for body in bodies[3:]] == [f"kept {number}" for number in range(10)]
+        other = (await cluster.leader()).identity.node_id
+        logs = [
+            {path: data.rstrip(b"\0") for path, data in cluster.disks[each].files.items() if path.startswith("commitlog/")}
+            for each in (name, other)
+        ]
+        assert logs[0] == logs[1]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_an_index_units_word_alone_cuts_nothing() -> None:
+    """The damage is in the header, which might have told another term."""
+
+    async def scenario() -> None:
+        cluster, name = await replaced_tail(3, damage_at=10)
+        before = bytes(cluster.disks[name].files[FIRST])
+        with pytest.raises(StorageDamagedError, match="no peer could give the bytes"):
+            await cluster.start_one(name)
+        assert cluster.disks[name].files[FIRST] == before
+        await cluster.stop()
+
+    run(scenario())
+
+
 async def damaged_leader(segment_bytes: int) -> tuple[Cluster, RaftNode, NodeId, NodeId]:
     """A cluster whose leader has a flipped bit in what it must send: (it, the leader, who lacks 60 entries, who has them)."""
     cluster = Cluster(log=LogConfig(segment_bytes=segment_bytes, fill_window_bytes=0, cache_bytes=1 << 12))
@@ -131,6 +192,23 @@ def test_K3_damage_in_the_segment_being_written_is_repaired_too_and_the_peer_cat
         await cluster.until(lambda: len(cluster.machines[late].bodies) == 90)
         assert len({bytes(cluster.disks[name].files[FIRST]) for name in cluster.names}) == 1
         assert (await cluster.leader()) is leader
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K6_damage_that_no_peer_can_put_right_is_in_the_status_until_one_can() -> None:
+    async def scenario() -> None:
+        cluster, leader, late, other = await damaged_leader(SEGMENT)
+        flip(cluster.disks[other], 20_000)
+        assert leader.status().damaged == ()
+        await cluster.start_one(late)
+        (told,) = await cluster.until(lambda: leader.status().damaged)
+        assert f"{FIRST}: byte" in told
+        assert "entry" in told
+        flip(cluster.disks[other], 20_000)
+        await cluster.until(lambda: len(cluster.machines[late].bodies) == 60)
+        assert leader.status().damaged == ()
         await cluster.stop()
 
     run(scenario())
