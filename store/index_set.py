@@ -64,16 +64,15 @@ class IndexSet:
             marks = None
         marks = marks or IndexMarks(self._geometry)
         while True:
-            number = 0
+            number, files = 0, []
             try:
-                self.files = []
                 for number, mark in enumerate(marks.files):
-                    self.files.append(await self._open_file(replace(mark), is_last=number == len(marks.files) - 1))
+                    files.append(await self._open_file(replace(mark), is_last=number == len(marks.files) - 1))
                 break
             except DamagedIndexError as found:
                 problems.append(str(found))
                 marks = marks.up_to(number)
-        self._saved = marks
+        self.files, self._saved = files, marks
         self._resume = (marks.resume_pos, marks.resume_skip)
         self.covered, self.store_ms = marks.index, marks.store_ms
         await self._remove_unmarked()
@@ -89,7 +88,7 @@ class IndexSet:
     async def _open_file(self, mark: IndexMark, *, is_last: bool) -> IndexFile:
         if is_last:
             opened = OpenIndexFile(self._pool, self._geometry, mark)
-            await opened.load()
+            await opened.load(lambda: self.closing)
             return opened
         file = IndexFile(self._pool, self._geometry, mark)
         await file.check_header()

@@ -7,6 +7,8 @@ The file is sparse: it has its full size from the beginning, and takes as much o
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -165,12 +167,17 @@ class OpenIndexFile(IndexFile):
 
     # Opening again
 
-    async def load(self) -> None:
-        """Make the slots again from the entries that the mark names.  DamagedIndexError unless these are what was written."""
+    async def load(self, is_closing: Callable[[], bool]) -> None:
+        """Make the slots again from the entries that the mark names.  DamagedIndexError unless these are what was written.
+
+        CancelledError once it ``is_closing``.
+        """
         geometry, mark = self.geometry, self.mark
         crc = 0
         for first in range(1, mark.count + 1, PIECE_ENTRIES):
             count = min(PIECE_ENTRIES, mark.count + 1 - first)
+            if is_closing():
+                raise asyncio.CancelledError("the key index closes while its newest file is read")
             data = await self.pread(geometry.entry_at(first), count * INDEX_ENTRY_SIZE)
             crc = crc32c(data, value=crc)
             places = np.frombuffer(data, INDEX_ENTRY_DTYPE)["key_hash"] % np.int32(geometry.slots)

@@ -2,7 +2,8 @@
 
 Owns the rhythm.  The dispatcher hands over the batches it applies, which costs it a list append; a task of its own makes columns of them
 and adds those.  What it cannot keep up with is not waited for: beyond a bound the batches handed over are forgotten, and the task reads
-the log from where it has come to.  So it also catches up at a start, and after a damaged file was given up.
+the log from where it has come to.  So it also catches up at a start, and after a damaged file was given up.  A start waits for none of it:
+the newest file, which is read whole (up to 20 million entries), is read by the same task.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class KeyIndex:
-    """``open`` it, ``run`` it as a task, ``offer`` it every batch that is applied; ``close`` ends the task."""
+    """``run`` it as a task, ``offer`` it every batch that is applied from then on; ``close`` ends the task."""
 
     def __init__(self, settings: StoreSettings, disk: Disk, clock: Clock, log: LogView, applied: Callable[[], Applied]) -> None:
         self._settings = settings
@@ -41,14 +42,14 @@ class KeyIndex:
         self._log = log
         self._applied = applied
         self.files = IndexSet(disk, Geometry(settings.maxHashSlotNum, settings.maxIndexNum), log, self._wake_up)
-        self.problems: list[str] = []
         self._pending: list[tuple[int, int, BatchView]] = []
         self._pending_bytes = 0
-        self._pending_from = 1  # batches of entries before it are read from the log
+        self._pending_from = applied().index + 1  # batches of entries before it are read from the log
         self._first_pos = 0
         self._wake = asyncio.Event()
         self._progress: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
+        self._opened = asyncio.Event()
         self._running = False
         now_ms = clock.monotonic_ms()
         self._flush_due_ms = now_ms + settings.flushIntervalConsumeQueue
@@ -57,23 +58,26 @@ class KeyIndex:
 
     # Life
 
-    async def open(self) -> None:
-        """Take what is on disk; what is damaged or missing there is made again by ``run``."""
-        self.problems = await self.files.open()
-        for problem in self.problems:
-            _logger.warning("%s; it is made again from the log", problem)
-        self._pending_from = max(self._applied().index, self.files.covered) + 1
-
     async def run(self) -> None:
-        """Follow the log until ``close``."""
+        """Take what is on disk, and follow the log until ``close``; what is damaged or missing there is made again."""
         self._running = True
         try:
+            await self._open()
             while not self.files.closing:
                 await self._wait_for_work()
                 await self._take_in()
                 await self._write_when_due()
         finally:
             self._ended.set()
+
+    async def _open(self) -> None:
+        for problem in await self.files.open():
+            _logger.warning("%s; it is made again from the log", problem)
+        if self.files.covered >= self._pending_from:  # entries that are applied again after a crash
+            self._pending = [each for each in self._pending if each[0] > self.files.covered]
+            self._pending_bytes = sum(batch.size for _, _, batch in self._pending)
+            self._pending_from = self.files.covered + 1
+        self._opened.set()
 
     async def close(self, *, save: bool = True) -> None:
         """Finish what is being added, make it durable (``save``), and end."""
@@ -82,7 +86,7 @@ class KeyIndex:
         if self._running:
             await self._ended.wait()
         try:
-            if save:
+            if save and self._opened.is_set():
                 await self.files.flush(slots=True)
                 await self.files.persist()
         except OSError as error:
@@ -213,6 +217,7 @@ class KeyIndex:
 
     async def scrub(self) -> None:
         """Read every full file once, slowly, and have those made again that are not what was written."""
+        await self._opened.wait()
         for file in list(self.files.files[:-1]):
             problem = await file_problem(file, pause_s=SCRUB_PAUSE_S)
             if problem is not None and file in self.files.files:

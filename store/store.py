@@ -130,7 +130,7 @@ class MessageStore:
         self._message_log.last_store_ms = self.applied.store_ms
         self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)
         if self.settings.messageIndexEnable:
-            await self._open_index(log)
+            self._start_index(log)
         self._query = MessageQuery(self.settings, log, self.queues, self._reader, self._index, lambda: self.applied)
         index = self._index
         self._persistence = Persistence(
@@ -161,10 +161,8 @@ class MessageStore:
             self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, self._utc_offset_ms)
             self._tasks.spawn(self._expiry.run(), "expiry")
 
-    async def _open_index(self, log: LogView) -> None:
+    def _start_index(self, log: LogView) -> None:
         index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied)
-        await index.open()
-        self.recovery.damaged_files += index.problems
         self._dispatcher.on_batch = index.offer
         self._tasks.spawn(index.run(), "key index")
         self._tasks.spawn(index.scrub(), "key index check")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 
 import pytest
 
+from dledger.env import File
 from dledger.log.report import DamageKind
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.message_id import offset_message_id
@@ -336,5 +338,69 @@ def test_off_means_no_index() -> None:
         assert found.frame.body == b"x"
         assert index_files(rig) == []
         await rig.close()
+
+    run(scenario)
+
+
+class GatedDisk(CrashDisk):
+    """A disk that is slow to give the index files."""
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        super().__init__(contents)
+        self.gate = asyncio.Event()
+        self.waiting = asyncio.Event()
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        if path.startswith("index/"):
+            self.waiting.set()
+            await self.gate.wait()
+        return await super().open(path, create=create)
+
+
+async def reopened_slowly() -> tuple[GatedDisk, StoreRig, Model]:
+    """A store that was started anew, while its index files are still being read."""
+    disk, clock, draw, model = CrashDisk(), StepClock(), random.Random(5), Model()
+    rig = await StoreRig.open(disk, TINY, clock=clock)
+    for topic in "ab":
+        await rig.topic(topic, 2)
+    for _ in range(20):
+        await send(rig, draw, model)
+    await settle(rig)
+    await rig.close()
+    slow = GatedDisk({path: bytes(content.current) for path, content in disk.files.items()})
+    again = await StoreRig.open(slow, TINY, clock=clock)
+    await slow.waiting.wait()
+    return slow, again, model
+
+
+def test_a_start_does_not_wait_for_the_index_files() -> None:
+    async def scenario() -> None:
+        disk, rig, model = await reopened_slowly()
+        draw = random.Random(6)
+        for _ in range(10):
+            await send(rig, draw, model)
+        await rig.commit()
+        topic, key = next(iter(model))
+        answer = await rig.store.query.by_key(topic, key, Window())
+        assert (answer.messages, answer.complete) == ([], False)
+        disk.gate.set()
+        await assert_is_model(rig, model)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_stop_before_the_index_files_are_read_leaves_them_as_they_are() -> None:
+    async def scenario() -> None:
+        disk, rig, model = await reopened_slowly()
+        before = {path: bytes(content.current) for path, content in disk.files.items() if path.startswith("index/") or "keyIndex" in path}
+        closing = asyncio.ensure_future(rig.close())
+        await asyncio.sleep(0.1)
+        disk.gate.set()
+        await closing
+        assert {path: bytes(disk.files[path].current) for path in before} == before
+        again = await StoreRig.open(CrashDisk({path: bytes(content.current) for path, content in disk.files.items()}), TINY)
+        await assert_is_model(again, model)
+        await again.close()
 
     run(scenario)
