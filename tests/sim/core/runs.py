@@ -195,8 +195,9 @@ def _leave_one_dead(world: World, draw: random.Random) -> CoreNode | None:
     if draw.random() < 0.5:
         return None
     node = draw.choice(list(world.nodes.values()))
-    members = [(other.name, other.core.membership.voters) for other in world.nodes.values()]
-    if any(name in voters and node.name in voters and len(voters) - 1 < majority(len(voters)) for name, voters in members):
+    # Also of one that is not a member itself: a leader that leaves leads by it until it is committed.
+    memberships = [other.core.membership.voters for other in world.nodes.values()]
+    if any(node.name in voters and len(voters) - 1 < majority(len(voters)) for voters in memberships):
         return None
     world.crash(node, silent=draw.random() < 0.5)
     return node
