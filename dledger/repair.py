@@ -158,11 +158,11 @@ class LogRepair:
         """Try every damaged entry once; how many were put right."""
         repaired = 0
         for finding in report.damaged:
-            if finding.kind is DamageKind.BAD_FILLER and repaired:
-                break  # the next start judges it by the entries before it, which are whole then
             place = log.locate(finding.index)
             if finding.kind not in (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY) or place is None:
-                raise self._hopeless(finding)
+                if finding is report.damaged[0]:
+                    raise self._hopeless(finding)
+                break  # a filler, or what cannot be found: judged anew when the entries before it are whole
             try:
                 entry = await self._fetch(place)
             except _ReplacedError as replaced:

@@ -88,9 +88,9 @@ def strike_file(host: Host, draw: random.Random, entries: Entries) -> None:
     if not paths or not _take(host, LOG_FOLDER):
         return
     path = draw.choice(paths)
-    if path in host.disk.names:
+    if path in host.disk.names and (size := host.disk.names[path].current.size):  # not one of which nothing is left
         _units_are_there(host.disk, path)
-        host.disk.cut_off(path, draw.choice((0, draw.randrange(host.disk.names[path].current.size))))
+        host.disk.cut_off(path, draw.choice((0, draw.randrange(size))))
 
 
 def strike_units(host: Host, draw: random.Random) -> None:

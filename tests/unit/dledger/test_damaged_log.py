@@ -71,6 +71,26 @@ def test_K3_a_sealed_segment_that_was_cut_off_is_made_whole(kept: int) -> None:
     run(scenario())
 
 
+def test_K3_a_segment_that_was_cut_off_waits_for_peers_that_have_its_entries_committed() -> None:
+    """What stands behind them, the filler, is judged when they are whole."""
+
+    async def scenario() -> None:
+        cluster, name = await filled()
+        for other in cluster.names:
+            await cluster.kill(other)
+        disk = cluster.disks[name]
+        del disk.files[FIRST][20_000:]
+        disk.synced[FIRST] = bytes(disk.files[FIRST])
+        starting = asyncio.get_running_loop().create_task(cluster.start_one(name))
+        await asyncio.sleep(2)
+        assert not starting.done()
+        await cluster.start(*(other for other in cluster.names if other != name))
+        assert (await starting).recovery.is_clean
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() -> None:
     async def scenario() -> None:
         cluster, name = await filled(30)
