@@ -6,7 +6,8 @@ Owns the list of names a data folder may have.  Index files are their owner's to
 from __future__ import annotations
 
 from dledger.env import Disk
-from dledger.log.segment import LOG_FOLDER, QUARANTINE_FOLDER, UNITS_FOLDER, list_starts
+from dledger.log import quarantine
+from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, list_starts
 from dledger_wire.layout import parse_segment_name
 from store.queue_files import QUEUE_FOLDER
 from store.snapshots import CONFIG_FOLDER
@@ -14,7 +15,7 @@ from store.snapshots import CONFIG_FOLDER
 SHOWN = 5
 TEMPORARY = ".tmp"  # of a crash while a file was replaced; the next replacement of that file takes its place
 _FILES = ("lock", "identity.json", "hardstate", "logstart.json", "configuration.json", "peers.json", "checkpoint", "abort")
-_FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, CONFIG_FOLDER, QUARANTINE_FOLDER, "index", "copy")
+_FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, CONFIG_FOLDER, quarantine.FOLDER, "index", "copy")
 _OWN = frozenset([*_FILES, *(f"{name}/" for name in _FOLDERS)])
 
 

@@ -140,7 +140,7 @@ class RaftNode:
 
     def _repair(self) -> LogRepair:
         settings = self._settings
-        return LogRepair(self.identity, self._env, self._members.links, settings.log, limit_s=settings.repair_limit_s)
+        return LogRepair(self.identity, self._env, self._members.links, self._stores, settings.log, limit_s=settings.repair_limit_s)
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -153,10 +153,10 @@ class RaftNode:
         self.failed = self._loop.create_future()
         await install.finish(self._env.disk, CONFIGURATION_PATH)
         await self._catch_up.start()
+        await self._stores.load()
         self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
         if self.recovery.damaged:
             self.log, self.recovery = await self._repair().run(self.log, self.recovery)
-        await self._stores.load()
         if self._log_opened is not None:
             await self._log_opened(self.log)
         self._applier = Applier(self.log, self._machine, self._applied)

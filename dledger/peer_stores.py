@@ -60,6 +60,10 @@ class PeerStores:
                 "a voter whose folder was lost must be replaced as a member"
             )
 
+    def is_known(self, peer: NodeId, store_id: str) -> bool:
+        """Whether ``peer`` was met with this folder before."""
+        return bool(store_id) and self._stores.get(peer) == store_id
+
     async def _keep(self, peer: NodeId, store_id: str, since: int) -> None:
         self._stores[peer], self._since[peer] = store_id, since
         await self.save()

@@ -5,8 +5,9 @@ bad bytes (which go to ``quarantine``).  Owns both ends: serving committed entri
 
 A replica whose log is damaged takes no part in the group until it is whole: it neither votes nor acknowledges nor leads on a gap, since
 what is damaged may be committed, and cutting it could lose it.  Only when a peer has another entry committed in that place is it certain
-that this one never was, nor anything written after it: then, if the entry's header and its index unit agree which one it was, the log
-ends before it, and Raft brings the rest.  When no peer can help for ``limit_s`` the start fails with the exact place.
+that this one never was, nor anything written after it.  Then, if it is the peer known by that name, and the entry's header and its index
+unit agree which one it was, the log ends before it, and Raft brings the rest.  When no peer can help for ``limit_s`` the start fails with
+the exact place.
 Damage found later, when an entry is read for a peer or a consumer, is put right the same way while the node goes on.
 """
 
@@ -20,17 +21,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dledger.core.types import EntryId, NodeId
 from dledger.env import Environment
 from dledger.link import NodeIdentity
+from dledger.log import quarantine
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header, RawEntry, parse_entry
 from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
-from dledger.log.segment import QUARANTINE_FOLDER, log_path
+from dledger.log.segment import log_path
+from dledger.peer_stores import PeerStores
 from dledger.service import TaskOwner
 from dledger_wire import envelope
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
-from dledger_wire.layout import ENTRY_HEADER_SIZE, segment_name
+from dledger_wire.layout import ENTRY_HEADER_SIZE
 
 FETCH_METHOD = "/dledger.v1.Raft/FetchEntry"
 FETCH_TIMEOUT_S = 5.0
@@ -51,12 +54,12 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
     wanted = EntryId(request.entry.index, request.entry.term)
     if wanted.index > commit_index or wanted.index < log.first_index:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not a committed one here")
-    if (term := log.term_at(wanted.index)) != wanted.term:
-        text = f"entry {wanted.index} of term {wanted.term} was never committed, one of term {term} was"
-        raise InvalidArgumentError(text, committed_term=term)
     entries = await log.read(wanted.index, 0, wanted.index)
-    if not entries or entries[0].id != wanted:
+    if not entries:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not in the log any more")
+    if (term := entries[0].term) != wanted.term:  # by its own bytes: of old entries the terms in memory are the index units'
+        text = f"entry {wanted.index} of term {wanted.term} was never committed, one of term {term} was"
+        raise InvalidArgumentError(text, committed_term=term, store_id=identity.store_id)
     return envelope.encode(raft_pb2.CopyChunk(pos=entries[0].pos), entries[0].buffers)
 
 
@@ -68,15 +71,17 @@ class Mending:
         self._log = log
         self._tasks = tasks
         self._under_way: set[int] = set()
-        self._unmended: dict[int, str] = {}  # what is damaged and not whole yet, by index
+        self._unmended: dict[EntryId, str] = {}  # what is damaged and not whole yet
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def unmended(self) -> list[str]:
-        """The damage that is known and could not be put right so far, by index; what was trimmed since is none any more."""
-        first_index = self._log().first_index
-        self._unmended = {index: text for index, text in self._unmended.items() if index >= first_index}
-        return [text for _, text in sorted(self._unmended.items())]
+        """The damage that is known and could not be put right so far, by index; what was trimmed or replaced since is none any more."""
+        log = self._log()
+        self._unmended = {
+            entry: text for entry, text in self._unmended.items() if entry.index >= log.first_index and log.entry_id(entry.index) == entry
+        }
+        return [text for _, text in sorted(self._unmended.items(), key=lambda item: item[0].index)]
 
     def found(self, damage: StorageDamagedError) -> None:
         """Put right in the background what ``damage`` names."""
@@ -92,14 +97,17 @@ class Mending:
 
     async def _mend(self, index: int, damage: StorageDamagedError) -> bool:
         async with self._one_at_a_time:
+            entry = self._log().entry_id(index)
+            if entry is None:
+                return False
             whole = await self._is_whole(index)  # somebody else may have put it right meanwhile
             if not whole:
-                if index not in self._unmended:  # who needs the entry asks again and again
-                    self._unmended[index] = damage.message
+                if entry not in self._unmended:  # who needs the entry asks again and again
+                    self._unmended[entry] = damage.message
                     _logger.error("%s", damage.message)
                 whole = await self._repair().repair_entry(self._log(), index)
             if whole:
-                self._unmended.pop(index, None)
+                self._unmended.pop(entry, None)
             return whole
 
     async def _is_whole(self, index: int) -> bool:
@@ -126,10 +134,18 @@ class LogRepair:
     """Repairs one node's log before the node takes part."""
 
     def __init__(
-        self, identity: NodeIdentity, env: Environment, addresses: Mapping[NodeId, str], config: LogConfig, *, limit_s: float
+        self,
+        identity: NodeIdentity,
+        env: Environment,
+        addresses: Mapping[NodeId, str],
+        stores: PeerStores,
+        config: LogConfig,
+        *,
+        limit_s: float,
     ) -> None:
         self._identity = identity
         self._env = env
+        self._stores = stores
         self._addresses = {node: address for node, address in addresses.items() if node != identity.node_id}
         self._config = config
         self._limit_ms = int(limit_s * 1000)
@@ -202,7 +218,9 @@ class LogRepair:
                 answer = await channel.call(FETCH_METHOD, self._request(place), timeout_s=FETCH_TIMEOUT_S)
                 return _checked(answer, place)
             except DledgerError as error:
-                if error.detail_int("committed_term", place.term) != place.term:
+                # Cutting cannot be undone, so the word of a replica with another folder than the one known counts for nothing.
+                is_other = error.detail_int("committed_term", place.term) != place.term
+                if is_other and self._stores.is_known(node, error.details.get("store_id", "")):
                     raise _ReplacedError(f"{node}: {error.message}") from error
                 _logger.info("%s: %s has no entry %d for us: %s", self._identity.node_id, node, place.index, error.message)
             finally:
@@ -221,7 +239,7 @@ class LogRepair:
         file = await disk.open(log_path(start_pos))
         try:
             bad = await file.pread(entry.pos - start_pos, entry.size_bytes)
-            await disk.write_atomic(f"{QUARANTINE_FOLDER}/{segment_name(start_pos)}-{entry.pos}-repaired", bad)
+            await quarantine.keep_replaced(disk, start_pos, entry.pos, bad)
             await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
         finally:
             await file.close()

@@ -1,6 +1,7 @@
 """Finding the log again after a stop of any kind.
 
-Owns the order of a start; the verdicts on a single segment are ``segment_recovery.py``'s.  The rules it rests on, kept by ``writer.py``:
+Owns the order of a start, and giving up a tail for the next one; the verdicts on a single segment are ``segment_recovery.py``'s.  The rules
+it rests on, kept by ``writer.py``:
 * a segment is synced up to and with its filler before the next one gets a byte, so only the last segment with content can be torn;
 * an index unit is written after its entry was synced and before that is reported, and made void durably before its entry is cut.
 Running it again, also after a crash in the middle of it, gives the same log.
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dledger.core.types import EntryId
 from dledger.env import Disk
+from dledger.log import quarantine
 from dledger.log.config import LogConfig
 from dledger.log.index_units import PlaceTable
 from dledger.log.report import DamageKind, Finding, RecoveryReport
@@ -138,12 +140,12 @@ async def _remove_empty_end(disk: Disk, files: FilePool, empty: list[int], segme
 async def give_up_from(disk: Disk, files: FilePool, segment: Segment, index: int) -> None:
     """Take back the word for ``index``, which lies in ``segment``, and all after it: the next start cuts a tail there.
 
-    Running it again after a crash in the middle of it ends the same way.
+    What is cut is kept in ``quarantine``.  Running it again after a crash in the middle of it ends the same way.
     """
     starts, _ = await list_starts(disk, LOG_FOLDER)
     for start_pos in reversed(starts):
         if start_pos > segment.start_pos:
-            await remove_segment(disk, files, start_pos)
+            await remove_segment(disk, files, start_pos, keep=True)
     await void_units(files, segment, index)
 
 
@@ -156,8 +158,8 @@ async def void_units(files: FilePool, segment: Segment, from_index: int) -> None
             await file.pwrite(at, [bytes(size - at)], sync=True)
 
 
-async def remove_segment(disk: Disk, files: FilePool, start_pos: int) -> None:
-    """Remove a segment's two files.
+async def remove_segment(disk: Disk, files: FilePool, start_pos: int, *, keep: bool = False) -> None:
+    """Remove a segment's two files, or with ``keep`` move the log's to ``quarantine``.
 
     The units are made void durably, then go first: units without a log file would look like a lost log file.
     """
@@ -165,6 +167,8 @@ async def remove_segment(disk: Disk, files: FilePool, start_pos: int) -> None:
         async with InUse(files, units_path(start_pos)) as file:
             await file.truncate(0)
             await file.fdatasync()
+    if keep:
+        await quarantine.keep_segment(disk, files, start_pos)
     for path in (log_path(start_pos), units_path(start_pos)):
         await files.drop(path)
         if await disk.exists(path):

@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """A tail that was never acknowledged was cut at ``pos``; its bytes are in ``quarantine``."""
+    """A tail that was never acknowledged, or given up, was cut at ``pos``; its bytes are in ``quarantine``."""
 
     pos: int
     size_bytes: int

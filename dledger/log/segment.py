@@ -16,7 +16,6 @@ from dledger_wire.layout import parse_segment_name, segment_name
 
 LOG_FOLDER = "commitlog"
 UNITS_FOLDER = "index-units"
-QUARANTINE_FOLDER = "quarantine"
 
 
 def log_path(start_pos: int) -> str:

@@ -7,11 +7,12 @@
 nothing else can have stood there; else damage |
 | not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
-units of the last ``units_sync_delay_ms`` and damage among just their entries); cut, kept in quarantine |
+units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.give_up_from``); cut, kept in
+quarantine |
 | bad bytes, in the last segment | file missing | damage: nothing tells a torn tail from a lost entry |
 | zeros or filler, in the last segment | none beyond | the log ends here |
 
-Damage is reported, never cut, and the units of a damaged segment are left as they are: they are the proof.
+Damage is reported, not cut, and the units of a damaged segment are left as they are: they are the proof.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dledger.env import Disk, File
+from dledger.log import quarantine
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header, link_fault
 from dledger.log.index_units import (
@@ -37,7 +39,7 @@ from dledger.log.index_units import (
 )
 from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end
-from dledger.log.segment import QUARANTINE_FOLDER, FilePool, InUse, log_path, units_path
+from dledger.log.segment import FilePool, InUse, log_path, units_path
 from dledger_wire.layout import (
     ENTRY_HEADER_SIZE,
     FILLER,
@@ -216,7 +218,7 @@ class SegmentRecovery:
         if len(head) < ENTRY_HEADER_SIZE or link_fault(Header.unpack(head), head, at.index, at.term, next_start, at.chain_crc) is not None:
             return False
         end = await written_end(file, self.start_pos, pos, self.config.piece_bytes)
-        await self._quarantine(pos, await file.pread(pos - self.start_pos, end - pos))
+        await self._quarantine(file, pos, end)
         await file.truncate(pos - self.start_pos)
         await file.pwrite(pos - self.start_pos, [FILLER.pack(MAGIC_FILLER, next_start - pos)])
         await file.truncate(next_start - self.start_pos)
@@ -251,23 +253,12 @@ class SegmentRecovery:
         if end == stop.pos:
             return
         if stop.kind is not StopKind.FILLER:
-            data = await file.pread(stop.pos - self.start_pos, end - stop.pos)
-            self.report.torn = TornTail(stop.pos, len(data), stop.reason, await self._quarantine(stop.pos, data))
+            self.report.torn = TornTail(stop.pos, end - stop.pos, stop.reason, await self._quarantine(file, stop.pos, end))
         await file.truncate(stop.pos - self.start_pos)
         await file.fdatasync()
 
-    async def _quarantine(self, pos: int, data: bytes) -> str:
-        """Keep cut bytes; the same bytes of an earlier start that crashed are kept once."""
-        number = 0
-        while True:
-            path = f"{QUARANTINE_FOLDER}/{segment_name(self.start_pos)}-{pos}-{number}"
-            if not await self.disk.exists(path):
-                await self.disk.write_atomic(path, data)
-                return path
-            async with InUse(self.files, path) as file:
-                if await file.pread(0, len(data) + 1) == data:
-                    return path
-            number += 1
+    async def _quarantine(self, file: File, pos: int, end: int) -> str:
+        return await quarantine.keep_range(self.disk, self.files, file, self.start_pos, pos, end, self.config.piece_bytes)
 
     async def _keep_proof(self, units: UnitsFound) -> None:
         """Units that a killed process left in the page cache must outlive a power failure from here on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -140,12 +141,14 @@ async def replaced_tail(count: int, damage_at: int) -> tuple[Cluster, NodeId]:
     return cluster, name
 
 
-@pytest.mark.parametrize("count", [3, 40], ids=["in the segment being written", "with sealed segments behind it"])
+@pytest.mark.parametrize("count", [3, 40], ids=["in a segment with others", "alone in its segment"])
 def test_K3_a_damaged_entry_that_never_was_committed_gives_way_to_what_was(count: int) -> None:
     async def scenario() -> None:
         cluster, name = await replaced_tail(count, damage_at=100)
         node = await cluster.start_one(name)
         assert node.recovery.torn is not None
+        kept = [path for path in cluster.disks[name].files if path.startswith("quarantine/")]
+        assert len(kept) == 1
         bodies = cluster.machines[name].bodies
         await cluster.until(lambda: len(bodies) == 13)
         assert [body[:6].decode() for body in bodies[3:]] == [f"kept {number}" for number in range(10)]
@@ -155,6 +158,25 @@ def test_K3_a_damaged_entry_that_never_was_committed_gives_way_to_what_was(count
             for each in (name, other)
         ]
         assert logs[0] == logs[1]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_peers_with_other_folders_than_those_known_cut_nothing() -> None:
+    """They may be a group that began anew with empty disks, and this one the last that has the messages."""
+
+    async def scenario() -> None:
+        cluster, name = await replaced_tail(40, damage_at=100)
+        disk = cluster.disks[name]
+        peers = json.loads(disk.files["peers.json"])
+        assert sorted(peers["stores"]) == [other for other in cluster.names if other != name]
+        peers["stores"] = {peer: "another folder" for peer in peers["stores"]}
+        await disk.write_atomic("peers.json", json.dumps(peers).encode())
+        before = {path: bytes(data) for path, data in disk.files.items() if path.startswith("commitlog/")}
+        with pytest.raises(StorageDamagedError, match="no peer could give the bytes"):
+            await cluster.start_one(name)
+        assert {path: bytes(data) for path, data in disk.files.items() if path.startswith("commitlog/")} == before
         await cluster.stop()
 
     run(scenario())

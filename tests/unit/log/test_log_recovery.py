@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from dledger.core.types import EntryId
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, RecoveryReport
 from dledger_wire.errors import StorageDamagedError
-from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.log.crash_disk import CrashDisk, PowerLost
 from tests.unit.log.log_rig import TINY, add, bodies, config, everything, findings, promise, run
 
 FIRST = "00000000000000000000"
@@ -224,6 +225,48 @@ def test_a_torn_tail_goes_to_quarantine_once() -> None:
         _, log, third = await start({name: bytes(content.current) for name, content in again.files.items()})
         assert third.is_clean
         await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("index", [3, 9, 20], ids=["many segments behind it", "some", "the last entry"])
+def test_a_tail_that_was_given_up_is_cut_and_kept_whenever_the_power_goes(index: int) -> None:
+    """At every step the log is what it was, damage and all, or a shorter part of it, and giving up again ends with the cut."""
+
+    async def scenario() -> None:
+        files, wanted = await written(20)
+        _, log, _ = await start(files)
+        place, segments = await log.find(index), log.segments
+        path, start_pos = log.file_of(place.pos)
+        behind = sum(segment.start_pos > start_pos for segment in segments)
+        await log.close()
+        bad = changed(files, path.removeprefix("/crash/"), lambda data: data.__setitem__(place.pos - start_pos + 50, 0xEE))
+        for step in range(10_000):
+            disk, crashed = CrashDisk(bad, crash_after=step), False
+            try:
+                log, report = await Log.open(disk, TINY)
+                assert [finding.index for finding in report.damaged] == [index]
+                await log.give_up_from(index)
+                await log.close()
+                log, report = await Log.open(disk, TINY)
+                await log.close()
+            except PowerLost:
+                crashed = True
+            disk = disk.after_power_loss(random.Random(step))
+            log, report = await Log.open(disk, TINY)
+            if report.damaged:
+                await log.give_up_from(index)
+                await log.close()
+                log, report = await Log.open(disk, TINY)
+            assert not report.damaged
+            assert bodies(await everything(log)) == wanted[: index - 1]
+            kept = [name for name in await disk.list("quarantine") if not name.endswith(".part")]
+            assert sum("-whole-" in name for name in kept) == behind
+            assert len(kept) > behind
+            await log.close()
+            if not crashed:
+                break
+        assert step > 3
 
     run(scenario)
 
