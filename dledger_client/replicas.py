@@ -89,6 +89,9 @@ class Replicas:
             raise InvalidArgumentError(f"no replica group {group!r} in cluster {self._router.cluster}; expected one of {', '.join(groups)}")
         if self._read_from == "leader" and self._replica is None and not view.leader_address:
             view = await self._router.find_leader(group)
+        if self._replica is not None and all(node.id != self._replica for node in view.nodes):
+            await self._look_around(group)  # it may have become a member since
+            view = groups[group]
         known = [Source(node.id, node.address, node.address == view.leader_address) for node in view.nodes]
         if self._replica is not None:
             found = [source for source in known if source.node_id == self._replica]
@@ -259,7 +262,7 @@ class Replicas:
         raise problem or UnreachableError(f"group {group} has no replica to read from")
 
     async def _look_around(self, group: str) -> None:
-        """Nobody could answer: the leader may be another one now."""
+        """Others may lead now, or be members."""
         with contextlib.suppress(DledgerError):
             await self._router.find_leader(group)
 

@@ -88,6 +88,9 @@ FAILED_ONCE = (
     ("members", 209),
     ("offsets", 186),
     ("recipes", 4),
+    ("swarm", 262866560),
+    ("swarm", 368337563),
+    ("members", 2801865439),
 )
 
 

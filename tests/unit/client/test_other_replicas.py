@@ -265,3 +265,16 @@ def test_what_a_replica_failed_with_is_not_hidden_by_the_end_of_the_time() -> No
     clock.now_ms += 2_000
     late = UnreachableError("did not answer in time")
     assert attempts.failed(late, source, 0, is_last=True) is late
+
+
+def test_a_replica_that_became_a_member_since_the_last_look_is_found() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        async with rig.consumer(replica=rig.followers[0]) as pinned:
+            assert numbers(await pinned.fetch("t", 0, 0, 5)) == list(range(5))
+            groups = pinned._router.groups
+            group = groups["g0"]
+            groups["g0"] = replace(group, nodes=tuple(node for node in group.nodes if node.id != rig.followers[0]))  # as it was before
+            assert numbers(await pinned.fetch("t", 0, 5, 5)) == list(range(5, 10))
+
+    Rig().run(scenario)
