@@ -102,7 +102,9 @@ class ProducerEngine:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         start = self.router.random.randrange(0, len(lanes))
         with self.lock:
-            self.topics[topic] = TopicLanes(lanes, start, self.faults)
+            known = self.topics.get(topic)
+            if known is None or known.lanes != lanes:  # else the one in use keeps its place in the queues
+                self.topics[topic] = TopicLanes(lanes, start, self.faults)
 
     async def _refresh(self) -> None:
         """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""

@@ -23,7 +23,7 @@ METADATA = "/dledger.v1.Broker/Metadata"
 ASK_TIMEOUT_S = 1.0
 HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
 SILENCE_S = 1.0  # a leader that has not answered by then is looked after
-ATTEMPT_S = 8.0  # longer than any service works on a call
+ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
 
 
@@ -262,7 +262,7 @@ class Router:
                 waited_s += SILENCE_S
                 with contextlib.suppress(NotLeaderError):
                     now = await self.find_leader(leader.name)
-                    if now.leader_address != address:
+                    if now.leader_address != address and not call.done():
                         raise UnreachableError(f"{address} is silent and {now.leader_address} leads now", address=address)
                 if waited_s >= ATTEMPT_S:
                     raise UnreachableError(f"{address} has not answered {method} within {waited_s:g} s", address=address)
@@ -295,22 +295,23 @@ class Router:
         told_by_leader: set[str] = set()
 
         def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
-            told_by_leader.update(info.name for info in response.groups if info.leader_address == address)
+            told_by_leader.update(info.name for info in response.groups if self._leads(address, info))
             return len(told_by_leader) == len(self.groups)
 
         answers = [(first, answer)]
         if not enough(first, answer):
             answers += await self.survey([name], enough)
-        for leaders in (False, True):
-            for address, response in answers:
-                # A node knows the term of its own group only.
-                own = next((info for info in response.groups if info.term), None)
-                if own is None or (own.leader_address == address) is not leaders:
-                    continue
-                queues = _queues_of(name, response)
-                if leaders or (queues and _is_newer(queues, by_group.get(own.name, []))):
-                    by_group[own.name] = queues
+        # A node knows the term of its own group only.
+        words = [(info, address, response) for address, response in answers for info in response.groups if info.term]
+        for own, address, response in sorted(words, key=lambda word: (self._leads(word[1], word[0]), word[0].term)):
+            queues = _queues_of(name, response)
+            if self._leads(address, own) or (queues and _is_newer(queues, by_group.get(own.name, []))):
+                by_group[own.name] = queues
         return [each for group in sorted(by_group) for each in by_group[group]]
+
+    def _leads(self, address: str, info: broker_pb2.GroupInfo) -> bool:
+        """Whether the node at ``address`` says so of itself, and nobody is known to have led after it."""
+        return info.leader_address == address and info.term >= self.groups[info.name].term
 
     async def _topic_at_leaders(self, name: str) -> list[TopicQueues]:
         """A replica may lag behind a topic just made: the leaders' word counts."""

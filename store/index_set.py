@@ -63,6 +63,7 @@ class IndexSet:
             problems.append("the marks of the key index are damaged or of other sizes than those set")
             marks = None
         marks = marks or IndexMarks(self._geometry)
+        self._saved = marks
         while True:
             number, files = 0, []
             try:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from broker.cli.context import real_network
 from dledger_client.router import Router
 from dledger_wire.clock import SystemClock, system_random
-from dledger_wire.errors import InvalidArgumentError, UnreachableError
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, UnreachableError
 
 if TYPE_CHECKING:
     from broker.config import ClusterConfig, GroupConfig
 
 TRY_S = 5.0
+LEADER_PATIENCE_S = 1.5  # longer than an election
 
 
 def group_of(config: ClusterConfig, name: str) -> GroupConfig:
@@ -35,15 +37,28 @@ async def call_leader(group: GroupConfig, method: str, request: bytes, timeout_s
     router = Router(addresses, real_network(), SystemClock(), system_random())
     deadline_ms = router.clock.monotonic_ms() + int(timeout_s * 1000)
     try:
-        await router.ensure_groups(deadline_ms)
+        async with asyncio.timeout(timeout_s):
+            known = await router.ensure_groups(deadline_ms)
+        if group.name not in known:
+            told = f"the nodes at {addresses} have {', '.join(known)}: they were started with another configuration"
+            raise InvalidArgumentError(f"no group {group.name!r}; {told}")
         return await router.call_leader(group.name, method, request, deadline_ms=deadline_ms, again=again)
-    except UnreachableError as error:
-        raise type(error)(f"{error.message} (are the nodes up? dledger status)", **error.details) from error
+    except (UnreachableError, TimeoutError) as error:
+        told = error.message if isinstance(error, UnreachableError) else f"no node at {addresses} answered in time"
+        raise UnreachableError(f"{told} (are the nodes up? dledger status)") from error
     finally:
         await router.close()
 
 
-async def call_any(group: GroupConfig, method: str, request: bytes, timeout_s: float) -> bytes:
+async def call_leader_or_any(group: GroupConfig, method: str, request: bytes, timeout_s: float) -> bytes:
+    """The leader's word, since other replicas may lag; while nobody leads, what any node of the group says."""
+    try:
+        return await call_leader(group, method, request, min(timeout_s, LEADER_PATIENCE_S))
+    except (NotLeaderError, UnreachableError):
+        return await _call_any(group, method, request, timeout_s)
+
+
+async def _call_any(group: GroupConfig, method: str, request: bytes, timeout_s: float) -> bytes:
     """Call ``method`` at the first node of the group that answers."""
     network = real_network()
     problems = []

@@ -163,10 +163,10 @@ def _topic_json(topic: admin_pb2.TopicReply) -> dict[str, Any]:
 
 
 async def _all_topics(cluster: ClusterConfig, timeout_s: float) -> list[dict[str, Any]]:
-    from broker.cli.calls import call_any
+    from broker.cli.calls import call_leader_or_any
     from dledger_wire._pb import admin_pb2
 
-    replies = await asyncio.gather(*(call_any(group, "/dledger.v1.Admin/ListTopics", b"", timeout_s) for group in cluster.groups))
+    replies = await asyncio.gather(*(call_leader_or_any(group, "/dledger.v1.Admin/ListTopics", b"", timeout_s) for group in cluster.groups))
     found: list[dict[str, Any]] = []
     for group, reply in zip(cluster.groups, replies, strict=True):
         found += [_topic_json(topic) | {"group": topic.group or group.name} for topic in admin_pb2.TopicList.FromString(reply).topics]

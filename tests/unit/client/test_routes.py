@@ -17,13 +17,14 @@ GROUPS = {"g0": ["h:1", "h:2"], "g1": ["h:3", "h:4"]}
 
 class Nodes:
     """A network of nodes that answer Metadata.  ``topics``: address -> queues of topic ``t`` there; ``versions``: address -> of its table
-    of topics; ``down``: who does not answer."""
+    of topics; ``stale``: who still takes itself for the leader of term 4; ``down``: who does not answer."""
 
     def __init__(self, groups: dict[str, list[str]] = GROUPS) -> None:
         self.groups = groups
         self.versions = dict.fromkeys(["h:1", "h:2", "h:3", "h:4"], 1)
         self.topics = {"h:1": 2, "h:2": 2, "h:3": 3, "h:4": 3}
         self.leaders = {"g0": "h:1", "g1": "h:3"}
+        self.stale: set[str] = set()
         self.down: set[str] = set()
 
     def connect(self, address: str) -> Channel:
@@ -35,7 +36,8 @@ class Nodes:
             nodes = [broker_pb2.NodeInfo(id=each, address=each, voter=True) for each in members]
             group = reply.groups.add(name=name, nodes=nodes)
             if address in members:
-                group.term, group.leader_address, group.leader_id = 5, self.leaders[name], self.leaders[name]
+                leader = address if address in self.stale else self.leaders[name]
+                group.term, group.leader_address, group.leader_id = 4 if address in self.stale else 5, leader, leader
                 queues = self.topics[address] if request.topics == ["t"] else 0
                 found = broker_pb2.TopicInfo(name="t", group=name, read_queues=queues, write_queues=queues, perm=6, found=queues > 0)
                 reply.topics.append(found)
@@ -96,6 +98,19 @@ def test_a_replica_that_lags_does_not_hide_queues_just_made() -> None:
         assert await queues_of(without_leader) == {"g0": 3}
         nodes.down, nodes.leaders["g0"] = set(), "h:2"  # its word counts whatever the others say: it has all that was acknowledged
         assert await queues_of(asked_last) == {"g0": 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_of_an_older_term_does_not_hide_what_the_newer_one_has_acknowledged() -> None:
+    async def scenario() -> None:
+        nodes = Nodes({"g0": ["h:1", "h:2", "h:3"]})
+        nodes.stale, nodes.topics, nodes.versions["h:1"] = {"h:2"}, {"h:1": 3, "h:2": 1, "h:3": 1}, 2
+        for bootstrap in ("h:3,h:2,h:1", "h:1,h:2,h:3"):
+            router = Router(bootstrap, nodes, SystemClock(), random.Random(1))  # type: ignore[arg-type]
+            assert await queues_of(router) == {"g0": 3}
+            router._good = "h:2"
+            assert await queues_of(router) == {"g0": 3}
 
     asyncio.run(scenario())
 
