@@ -3,8 +3,8 @@
 | what stands after the last good entry | index units | verdict |
 |---|---|---|
 | filler, in a segment with a successor | none beyond | the segment is whole |
-| anything else, in a segment with a successor | none beyond | filler written anew where the successor's first entry continues the chain:
-nothing else can have stood there; else damage |
+| anything else, in a segment with a successor | none beyond | filler written anew where the successor's first entry continues the chain, or
+its index unit says so: nothing else can have stood there; else damage |
 | not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
 units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.give_up_from``); cut, kept in
@@ -210,12 +210,8 @@ class SegmentRecovery:
 
     async def _mend_filler(self, file: File, pos: int) -> bool:
         """Write the filler at ``pos`` anew, if the next segment's first entry follows the last one here."""
-        at, next_start = self.position, self.next_start
-        if next_start is None or at.chain_crc is None or next_start - pos < FILLER_SIZE:
-            return False
-        async with InUse(self.files, log_path(next_start)) as next_file:
-            head = await next_file.pread(0, ENTRY_HEADER_SIZE)
-        if len(head) < ENTRY_HEADER_SIZE or link_fault(Header.unpack(head), head, at.index, at.term, next_start, at.chain_crc) is not None:
+        next_start = self.next_start
+        if next_start is None or next_start - pos < FILLER_SIZE or not await self._continues_at(next_start):
             return False
         end = await written_end(file, self.start_pos, pos, self.config.piece_bytes)
         await self._quarantine(file, pos, end)
@@ -225,6 +221,20 @@ class SegmentRecovery:
         await file.fdatasync()
         self.report.fillers_rewritten += 1
         return True
+
+    async def _continues_at(self, next_start: int) -> bool:
+        """Whether the entry at the head of the next segment is the one after the last here.
+
+        By its header, or, where that is damaged, its index unit: what is put in its place continues the chain, or the next start says so.
+        """
+        at = self.position
+        if at.chain_crc is None:
+            return False
+        async with InUse(self.files, log_path(next_start)) as next_file:
+            head = await next_file.pread(0, ENTRY_HEADER_SIZE)
+        if len(head) == ENTRY_HEADER_SIZE and link_fault(Header.unpack(head), head, at.index, at.term, next_start, at.chain_crc) is None:
+            return True
+        return (await load_units(self.disk, self.files, next_start, at.index, None)).sound > 0
 
     def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
         """Report damage and go on behind it by the word of its index unit; False when that is not to be had."""

@@ -72,6 +72,27 @@ def test_K3_a_sealed_segment_that_was_cut_off_is_made_whole(kept: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("kept", [-1, 20_000], ids=["the filler", "most of it"])
+def test_K3_two_segments_in_a_row_that_were_cut_off_are_made_whole(kept: int) -> None:
+    """The filler of the first is proven by the index units of the second, which has no header left to tell."""
+
+    async def scenario() -> None:
+        cluster, name = await filled()
+        await cluster.kill(name)
+        disk = cluster.disks[name]
+        second = f"commitlog/{SEGMENT:020d}"
+        for path, size in ((FIRST, kept), (second, 0)):
+            del disk.files[path][size:]
+            disk.synced[path] = bytes(disk.files[path])
+        node = await cluster.start_one(name)
+        assert node.recovery.is_clean
+        sound = cluster.disks[(await cluster.leader()).identity.node_id]
+        assert all(disk.files[path].rstrip(b"\0") == sound.files[path].rstrip(b"\0") for path in (FIRST, second))
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_K3_a_segment_that_was_cut_off_waits_for_peers_that_have_its_entries_committed() -> None:
     """What stands behind them, the filler, is judged when they are whole."""
 

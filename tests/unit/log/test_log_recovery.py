@@ -154,7 +154,9 @@ def test_a_damaged_filler_is_written_anew_since_it_holds_nothing(verify_bytes: i
     run(scenario)
 
 
-def test_a_filler_is_not_made_up_where_the_next_file_does_not_continue_the_chain() -> None:
+def test_a_filler_is_not_made_up_where_nothing_says_that_the_next_file_continues_the_log() -> None:
+    """An index unit says so too; without it, and with a header that does not, the file is left as it is.  Damage is told either way."""
+
     async def scenario() -> None:
         files, _ = await written(20)
         _, log, _ = await start(files)
@@ -166,6 +168,14 @@ def test_a_filler_is_not_made_up_where_the_next_file_does_not_continue_the_chain
         next_path = f"commitlog/{second.start_pos:020d}"
         for at in (8, 16, 36, 40):  # index, term, chain CRC, body CRC of its first entry
             worse = changed(bad, next_path, lambda data, at=at: data.__setitem__(at + 3, data[at + 3] ^ 1))
+            _, log, report = await start(worse)
+            assert (report.fillers_rewritten, report.damaged[0].kind, report.damaged[0].index) == (
+                1,
+                DamageKind.BAD_ENTRY,
+                second.first_index,
+            )
+            await log.close()
+            del worse[f"index-units/{second.start_pos:020d}"]
             disk, log, report = await start(worse)
             assert report.damaged[0].kind is DamageKind.BAD_FILLER
             await log.close()
