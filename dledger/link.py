@@ -51,6 +51,7 @@ class LinkHooks:
     # Raises when a peer may not come with this store id (its folder was wiped).
     check_store: Callable[[NodeId, str, int], Awaitable[None]]
     since: Callable[[], int]  # the length of the log when this replica was added to the group; 0: one of the first
+    place_of: Callable[[NodeId], str]  # where a replica is that some configuration has named; else empty
 
 
 def _supersedes(later: Message, earlier: Message) -> bool:
@@ -164,7 +165,11 @@ class _PeerLink:
 
 
 class RaftLinks:
-    """All links of one replica: dialled ones by peer, and the streams that peers dialled."""
+    """All links of one replica: dialled ones by peer, and the streams that peers dialled.
+
+    Dialled are the members of the configuration and, to be answered, whoever has dialled us: a replica that was away may know a
+    configuration that neither the leader nor a candidate of today is in, and it is their messages that bring it the newer ones.
+    """
 
     def __init__(self, identity: NodeIdentity, network: Network, tasks: TaskOwner, hooks: LinkHooks) -> None:
         self.identity = identity
@@ -174,6 +179,8 @@ class RaftLinks:
         self._outgoing: dict[NodeId, _PeerLink] = {}
         self._runs: dict[NodeId, asyncio.Task[None]] = {}
         self._inbound: dict[NodeId, ByteStream] = {}
+        self._members: dict[NodeId, str] = {}
+        self._callers: dict[NodeId, str] = {}  # where those are who have dialled us
         self._up: dict[NodeId, bool] = {}
         self._refusals: dict[str, None] = {}
         self._open = False
@@ -192,7 +199,12 @@ class RaftLinks:
             link.connected = False
 
     def set_peers(self, addresses: Mapping[NodeId, str]) -> None:
-        """Dial exactly these peers; own id is left out."""
+        """Dial these peers, and besides them only who has dialled us; own id is left out."""
+        self._members = dict(addresses)
+        self._dial()
+
+    def _dial(self) -> None:
+        addresses = {**self._callers, **self._members}
         for peer in [peer for peer, link in self._outgoing.items() if addresses.get(peer) != link.address]:
             del self._outgoing[peer]
             self._runs.pop(peer).cancel()
@@ -218,6 +230,7 @@ class RaftLinks:
             "dledger-node": identity.node_id,
             "dledger-store": identity.store_id,
             "dledger-since": str(self.hooks.since()),
+            "dledger-address": identity.address,
             "dledger-to": peer,
         }
 
@@ -248,6 +261,7 @@ class RaftLinks:
             self._tell_refusal(context.peer, refusal)
             raise
         self._inbound[peer] = stream
+        self._note_caller(peer, context.metadata.get("dledger-address", ""))
         hello = raft_pb2.LinkHello(node_id=self.identity.node_id, store_id=self.identity.store_id, since=self.hooks.since())
         await stream.write(hello.SerializeToString())
         self.up(peer)
@@ -264,6 +278,15 @@ class RaftLinks:
             if self._inbound.get(peer) is stream:  # not when the peer has dialled anew meanwhile
                 del self._inbound[peer]
                 self.broke(peer)
+                if self._callers.pop(peer, "") and self._open:
+                    self._dial()
+
+    def _note_caller(self, peer: NodeId, told: str) -> None:
+        host, _, port = told.rpartition(":")
+        place = self.hooks.place_of(peer) or (told if host and port.isascii() and port.isdigit() else "")
+        if place:
+            self._callers[peer] = place
+            self._dial()
 
     async def _receive_all(self, peer: NodeId, stream: ByteStream) -> None:
         received = self.hooks.received

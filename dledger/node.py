@@ -106,7 +106,12 @@ class RaftNode:
         self._stores = PeerStores(env.disk, identity.node_id)
         self._configurations = ConfigurationFile(env.disk)
         hooks = LinkHooks(
-            encode=self._encode, received=self._received, lost=self._peer_lost, check_store=self._check_store, since=self._since
+            encode=self._encode,
+            received=self._received,
+            lost=self._peer_lost,
+            check_store=self._check_store,
+            since=self._since,
+            place_of=lambda peer: self._members.links.get(peer, ""),
         )
         self._links = RaftLinks(identity, env.network, self._tasks, hooks)
         self._members = Members(settings.peers, settings.links)

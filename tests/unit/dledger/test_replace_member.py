@@ -177,3 +177,33 @@ def test_M23_removing_the_wrong_member_while_another_is_dead_is_refused_and_chan
         await cluster.stop()
 
     run(scenario())
+
+
+def test_a_member_that_comes_back_follows_a_leader_that_no_configuration_in_its_log_goes_by() -> None:
+    """Seed 1687478737 of ``swarm``: it left as the leader when the one was out that leads when it returns, and had no way to answer."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        name = leader.identity.node_id
+        first, second = (other for other in cluster.names if other != name)
+        await change(leader, cluster, [name, second], [])
+        await cluster.until(lambda: cluster.nodes[second].membership.voters == (name, second))
+        await change(leader, cluster, [second], [])
+        await cluster.until(lambda: cluster.nodes[second].is_confirmed_leader)
+        await cluster.until(lambda: cluster.nodes[name].commit_index == cluster.nodes[name].log.last.index)
+        cluster.net.isolate(name, cluster.names)
+        leader = cluster.nodes[second]
+        await change(leader, cluster, [second], [first])
+        await change(leader, cluster, [second, first], [])
+        await leader.transfer(first, 5)
+        await cluster.until(lambda: cluster.nodes[first].is_confirmed_leader)
+        leader = cluster.nodes[first]
+        await leader.propose(Text("meanwhile"))
+        cluster.net.heal()
+        await change(leader, cluster, [second, first], [name])
+        await cluster.until(lambda: cluster.machines[name].bodies == [b"meanwhile"], "the member that came back catches up")
+        await cluster.stop()
+
+    run(scenario())
