@@ -218,6 +218,11 @@ class RaftLinks:
         if link is not None:
             link.send(message)
 
+    def place_of(self, peer: NodeId) -> str:
+        """Where ``peer`` is dialled; empty when it is not."""
+        link = self._outgoing.get(peer)
+        return link.address if link is not None else ""
+
     def connected(self, peer: NodeId) -> bool:
         link = self._outgoing.get(peer)
         return link is not None and link.connected

@@ -130,7 +130,7 @@ class RaftNode:
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
         self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture, self._is_member)
-        copying = CatchUpHooks(lambda: self._core.copy_wanted, self._member_links, self._misfit, self._decide_copy, self._replace_log)
+        copying = CatchUpHooks(lambda: self._core.copy_wanted, self._copy_sources, self._misfit, self._decide_copy, self._replace_log)
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
         self._mending = Mending(self._repair, lambda: self.log, self._tasks)
         self._running = False
@@ -651,6 +651,13 @@ class RaftNode:
 
     def _member_links(self) -> dict[NodeId, str]:
         return self._members.links_of(self.membership)
+
+    def _copy_sources(self) -> dict[NodeId, str]:
+        """The members, and the leader if it is none as far as this replica knows."""
+        links, leader = self._member_links(), self.leader
+        if leader is not None and (place := self._links.place_of(leader)):
+            links.setdefault(leader, place)
+        return links
 
     def behind(self) -> tuple[int, int | None]:
         """See ``Raft.behind``."""

@@ -49,7 +49,7 @@ class CatchUpHooks:
     """What a copy needs from the node."""
 
     wanted: Callable[[], FetchCopy | None]
-    addresses: Callable[[], Mapping[NodeId, str]]  # of the members
+    addresses: Callable[[], Mapping[NodeId, str]]  # of the members, and of the leader
     misfit: Callable[[CopyPlan], str | None]  # why a copy may not take the place of this node's log, None when it may
     decide: Callable[[CopyPlan], Awaitable[None]]  # pause the node and decide for the copy; DledgerError: not any more
     replace: Callable[[CopyPlan], Awaitable[None]]  # put it in place; an error here ends the node, the next start finishes it
