@@ -17,6 +17,7 @@ from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
 from dledger.core.types import NodeId
 from dledger.service import TaskOwner
 from dledger_wire._pb import raft_pb2
+from dledger_wire.addresses import is_address
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
 from dledger_wire.rpc import ByteStream, CallContext, Network, Server
 
@@ -218,7 +219,7 @@ class RaftLinks:
         if link is not None:
             link.send(message)
 
-    def place_of(self, peer: NodeId) -> str:
+    def dialled_at(self, peer: NodeId) -> str:
         """Where ``peer`` is dialled; empty when it is not."""
         link = self._outgoing.get(peer)
         return link.address if link is not None else ""
@@ -287,8 +288,7 @@ class RaftLinks:
                     self._dial()
 
     def _note_caller(self, peer: NodeId, told: str) -> None:
-        host, _, port = told.rpartition(":")
-        place = self.hooks.place_of(peer) or (told if host and port.isascii() and port.isdigit() else "")
+        place = self.hooks.place_of(peer) or (told if is_address(told) else "")
         if place:
             self._callers[peer] = place
             self._dial()

@@ -655,7 +655,7 @@ class RaftNode:
     def _copy_sources(self) -> dict[NodeId, str]:
         """The members, and the leader if it is none as far as this replica knows."""
         links, leader = self._member_links(), self.leader
-        if leader is not None and (place := self._links.place_of(leader)):
+        if leader is not None and (place := self._links.dialled_at(leader)):
             links.setdefault(leader, place)
         return links
 

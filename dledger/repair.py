@@ -253,10 +253,9 @@ class LogRepair:
 async def _names_itself(log: Log, place: EntryPlace) -> bool:
     """Whether the damaged entry's own header says what its index unit says: a unit has no checksum, its word alone cuts nothing."""
     try:
-        header = Header.unpack(await log.read_stored(place.pos, ENTRY_HEADER_SIZE))
+        return Header.unpack(await log.read_stored(place.pos, ENTRY_HEADER_SIZE)).is_of(place)
     except StorageDamagedError:  # the file ends before
         return False
-    return (header.index, header.term, header.pos, header.size) == (place.index, place.term, place.pos, place.size)
 
 
 def _checked(answer: bytes, place: EntryPlace) -> RawEntry:

@@ -50,15 +50,8 @@ async def call_replica(router: Router, group: str, method: str, request: bytes, 
     """The answer of the leader, or of another replica when it gives none, and who it was."""
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
-            return await _try_all(router, await _view(router, group, deadline_ms), method, request)
+            return await _try_all(router, await router.ensure_group(group, deadline_ms), method, request)
     raise NotReadyError(f"group {group}: no attempt was made before the deadline")
-
-
-async def _view(router: Router, group: str, deadline_ms: int) -> Group:
-    view = (await router.ensure_groups(deadline_ms)).get(group)
-    if view is None:
-        raise InvalidArgumentError(f"no replica group {group!r}; expected one of {', '.join(sorted(router.groups))}")
-    return view
 
 
 async def _try_all(router: Router, view: Group, method: str, request: bytes) -> tuple[bytes, Node]:

@@ -83,15 +83,12 @@ class Replicas:
     async def sources(self, group: str, deadline_ms: int, queue: tuple[str, int] | None = None) -> list[Source]:
         """The replicas to try, in order: those on a near host first.  The leader comes last when followers are wanted, or when it advised
         to read a ``queue`` elsewhere."""
-        groups = await self._router.ensure_groups(deadline_ms)
-        view = groups.get(group)
-        if view is None:
-            raise InvalidArgumentError(f"no replica group {group!r} in cluster {self._router.cluster}; expected one of {', '.join(groups)}")
+        view = await self._router.ensure_group(group, deadline_ms)
         if self._read_from == "leader" and self._replica is None and not view.leader_address:
             view = await self._router.find_leader(group)
         if self._replica is not None and all(node.id != self._replica for node in view.nodes):
             await self._look_around(group)  # it may have become a member since
-            view = groups[group]
+            view = self._router.groups[group]
         known = [Source(node.id, node.address, node.address == view.leader_address) for node in view.nodes]
         if self._replica is not None:
             found = [source for source in known if source.node_id == self._replica]

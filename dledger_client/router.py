@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from dledger_client.answers import garbage, parse
 from dledger_client.retry import may_try_again, until
 from dledger_wire._pb import broker_pb2
+from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import check_topic
@@ -64,7 +66,7 @@ def parse_bootstrap(bootstrap: str) -> list[str]:
     """The addresses of ``host:port,host:port``.  Raises InvalidArgumentError."""
     addresses = list(dict.fromkeys(part.strip() for part in bootstrap.split(",") if part.strip()))
     for address in addresses:
-        if not _is_address(address):
+        if not is_address(address):
             raise InvalidArgumentError(f"bootstrap {bootstrap!r}: {address!r} is not host:port; expected host:port,host:port,...")
     if not addresses:
         raise InvalidArgumentError(f"bootstrap {bootstrap!r}: no address; expected host:port,host:port,...")
@@ -214,7 +216,7 @@ class Router:
     def leader_is(self, group: str, address: str) -> None:
         """A node said who leads: remembered until an answer with a newer term."""
         known = self.groups.get(group)
-        if known is not None and _is_address(address) and known.leader_address != address:
+        if known is not None and is_address(address) and known.leader_address != address:
             leader_id = next((node.id for node in known.nodes if node.address == address), "")
             self.groups[group] = Group(group, known.term, leader_id, address, known.nodes)
 
@@ -302,11 +304,15 @@ class Router:
         if not enough(first, answer):
             answers += await self.survey([name], enough)
         # A node knows the term of its own group only.
-        words = [(info, address, response) for address, response in answers for info in response.groups if info.term]
-        for own, address, response in sorted(words, key=lambda word: (self._leads(word[1], word[0]), word[0].term)):
-            queues = _queues_of(name, response)
-            if self._leads(address, own) or (queues and _is_newer(queues, by_group.get(own.name, []))):
-                by_group[own.name] = queues
+        words = [
+            (self._leads(address, info), info.term, info.name, _queues_of(name, response))
+            for address, response in answers
+            for info in response.groups
+            if info.term
+        ]
+        for by_leader, _term, group, queues in sorted(words, key=itemgetter(0, 1)):
+            if by_leader or (queues and _is_newer(queues, by_group.get(group, []))):
+                by_group[group] = queues
         return [each for group in sorted(by_group) for each in by_group[group]]
 
     def _leads(self, address: str, info: broker_pb2.GroupInfo) -> bool:
@@ -343,16 +349,18 @@ class Router:
                     await self._first_answer([])
         return self.groups
 
-
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    async def ensure_group(self, group: str, deadline_ms: int) -> Group:
+        """The group of that name.  InvalidArgumentError when the cluster has none."""
+        groups = await self.ensure_groups(deadline_ms)
+        if group not in groups:
+            raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {', '.join(sorted(groups))}")
+        return groups[group]
 
 
 def _check_addresses(address: str, response: broker_pb2.MetadataResponse) -> None:
     for info in response.groups:
         for told in [node.address for node in info.nodes] + [info.leader_address] * bool(info.leader_address):
-            if not _is_address(told):
+            if not is_address(told):
                 raise garbage(address, f"told of a node at {told!r}, which is no address")
 
 

@@ -39,6 +39,7 @@ class TopicLanes:
 
     def __init__(self, lanes: list[Lane], start: int, faults: LatencyFaults) -> None:
         self.lanes = lanes
+        self._by_number = {lane.queue_id: lane for lane in reversed(lanes)}  # of several groups' the first one
         self._faults = faults
         self._several_groups = len({lane.group for lane in lanes}) > 1
         self._place = start % len(lanes)
@@ -66,12 +67,12 @@ class TopicLanes:
         return self.lanes[number]
 
     def has(self, queue_id: int) -> bool:
-        return any(lane.queue_id == queue_id for lane in self.lanes)
+        return queue_id in self._by_number
 
     def by_queue(self, topic: str, queue_id: int) -> Lane:
-        for lane in self.lanes:
-            if lane.queue_id == queue_id:
-                return lane
+        lane = self._by_number.get(queue_id)
+        if lane is not None:
+            return lane
         known = ", ".join(str(lane.queue_id) for lane in self.lanes)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
 

@@ -38,10 +38,7 @@ async def call_leader(group: GroupConfig, method: str, request: bytes, timeout_s
     deadline_ms = router.clock.monotonic_ms() + int(timeout_s * 1000)
     try:
         async with asyncio.timeout(timeout_s):
-            known = await router.ensure_groups(deadline_ms)
-        if group.name not in known:
-            told = f"the nodes at {addresses} have {', '.join(known)}: they were started with another configuration"
-            raise InvalidArgumentError(f"no group {group.name!r}; {told}")
+            await router.ensure_group(group.name, deadline_ms)
         return await router.call_leader(group.name, method, request, deadline_ms=deadline_ms, again=again)
     except (UnreachableError, TimeoutError) as error:
         told = error.message if isinstance(error, UnreachableError) else f"no node at {addresses} answered in time"

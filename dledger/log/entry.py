@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dledger.core.types import EntryId, EntryKind, EntryMeta
 from dledger.env import Buffer
+from dledger.log.index_units import EntryPlace
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError
@@ -39,6 +40,10 @@ class Header:
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> Header:
         return cls(*ENTRY_HEADER.unpack_from(data, at))
+
+    def is_of(self, place: EntryPlace) -> bool:
+        """Whether it says of itself what the entry's index unit says."""
+        return (self.index, self.term, self.pos, self.size) == (place.index, place.term, place.pos, place.size)
 
 
 @dataclass(slots=True)

@@ -169,8 +169,7 @@ class SegmentRecovery:
         if len(data) < ENTRY_HEADER_SIZE:
             return None
         header = Header.unpack(data)
-        same = (header.index, header.term, header.pos, header.size) == (place.index, place.term, place.pos, place.size)
-        return header.chain_crc if same else None
+        return header.chain_crc if header.is_of(place) else None
 
     async def _take_units(self, file: File, units: Units) -> None:
         last = place_of_unit(units[-1])
