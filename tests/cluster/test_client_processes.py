@@ -8,7 +8,7 @@ import sys
 from tests.cluster.harness import ROOT, Cluster
 
 PROGRAM = """
-import os, sys
+import os, sys, traceback
 from dledger_client import Admin, Message, Producer, PullConsumer
 
 bootstrap = sys.argv[1]
@@ -21,10 +21,12 @@ def child_of(number):
     try:
         with Producer(bootstrap) as producer, PullConsumer(bootstrap, read_from="any") as consumer:
             place = producer.send(Message("forks", b"child %d" % number))
-            found = consumer.fetch("forks", 0, place.queue_offset, 1)
-            code = 0 if found[0].msg_id == place.msg_id else 2
+            found = consumer.fetch("forks", 0, place.queue_offset, 1, linearizable=True)  # a follower may not have applied it yet
+            code = 0 if [message.msg_id for message in found] == [place.msg_id] else 2
     except RuntimeError as error:
         code = 3 if "forked" in str(error) else 4
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 

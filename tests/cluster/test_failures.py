@@ -254,6 +254,7 @@ def test_verify_names_a_bad_queue_file_and_a_start_puts_it_right(cluster: Cluste
     assert f"DAMAGED  {spoiled}: byte {123 * 20}: bad queue file: unit of offset 123: " in result.stdout
     assert f"DAMAGED  {gone}: byte 0: bad queue file: 0 units; expected 500" in result.stdout
     cluster.start()
+    cluster.wait_equal()  # followers hear what is committed after they have heard who leads
     with PullConsumer(cluster.bootstrap, replica="n0") as first, PullConsumer(cluster.bootstrap, replica="n1") as second:
         for consumer in (first, second):
             assert [message.body for message in consumer.fetch("t", 0, 0, 500)] == bodies
