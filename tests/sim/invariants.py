@@ -55,6 +55,8 @@ class Invariants:
         self.leaders: dict[int, str] = {}
         self.committed: list[int] = [0]  # index -> term
         self._commit_terms: list[int] = [0]  # index -> the term in which it was committed first
+        self.voters: frozenset[NodeId] = frozenset()  # of the newest configuration that was committed, once one was
+        self._voters_index = 0
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
         self.violations: list[str] = []
         self.on_cut: list[Callable[[str], None]] = []  # who wants to know that a node cuts its log's tail
@@ -175,6 +177,9 @@ class Invariants:
             elif committed[at] != term:
                 self._violated(f"committed entry changed: {seen.node_id} committed term {term} at {at}, before it was {committed[at]}")
         seen.commit = index
+        status = core.status()
+        if self._voters_index < status.membership_index <= index:
+            self._voters_index, self.voters = status.membership_index, frozenset(status.membership.voters)
 
     def _check_appended(self, core: Raft, node_id: str, effect: Append) -> None:
         """Log matching by induction: the same index and term always come with the same content behind the same entry."""

@@ -12,7 +12,7 @@ import random
 from broker.services.members import wanted_members
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
-from tests.sim import coverage
+from tests.sim import coverage, rot
 from tests.sim.cluster import Host, SimCluster
 
 STEP_S = 0.1
@@ -53,6 +53,10 @@ async def ask(cluster: SimCluster, action: str, node_id: str) -> None:
         await asyncio.sleep(STEP_S)
         return
     host, raft = found
+    left = set(raft.membership.voters) - {node_id}
+    if action == "remove" and not rot.most_are_sound(cluster, left, len(left)):
+        await asyncio.sleep(STEP_S)  # the damage may be on those alone then, and nobody knows it yet
+        return
 
     async def change() -> None:
         try:

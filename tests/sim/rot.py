@@ -9,6 +9,7 @@ the power takes before the kernel has written them, together with damage among j
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from broker.node import BrokerNode
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, log_path
@@ -58,8 +59,16 @@ def strike(cluster: SimCluster, host: Host, draw: random.Random, entries: Entrie
 
 
 def is_minority(cluster: SimCluster, host: Host) -> bool:
-    """Whether this machine may be damaged, too."""
-    return sum(bool(other.rotten) for other in cluster.hosts.values() if other is not host) < (len(cluster.hosts) - 1) // 2
+    """Whether this machine may be damaged, too: in every configuration that is in force somewhere, most voters are sound then, too."""
+    if sum(bool(other.rotten) for other in cluster.hosts.values() if other is not host) >= (len(cluster.hosts) - 1) // 2:
+        return False
+    known = [each.node.raft.membership.voters for each in cluster.running() if each.node is not None and cluster.is_up(each)]
+    return all(most_are_sound(cluster, set(voters) - {host.node_id}, len(voters)) for voters in (*known, cluster.invariants.voters))
+
+
+def most_are_sound(cluster: SimCluster, candidates: Collection[str], voters: int) -> bool:
+    """Whether those of ``candidates`` whose disks were never damaged are a majority of so many ``voters``."""
+    return not voters or sum(not cluster.hosts[node_id].rotten for node_id in candidates) > voters // 2
 
 
 def strike_sector(host: Host, draw: random.Random, entries: Entries, *, misdirected: bool) -> None:
