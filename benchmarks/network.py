@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
-import socket
 import time
 
 import uvloop
 
+from broker.cli.free_ports import free_ports
 from dledger_wire.grpc_network import GrpcNetwork
 from dledger_wire.rpc import ByteStream, CallContext, Network
 from dledger_wire.tcp_network import TcpNetwork
@@ -84,9 +84,7 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     context = multiprocessing.get_context("spawn")
     for name in NETWORKS:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_ports(1)[0]}"
         ready = context.Event()
         server = context.Process(target=serve, args=(name, address, ready), daemon=True)
         server.start()

@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -136,13 +135,10 @@ async def cpu_seconds(processes: list[asyncio.subprocess.Process]) -> float:
 
 
 async def run(options: argparse.Namespace) -> None:
+    from broker.cli.free_ports import free_ports
+
     data = options.data or tempfile.mkdtemp(prefix="replicate-", dir=str(ROOT.parent))
-    sockets = [socket.socket() for _ in range(3)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [str(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [str(port) for port in free_ports(3)]
     memory = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_TOP_PAD_": str(64 << 20)}
     flags = ["--async-flush"] if options.async_flush else []
     processes = [

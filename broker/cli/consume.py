@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BATCH = 1000
 POLL_MS = 500
 COMMIT_EVERY_S = 1.0
-AHEAD = 8  # batches read and not printed yet
+AHEAD = 8  # answers read and not printed yet
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def consume(
         str, typer.Option("--from", metavar="WHERE", help="first, last, or ms since 1970. Default: the group's position, else first.")
     ] = "",
     most: Annotated[int, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = 0,
-    idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing came for S seconds.")] = 0,
+    idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing new was there for S seconds.")] = 0,
     follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
     tag: Annotated[str, typer.Option("--tag", metavar="EXPR", help="Only messages with these tags: a || b.")] = "*",
     sql: Annotated[
@@ -110,21 +110,26 @@ async def _consume(
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
         found = await consumer.offsets(topic, int(start) if start.isdecimal() else None)
         committed = await consumer.committed(topic) if group and not start else {}
-        batches: asyncio.Queue[list[ReceivedMessage]] = asyncio.Queue(AHEAD)
+        answers: asyncio.Queue[_Answer] = asyncio.Queue(AHEAD)
+        wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
         readers = []
         for (replica_group, queue_id), held in found.items():
             offset = {"": held.min_offset, "first": held.min_offset, "last": held.max_offset}.get(start, held.at_time)
             if (replica_group, queue_id) in committed:
                 offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
-            work = _read_queue(consumer, topic, replica_group, queue_id, offset, wanted, batches)
+            work = _read_queue(consumer, topic, replica_group, queue_id, offset, wanted, wait_ms, answers)
             readers.append(asyncio.get_running_loop().create_task(work, name=f"{topic}/{queue_id}"))
         committing = _Committing(consumer, printer) if group else None
+        idle = _Idle(len(readers), idle_exit_s)
         try:
             while not printer.done:
-                batch = await _next_batch(batches, readers, idle_exit_s)
-                if batch is None:
-                    return
-                printer.show(batch)
+                answer = await _next_answer(answers, readers)
+                if not answer.messages:
+                    if idle.nothing_at(answer.queue):
+                        return
+                    continue
+                idle.messages_came()
+                printer.show(answer.messages)
                 if committing is not None:
                     await committing.now_and_then()
         finally:
@@ -157,19 +162,41 @@ class _Committing:
             await self._consumer.commit(offsets, group_name=group)
 
 
-async def _next_batch(
-    batches: asyncio.Queue[list[ReceivedMessage]], readers: list[asyncio.Task[None]], idle_exit_s: float
-) -> list[ReceivedMessage] | None:
-    """The next messages of any queue; None when nothing came for ``idle_exit_s``; raises what a reader failed with."""
-    getting = asyncio.get_running_loop().create_task(batches.get(), name="next batch")
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a queue gave; no messages: there was nothing new."""
+
+    queue: tuple[str, int]
+    messages: list[ReceivedMessage]
+
+
+class _Idle:
+    """Whether nothing came for so many seconds.  A queue whose replicas do not answer is not idle: what it has may be still to come."""
+
+    def __init__(self, queues: int, seconds: float) -> None:
+        self._queues, self._seconds = queues, seconds
+        self._clock = asyncio.get_running_loop().time
+        self.messages_came()
+
+    def messages_came(self) -> None:
+        self._since = self._clock()
+        self._quiet: set[tuple[str, int]] = set()  # queues that had nothing since
+
+    def nothing_at(self, queue: tuple[str, int]) -> bool:
+        """Whether it is over, now that this queue had nothing, too."""
+        self._quiet.add(queue)
+        return bool(self._seconds) and len(self._quiet) == self._queues and self._clock() - self._since >= self._seconds
+
+
+async def _next_answer(answers: asyncio.Queue[_Answer], readers: list[asyncio.Task[None]]) -> _Answer:
+    """The next answer of any queue; raises what a reader failed with."""
+    getting = asyncio.get_running_loop().create_task(answers.get(), name="next answer")
     try:
-        await asyncio.wait([getting, *readers], timeout=idle_exit_s or None, return_when=asyncio.FIRST_COMPLETED)
-        if getting.done():
-            return getting.result()
+        await asyncio.wait([getting, *readers], return_when=asyncio.FIRST_COMPLETED)
         for reader in readers:
-            if reader.done():
+            if reader.done() and not getting.done():
                 reader.result()
-        return None
+        return getting.result()
     finally:
         getting.cancel()
 
@@ -181,15 +208,19 @@ async def _read_queue(
     queue_id: int,
     offset: int,
     wanted: _Filter,
-    batches: asyncio.Queue[list[ReceivedMessage]],
+    wait_ms: int,
+    answers: asyncio.Queue[_Answer],
 ) -> None:
     """Read one queue for ever.  With a filter, an answer without messages may still have moved on: the chunks tell how far."""
     while True:
+        before = offset
         chunks = await consumer.fetch_chunks(
-            topic, queue_id, offset, BATCH, group_name=group, wait_ms=POLL_MS, tags=wanted.tags, sql=wanted.sql
+            topic, queue_id, offset, BATCH, group_name=group, wait_ms=wait_ms, tags=wanted.tags, sql=wanted.sql
         )
         for chunk in chunks:
             offset = chunk.next_offset
             messages = consumer.with_tags(chunk, wanted.tags)
             if messages:
-                await batches.put(messages)
+                await answers.put(_Answer((group, queue_id), messages))
+        if offset == before:
+            await answers.put(_Answer((group, queue_id), []))

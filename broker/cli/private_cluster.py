@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -19,30 +17,12 @@ from typing import Any, Self, cast
 import yaml
 
 from broker.cli.context import NodeAnswer, ask_nodes, run
+from broker.cli.free_ports import free_ports
 from broker.cli.processes import LocalCluster
 from broker.cli.wires import Wires
 from broker.config import ClusterConfig
 from dledger_wire.check import require
 from dledger_wire.errors import DeadlineExceededError, DledgerError
-
-FIRST_PORT, LAST_PORT = 20_000, 32_000  # below what the kernel gives to outgoing connections
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface nobody listens on."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
-            probe = held.enter_context(socket.socket())
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise DledgerError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
 
 
 class PrivateCluster:

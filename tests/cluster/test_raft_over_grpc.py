@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from broker.cli.free_ports import free_ports
 from dledger.core.types import EntryId, EntryKind, Membership, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
@@ -43,16 +43,6 @@ class Recorder:
         return None
 
 
-def free_addresses(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
-
-
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -69,7 +59,7 @@ async def log_digests(node: RaftNode, upto_index: int) -> list[str]:
 class Group:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.peers = {NodeId(f"n{n}"): address for n, address in enumerate(free_addresses(3))}
+        self.peers = {NodeId(f"n{n}"): f"127.0.0.1:{port}" for n, port in enumerate(free_ports(3))}
         self.nodes: dict[NodeId, RaftNode] = {}
         self.servers: dict[NodeId, GrpcServer] = {}
         self.machines: dict[NodeId, Recorder] = {}

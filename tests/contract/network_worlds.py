@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from broker.cli.free_ports import free_ports
 from dledger_wire.grpc_network import GrpcNetwork
 from dledger_wire.mixed_network import MixedNetwork
 from dledger_wire.rpc import Network
@@ -52,9 +52,8 @@ class SocketWorld:
         return type(self).make()
 
     def address(self) -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return f"127.0.0.1:{probe.getsockname()[1]}"
+        (port,) = free_ports(1)
+        return f"127.0.0.1:{port}"
 
 
 class TcpWorld(SocketWorld):

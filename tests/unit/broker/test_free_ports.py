@@ -1,0 +1,39 @@
+"""Ports for private clusters: two processes are never given the same, not even while nobody listens on them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.cli import free_ports as ports
+from dledger_wire.errors import DledgerError
+
+SPAN = 80
+OTHER = f"""
+from broker.cli import free_ports as ports
+ports.LAST_PORT = ports.FIRST_PORT + {SPAN}
+print(*ports.free_ports(8), flush=True)
+input()
+"""
+
+
+def test_another_process_is_given_others_until_this_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "LAST_PORT", ports.FIRST_PORT + SPAN)
+    command = [sys.executable, "-c", OTHER]
+    others = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) for _ in range(2)
+    ]
+    try:
+        given = [set(map(int, other.stdout.readline().split())) for other in others if other.stdout is not None]
+        own = set(ports.free_ports(8))
+        assert [len(each) for each in (*given, own)] == [8, 8, 8]
+        assert given[0] & given[1] == given[0] & own == given[1] & own == set()
+        with pytest.raises(DledgerError, match=f"no {SPAN} free ports"):
+            ports.free_ports(SPAN)
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
