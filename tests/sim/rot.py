@@ -2,8 +2,9 @@
 
 Owns what may be struck, so that there is an answer to it.  Only a minority's files rot in a run, and of each machine only files of one
 kind, since an entry and its index unit prove each other and others hold what is lost.  Of the log only entries that are committed and were
-reported durable there; their index units, written by then, are on the disk once they are struck.  So one thing is left out: units that
-the power takes before the kernel has written them, together with damage among just their entries (docs/operations.md).
+reported durable there; their index units, written by then, are on the disk once they are struck, and so is a segment whose units are
+lost.  So one thing is left out: that the power takes what proves, or what is to be proven, before the kernel has written it
+(docs/operations.md).
 """
 
 from __future__ import annotations
@@ -106,7 +107,11 @@ def strike_units(host: Host, draw: random.Random) -> None:
     """A file of index units is not there any more."""
     paths = [path for path in sorted(host.disk.names) if path.startswith(UNITS_FOLDER)]
     if paths and _take(host, UNITS_FOLDER):
-        host.disk.lose(draw.choice(paths))
+        path = draw.choice(paths)
+        host.disk.lose(path)
+        segment = host.disk.names.get(path.replace(UNITS_FOLDER, LOG_FOLDER))
+        if segment is not None:
+            segment.written_back()
 
 
 def _units_are_there(disk: SimDisk, path: str) -> None:

@@ -172,7 +172,8 @@ def _acts(world: World, clients: Clients, plan: Sequence[Fault], keep: Sequence[
     world.run(world.now_ms + strikes.end_ms)
     strikes.heal()
     absent = _leave_one_dead(world, draw)
-    if not world.run(world.now_ms + LEADER_LIMIT_MS + _one_by_one_ms(world), until=lambda: _led(world)):
+    # What a leader that died had sent may be late by ``slowness_ms``, and keeps others from looking for another.
+    if not world.run(world.now_ms + LEADER_LIMIT_MS + slowness_ms + _one_by_one_ms(world), until=lambda: _led(world)):
         raise LivenessError(f"no confirmed leader, long after everything was healed: {_statuses(world)}")
     world.run(world.now_ms + 200)
     if absent is not None:
