@@ -9,10 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-import socket
 import tempfile
 from functools import cache
 
+from broker.cli.processes import can_listen
 from dledger_wire.errors import DledgerError
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # below what the kernel gives to outgoing connections
@@ -24,7 +24,7 @@ def free_ports(count: int) -> list[int]:
     """So many ports, this process's until it ends.  DledgerError when there are not as many."""
     found: list[int] = []
     for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
-        if port not in _given and _reserve(port) and _is_free(port):
+        if port not in _given and _reserve(port) and can_listen(f"127.0.0.1:{port}"):
             found.append(port)
             _given.add(port)
         if len(found) == count:
@@ -47,14 +47,4 @@ def _reserve(port: int) -> bool:
         fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
         return False
-    return True
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
     return True

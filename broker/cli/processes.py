@@ -115,11 +115,12 @@ def _import_path() -> dict[str, str]:
 
 def check_ports_free(settings: NodeSettings) -> None:
     for address in settings.addresses:
-        if not _can_listen(address):
+        if not can_listen(address):
             raise AddressInUseError(f"{address} ({settings.node.id}) is taken{_taken_by(address)}")
 
 
-def _can_listen(address: str) -> bool:
+def can_listen(address: str) -> bool:
+    """Whether a server could listen there now."""
     host, port = split_address(address)
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:

@@ -53,8 +53,7 @@ async def ask(cluster: SimCluster, action: str, node_id: str) -> None:
         await asyncio.sleep(STEP_S)
         return
     host, raft = found
-    left = set(raft.membership.voters) - {node_id}
-    if action == "remove" and not rot.most_are_sound(cluster, left, len(left)):
+    if action == "remove" and not rot.most_are_sound(cluster, set(raft.membership.voters) - {node_id}):
         await asyncio.sleep(STEP_S)  # the damage may be on those alone then, and nobody knows it yet
         return
 

@@ -64,12 +64,13 @@ def is_minority(cluster: SimCluster, host: Host) -> bool:
     if sum(bool(other.rotten) for other in cluster.hosts.values() if other is not host) >= (len(cluster.hosts) - 1) // 2:
         return False
     known = [each.node.raft.membership.voters for each in cluster.running() if each.node is not None and cluster.is_up(each)]
-    return all(most_are_sound(cluster, set(voters) - {host.node_id}, len(voters)) for voters in (*known, cluster.invariants.voters))
+    return all(most_are_sound(cluster, voters, struck=host) for voters in (*known, cluster.invariants.voters))
 
 
-def most_are_sound(cluster: SimCluster, candidates: Collection[str], voters: int) -> bool:
-    """Whether those of ``candidates`` whose disks were never damaged are a majority of so many ``voters``."""
-    return not voters or sum(not cluster.hosts[node_id].rotten for node_id in candidates) > voters // 2
+def most_are_sound(cluster: SimCluster, voters: Collection[str], struck: Host | None = None) -> bool:
+    """Whether the disks of most ``voters`` were never damaged, and are not with ``struck``; also when there are none."""
+    hosts = [cluster.hosts[node_id] for node_id in voters]
+    return not hosts or sum(not host.rotten and host is not struck for host in hosts) > len(hosts) // 2
 
 
 def strike_sector(host: Host, draw: random.Random, entries: Entries, *, misdirected: bool) -> None:
@@ -109,16 +110,18 @@ def strike_units(host: Host, draw: random.Random) -> None:
     if paths and _take(host, UNITS_FOLDER):
         path = draw.choice(paths)
         host.disk.lose(path)
-        segment = host.disk.names.get(path.replace(UNITS_FOLDER, LOG_FOLDER))
-        if segment is not None:
-            segment.written_back()
+        _is_there(host.disk, path.replace(UNITS_FOLDER, LOG_FOLDER))
 
 
 def _units_are_there(disk: SimDisk, path: str) -> None:
     """What proves the entries of a segment is on the disk when they are struck."""
-    units = disk.names.get(path.replace(LOG_FOLDER, UNITS_FOLDER))
-    if units is not None:
-        units.written_back()
+    _is_there(disk, path.replace(LOG_FOLDER, UNITS_FOLDER))
+
+
+def _is_there(disk: SimDisk, path: str) -> None:
+    """What the kernel has of a file is on the disk, if there is such a file."""
+    if path in disk.names:
+        disk.names[path].written_back()
 
 
 def _take(host: Host, kind: str) -> bool:
