@@ -52,7 +52,8 @@ def compression_in(sys_flag: int) -> Compression:
 def compress(body: bytes, compression: Compression, level: int = DEFAULT_LEVEL) -> bytes:
     """``body`` compressed; NONE returns it as it is.  Thread-safe.  LZ4 knows no levels here: it is for speed."""
     if compression is Compression.LZ4:
-        return bytes(lz4.frame.compress(body, compression_level=0))
+        # RocketMQ's reader (lz4-java) opens frames of independent blocks only.
+        return bytes(lz4.frame.compress(body, compression_level=0, block_linked=False))
     if compression is Compression.ZSTD:
         return _of_thread.zstd(level).compress(body)
     if compression is Compression.ZLIB:

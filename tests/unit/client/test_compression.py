@@ -12,6 +12,7 @@ import pytest
 from dledger_client.aio import Action, Message, TransactionState
 from dledger_client.options import ProducerOptions
 from dledger_client.received import Chunk, ReceivedMessage
+from dledger_wire.compress import compress, decompress
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
 from dledger_wire.status import Compression
@@ -165,3 +166,11 @@ def test_a_body_that_does_not_open_is_an_error_of_its_message_only() -> None:
 def test_settings_out_of_range_are_named(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
         ProducerOptions.of("g", settings)
+
+
+@pytest.mark.parametrize("size", [1, 65_536, 65_537, 1 << 20])
+def test_lz4_frames_have_independent_blocks_which_rocketmq_asks_for(size: int) -> None:
+    body = (TEXT * (size // len(TEXT) + 1))[:size]
+    packed = compress(body, Compression.LZ4)
+    assert packed[4] & 0x20, "the frame's FLG byte: B.Indep"
+    assert decompress(packed, Compression.LZ4) == body
