@@ -394,5 +394,7 @@ def _fdatasync_folder(fd: int, local: str) -> None:
 
 
 def _space(local: str) -> tuple[int, int]:
+    """(bytes this process may still use, those and the used ones): as df counts, blocks reserved for root are neither."""
     facts = os.statvfs(local)
-    return facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
+    used = facts.f_blocks - facts.f_bfree
+    return facts.f_bavail * facts.f_frsize, (used + facts.f_bavail) * facts.f_frsize

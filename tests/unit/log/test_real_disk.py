@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +35,20 @@ def test_a_cancelled_open_leaves_no_descriptor(tmp_path: Path, steps: int) -> No
         for _ in range(2):  # behind everything that was submitted
             await disk.exists("log/1")
         assert open_descriptors(tmp_path) == []
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_what_the_file_system_keeps_for_root_counts_neither_as_used_nor_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ext4 of 1000 blocks, 60 used, 50 kept for root: df says 60 of 950."""
+    facts = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=940, f_bavail=890)
+    monkeypatch.setattr(os, "statvfs", lambda _path: facts)
+
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        free, total = await disk.free_bytes(), await disk.total_bytes()
+        assert (free, total) == (890 * 4096, 950 * 4096)
         disk.close()
 
     asyncio.run(main())
