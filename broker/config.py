@@ -18,11 +18,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from broker.config_marks import MarkedYaml, Problem
 from broker.units import parse_duration_ms, parse_size
 from dledger_wire.errors import ConfigError
+from dledger_wire.names import is_node_name
 
 DEFAULT_MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAX_NODES = 9
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HOST_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
@@ -55,7 +55,7 @@ def _address(value: object) -> str:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    if not isinstance(value, str) or not is_node_name(value):
         raise ValueError(f"expected a name of letters, digits, _ and -, at most 64 long, got {value!r}")
     return value
 

@@ -1,24 +1,26 @@
 """Where things are: nodes, groups and their leaders, queues of topics; and the one channel to each address.
 
 Owns routes and channels of one client.  Any node answers for the whole cluster; a node that does not answer soon is not waited for, the
-next one is asked beside it.  Of two answers about a group the one with the higher term counts.
+next one is asked beside it.  Of two answers about a group the one with the higher term counts.  What an answer tells of a node and cannot
+be used (a bad address or id) is left out: one mistyped member must not keep clients from the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from dledger_client.answers import garbage, parse
+from dledger_client.answers import parse
 from dledger_client.retry import may_try_again, until
 from dledger_wire._pb import broker_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError, TopicNotFoundError, UnreachableError
-from dledger_wire.names import check_topic
+from dledger_wire.names import check_topic, is_node_name
 from dledger_wire.rpc import Channel, Network
 
 METADATA = "/dledger.v1.Broker/Metadata"
@@ -27,6 +29,9 @@ HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
 SILENCE_S = 1.0  # a leader that has not answered by then is looked after
 ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
+MAX_LEFT_OUT = 100  # nodes that cannot be used and were logged once
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Router:
         self.groups: dict[str, Group] = {}
         self._topics: dict[str, list[TopicQueues]] = {}
         self.cluster = ""
+        self._left_out: set[tuple[str, str]] = set()
 
     # Channels
 
@@ -113,9 +119,25 @@ class Router:
         request = broker_pb2.MetadataRequest(topics=topics, all_topics=all_topics)
         answer = await self.channel(address).call(METADATA, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
         response = parse(broker_pb2.MetadataResponse, answer, address)
-        _check_addresses(address, response)
+        self._leave_out_unusable(address, response)
         self._learn(address, response)
         return address, response
+
+    def _leave_out_unusable(self, address: str, response: broker_pb2.MetadataResponse) -> None:
+        """Take out of an answer every node that cannot be called, with one log line each."""
+        for info in response.groups:
+            if info.leader_address and not is_address(info.leader_address):
+                self._note_left_out(address, info.leader_id, info.leader_address)
+                info.leader_id = info.leader_address = ""
+            bad = [place for place, node in enumerate(info.nodes) if not (is_node_name(node.id) and is_address(node.address))]
+            for place in reversed(bad):
+                self._note_left_out(address, info.nodes[place].id, info.nodes[place].address)
+                del info.nodes[place]
+
+    def _note_left_out(self, address: str, node_id: str, told: str) -> None:
+        if (node_id, told) not in self._left_out and len(self._left_out) < MAX_LEFT_OUT:
+            self._left_out.add((node_id, told))
+            _logger.warning("%s told of node %r at %r, which cannot be reached; it is left out", address, node_id[:100], told[:100])
 
     def _learn(self, address: str, response: broker_pb2.MetadataResponse) -> None:
         self._good, self.cluster = address, response.cluster
@@ -355,13 +377,6 @@ class Router:
         if group not in groups:
             raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {', '.join(sorted(groups))}")
         return groups[group]
-
-
-def _check_addresses(address: str, response: broker_pb2.MetadataResponse) -> None:
-    for info in response.groups:
-        for told in [node.address for node in info.nodes] + [info.leader_address] * bool(info.leader_address):
-            if not is_address(told):
-                raise garbage(address, f"told of a node at {told!r}, which is no address")
 
 
 def _queues_of(name: str, response: broker_pb2.MetadataResponse) -> list[TopicQueues]:

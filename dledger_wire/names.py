@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are allowed, which are the system's own, and how retry and dead-letter topics are called."""
+"""Names of topics, groups and nodes: which are allowed, which are the system's own, and how retry and dead-letter topics are called."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NODE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def check_topic(name: str) -> str:
@@ -42,6 +43,11 @@ def check_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """``name`` if it may be a producer or consumer group.  Raises InvalidNameError."""
     return _check("group", name, MAX_GROUP_CHARS)
+
+
+def is_node_name(name: str) -> bool:
+    """Whether a node, replica group or cluster may be called ``name``: letters, digits, _ and -, at most 64."""
+    return _NODE.fullmatch(name) is not None
 
 
 def _check(kind: str, name: str, limit: int) -> str:

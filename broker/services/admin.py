@@ -13,7 +13,8 @@ from broker.process_facts import ProcessFacts
 from broker.services.checksums import check_segment, committed_end, segment_sums
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
-from broker.services.members import wanted_members
+from broker.services.members import check_new_member, wanted_members
+from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -163,10 +164,21 @@ class AdminService:
         raft = self._face.raft
         self._face.require_leader()
         membership = raft.membership
-        for step in wanted_members(membership, wish.action, wish.id, wish.replaces):
+        steps = wanted_members(membership, wish.action, wish.id, wish.replaces)
+        if wish.action in ("add", "replace"):
+            check_new_member(wish.id, wish.address or raft.address_of(NodeId(wish.id)), self._addresses_but(wish.replaces))
+        for step in steps:
             addresses = {wish.id: wish.address} if wish.address else {}
             membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)
         return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners).SerializeToString()
+
+    def _addresses_but(self, replaced: str) -> dict[str, str]:
+        """The addresses of the members, without the one that is to be replaced, and of the nodes of other groups."""
+        cluster = self._face.settings.cluster
+        known = {node.id: node.address for group, node in cluster.all_nodes() if group is not self._face.settings.group}
+        known |= {peer.node_id: peer.address for peer in self._face.raft.status().peers}
+        known.pop(replaced, None)
+        return known
 
     # Checksums
 

@@ -1,9 +1,39 @@
-"""Membership changes as operators name them, turned into steps of one voter more or less each."""
+"""Membership changes as operators name them, turned into steps of one voter more or less each.
+
+Owns what is checked before such a step goes into the log: once committed, a bad name or address is told to every client and every peer.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Mapping
+
+from broker.config import split_address
 from dledger.core.types import Membership, NodeId
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import is_node_name
+
+
+def check_new_member(node: str, address: str, others: Mapping[str, str]) -> None:
+    """Refuse a node that nobody could reach or tell apart: InvalidArgumentError.  ``others``: the addresses of all other nodes, by id."""
+    if not is_node_name(node):
+        raise InvalidArgumentError(f"node id {node!r}: expected letters, digits, _ and -, at most 64")
+    try:
+        host, _ = split_address(address)
+    except ValueError as error:
+        raise InvalidArgumentError(f"address of {node}: {error}") from None
+    if _is_wildcard(host):
+        raise InvalidArgumentError(f"address of {node}: {address} stands for all addresses of a host; expected the one clients connect to")
+    for other, known in others.items():
+        if other != node and known.lower() == address.lower():
+            raise InvalidArgumentError(f"address of {node}: {address} is the address of {other}; expected one of its own")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def wanted_members(now: Membership, action: str, node: str, replaces: str = "") -> list[Membership]:

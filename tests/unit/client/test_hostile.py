@@ -180,13 +180,34 @@ def test_nonsense_only_ends_at_the_deadline() -> None:
             node.metadata = JUNK[1]
             with pytest.raises(UnreachableError, match="MetadataResponse"):
                 await consumer.topic("t")
-            node.metadata = broker_pb2.MetadataResponse(
-                groups=[broker_pb2.GroupInfo(name="g0", leader_address="nowhere")]
-            ).SerializeToString()
-            with pytest.raises(UnreachableError, match="'nowhere', which is no address"):
-                await consumer.topic("t")
 
     node.run(scenario)
+
+
+def test_nodes_that_cannot_be_called_are_left_out_with_one_log_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    """A mistyped member is told by every node for as long as it is one: clients go on with the others."""
+    node = ScriptedNode()
+    told = broker_pb2.MetadataResponse.FromString(node.metadata)
+    bad = [("n7", "junk"), ("n8", ""), ("x/../y", "10.0.0.9:1"), ("", "10.0.0.8:1"), ("n9", "a b:1"), ("n6", "h:99999")]
+    told.groups[0].nodes.extend(broker_pb2.NodeInfo(id=node_id, address=address, role="?") for node_id, address in bad)
+    told.groups.add(name="g1", leader_id="n5", leader_address="nowhere", nodes=[broker_pb2.NodeInfo(id="n5", address="10.0.0.5:1")])
+    node.metadata = told.SerializeToString()
+    node.produce = lambda request: stored(request, 7).SerializeToString()
+
+    async def scenario() -> None:
+        async with node.producer() as producer, node.consumer() as consumer:
+            assert (await producer.send(Message("t", b"a"), queue_id=0)).queue_offset == 7
+            assert [queues.topic for queues in await consumer.topic("t")] == ["t"]
+            router = producer.engine.router
+            assert [each.id for each in router.groups["g0"].nodes] == ["n0"]
+            assert router.groups["g1"].leader_address == ""
+            assert [each.id for each in router.groups["g1"].nodes] == ["n5"]
+            caplog.clear()
+            await router.survey([], lambda *_: False)
+            assert caplog.messages == []  # told once
+
+    with caplog.at_level("WARNING", "dledger_client"):
+        node.run(scenario)
 
 
 def test_chunks_that_cannot_be_are_refused() -> None:

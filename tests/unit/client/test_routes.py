@@ -33,7 +33,7 @@ class Nodes:
     def answer(self, address: str, request: broker_pb2.MetadataRequest) -> broker_pb2.MetadataResponse:
         reply = broker_pb2.MetadataResponse(cluster="c", version=self.versions[address])
         for name, members in self.groups.items():
-            nodes = [broker_pb2.NodeInfo(id=each, address=each, voter=True) for each in members]
+            nodes = [broker_pb2.NodeInfo(id=each.replace(":", "-"), address=each, voter=True) for each in members]
             group = reply.groups.add(name=name, nodes=nodes)
             if address in members:
                 leader = address if address in self.stale else self.leaders[name]
