@@ -26,7 +26,12 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 
 class PrivateCluster:
-    """Real node processes on free ports under ``data``; ``cuttable``: of the first group, connected by ``wires`` that can be cut."""
+    """Real node processes on free ports under ``data``; ``cuttable``: of the first group, connected by ``wires`` that can be cut.
+
+    ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
+    """
+
+    limit_s = 60.0
 
     def __init__(
         self, data: Path, *, nodes: int = 3, groups: int = 1, settings: dict[str, Any] | None = None, cuttable: bool = False
@@ -78,7 +83,7 @@ class PrivateCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill_all()
 
-    def start(self, *node_ids: str, wait: bool = True, timeout_s: float = 60.0) -> None:
+    def start(self, *node_ids: str, wait: bool = True, timeout_s: float | None = None) -> None:
         """Start the named nodes, or all that do not run."""
         for node_id in node_ids or self.local.node_ids():
             process = self.processes.get(node_id)
@@ -92,8 +97,9 @@ class PrivateCluster:
     def statuses(self) -> dict[str, NodeAnswer]:
         return {answer.id: answer for answer in run(ask_nodes(self.config))}
 
-    def leader(self, timeout_s: float = 30.0) -> str:
+    def leader(self, timeout_s: float | None = None) -> str:
         """The confirmed leader of the first group with the newest term."""
+        timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
         while True:
             leaders = [
@@ -107,10 +113,11 @@ class PrivateCluster:
                 raise DeadlineExceededError(f"no leader after {timeout_s:g} s; logs: {self.data}/*.log")
             time.sleep(0.02)
 
-    def wait_healthy(self, timeout_s: float = 60.0) -> None:
+    def wait_healthy(self, timeout_s: float | None = None) -> None:
         """Every node up and following a confirmed leader; DledgerError with a node's last words when one ended."""
         from broker.cli.status import all_healthy, sentence
 
+        timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
         while True:
             self._check_alive()
@@ -121,8 +128,9 @@ class PrivateCluster:
                 raise DeadlineExceededError(f"not healthy after {timeout_s:g} s: {sentence(self.config, answers)}; logs: {self.data}/*.log")
             time.sleep(0.05)
 
-    def wait_equal(self, timeout_s: float = 60.0) -> int:
+    def wait_equal(self, timeout_s: float | None = None) -> int:
         """Wait until all replicas of the first group have committed and applied the same; returns the commit position."""
+        timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
         while True:
             states = [answer.status for answer in self.statuses().values() if answer.group == self.config.groups[0].name]
@@ -145,11 +153,11 @@ class PrivateCluster:
         process.kill()
         process.wait()
 
-    def terminate(self, node_id: str, timeout_s: float = 30.0) -> int:
+    def terminate(self, node_id: str, timeout_s: float | None = None) -> int:
         """SIGTERM; returns the exit status."""
         process = self.processes.pop(node_id)
         process.terminate()
-        return process.wait(timeout_s)
+        return process.wait(timeout_s or self.limit_s)
 
     def pause(self, node_id: str) -> None:
         self.processes[node_id].send_signal(signal.SIGSTOP)
@@ -157,7 +165,7 @@ class PrivateCluster:
     def resume(self, node_id: str) -> None:
         self.processes[node_id].send_signal(signal.SIGCONT)
 
-    def stop(self, timeout_s: float = 30.0) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """End all nodes in order: SIGTERM one after the other, the leader last."""
         answers = self.statuses()
         for node_id in sorted(self.processes, key=lambda k: bool(answers[k].status and answers[k].status.role == "leader")):  # type: ignore[union-attr]

@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 
 from broker.cli.private_cluster import PrivateCluster
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"store": {"mappedFileSizeCommitLog": "4MiB", "maxMessageSize": "1MiB"}}
 
 
 def dledger(
-    *arguments: str, timeout_s: float = 60.0, stdin: bytes | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+    *arguments: str, timeout_s: float = LIMIT_S, stdin: bytes | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> Any:
     """Run a command of ours; returns the CompletedProcess with text output."""
     environment = {key: value for key, value in os.environ.items() if key != "DLEDGER_CONFIG"}
@@ -43,14 +44,16 @@ def dledger(
 class Cluster(PrivateCluster):
     """A private cluster with the command line pointed at it."""
 
+    limit_s = LIMIT_S
+
     def __init__(self, data: Path, **options: Any) -> None:
         settings = SMALL | options.pop("settings", {})
         super().__init__(data, settings=settings, **options)
 
-    def cli(self, *arguments: str, timeout_s: float = 60.0, stdin: bytes | None = None) -> Any:
+    def cli(self, *arguments: str, timeout_s: float = LIMIT_S, stdin: bytes | None = None) -> Any:
         return dledger(*arguments, timeout_s=timeout_s, stdin=stdin, env={"DLEDGER_CONFIG": str(self.local.file)})
 
-    def cli_ok(self, *arguments: str, timeout_s: float = 60.0, stdin: bytes | None = None) -> str:
+    def cli_ok(self, *arguments: str, timeout_s: float = LIMIT_S, stdin: bytes | None = None) -> str:
         """Run a command that must succeed; its output."""
         result = self.cli(*arguments, timeout_s=timeout_s, stdin=stdin)
         assert result.returncode == 0, f"{arguments}: exit {result.returncode}\n{result.stdout}\n{result.stderr}"
@@ -60,12 +63,12 @@ class Cluster(PrivateCluster):
         result = self.cli("status", "--json")
         return dict(json.loads(result.stdout))
 
-    def produce(self, topic: str, bodies: list[bytes], timeout_s: float = 60.0) -> dict[str, Any]:
+    def produce(self, topic: str, bodies: list[bytes], timeout_s: float = LIMIT_S) -> dict[str, Any]:
         """Send bodies by the command line; its figures."""
         text = b"".join(body + b"\n" for body in bodies)
         return dict(json.loads(self.cli_ok("produce", topic, "--json", "--compress", "none", stdin=text, timeout_s=timeout_s)))
 
-    def consume(self, topic: str, count: int, *options: str, timeout_s: float = 60.0) -> list[bytes]:
+    def consume(self, topic: str, count: int, *options: str, timeout_s: float = LIMIT_S) -> list[bytes]:
         """Read the topic from its start by the command line until ``count`` messages came or nothing comes any more."""
         arguments = ("consume", topic, "--group", "t", "--from", "first", "--max", str(count), "--idle-exit", "3", *options)
         return [line.encode() for line in self.cli_ok(*arguments, timeout_s=timeout_s).splitlines()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from dledger_client import PullConsumer
 from dledger_wire.errors import OffsetOutOfRangeError
 from tests.cluster.harness import Cluster
+from tests.waiting import wait_until
 
 SETTINGS = {"store": {"mappedFileSizeCommitLog": "256KiB", "maxMessageSize": "100KiB", "mappedFileSizeConsumeQueue": 4000}}
 
@@ -50,10 +50,7 @@ def expire(cluster: Cluster) -> dict[str, int]:
 
 
 def wait_for_node(cluster: Cluster, node_id: str, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not ready():
-        assert time.monotonic() < deadline, cluster.log_text(node_id)
-        time.sleep(0.05)
+    wait_until(ready, lambda: cluster.log_text(node_id))
 
 
 def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(make_cluster: Callable[..., Cluster]) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from tests.cluster.harness import ROOT, Cluster
+from tests.waiting import LIMIT_S
 
 PROGRAM = """
 import os, sys, traceback
@@ -46,6 +47,6 @@ with PullConsumer(bootstrap) as consumer:
 def test_forked_children_make_clients_of_their_own_or_are_told_why_not(cluster: Cluster) -> None:
     cluster.cli_ok("topic", "create", "forks", "--queues", "1")
     program = [sys.executable, "-c", PROGRAM, cluster.bootstrap]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=30, cwd=ROOT, check=False)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
     bodies = ["child 0", "child 1", "child 2", "parent", "parent again"]
     assert done.stdout.splitlines() == ["[0, 0, 0]", "[3]", str(bodies)], done.stderr

@@ -14,6 +14,7 @@ import pytest
 
 from broker.cli.free_ports import free_ports
 from tests.cluster.harness import ROOT, Cluster, dledger
+from tests.waiting import LIMIT_S
 
 GOOD = """\
 cluster: t
@@ -86,7 +87,7 @@ def test_status_of_a_cluster_that_is_down_keeps_its_rows_and_is_quick(tmp_path: 
     config = write(tmp_path, GOOD.format(*free_ports(3)))
     start = time.monotonic()
     result = dledger("status", "--config", config)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < LIMIT_S / 4
     assert result.returncode == 1
     assert result.stdout.count("unreachable: connection refused\n") == 3
     assert result.stdout.splitlines()[-1] == "1 group, 0 of 3 nodes up, no quorum in g0 (writes are stopped until another node returns)"
@@ -116,7 +117,7 @@ def test_status_does_not_wait_for_a_node_that_never_answers(tmp_path: Path) -> N
         start = time.monotonic()
         result = dledger("status", "--config", config)
         assert result.returncode == 1
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < LIMIT_S / 4
         assert "unreachable: no answer within 2 s\n" in result.stdout or "timed out" in result.stdout
 
 

@@ -15,6 +15,7 @@ import pytest
 from dledger_client import Message, Producer, PullConsumer
 from dledger_wire.errors import MessageTooLargeError, TopicNotFoundError
 from tests.cluster.harness import Cluster
+from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
 FLIPPED_AT = 1_000_000
 
@@ -41,11 +42,10 @@ def test_kill_of_each_node_in_turn_loses_nothing(cluster: Cluster) -> None:
 def test_leader_killed_under_load_loses_and_doubles_nothing(cluster: Cluster) -> None:
     make_topic(cluster, queues=2)
     acknowledged: list[int] = []
-    with Producer(bootstrap=cluster.bootstrap, group="load") as producer:
+    with Producer(bootstrap=cluster.bootstrap, group="load", send_timeout_ms=LIMIT_MS) as producer:
 
         def kill() -> None:
-            while len(acknowledged) < 300:
-                time.sleep(0.005)
+            wait_until(lambda: len(acknowledged) >= 300, "300 acknowledged", pause_s=0.005)
             cluster.kill(cluster.leader())
 
         killer = threading.Thread(target=kill)
@@ -58,7 +58,7 @@ def test_leader_killed_under_load_loses_and_doubles_nothing(cluster: Cluster) ->
             if number % 50 == 0:
                 time.sleep(0.01)
         for future in futures:
-            future.result(30)
+            future.result(LIMIT_S)
         killer.join()
     found = [int(body) for body in cluster.consume("t", 4000)]
     assert sorted(found) == list(range(3000)) == sorted(acknowledged)
@@ -73,11 +73,11 @@ def test_without_majority_writes_fail_at_their_deadline_and_come_back(cluster: C
     start = time.monotonic()
     result = cluster.cli("produce", "t", "--timeout", "2", stdin=b"during\n")
     assert result.returncode == 1
-    assert 1.5 < time.monotonic() - start < 15
+    assert time.monotonic() - start > 1.5
     assert result.stderr.startswith("dledger: ")
     assert "no quorum" in cluster.cli("status").stdout
     cluster.start(stopped[0], wait=False)
-    cluster.leader(20)
+    cluster.leader()
     assert cluster.produce("t", [b"after"])["acknowledged"] == 1
     cluster.start(stopped[1])
     found = cluster.consume("t", 3)
@@ -103,9 +103,9 @@ def test_a_paused_follower_and_a_paused_leader(cluster: Cluster) -> None:
 def refused(cluster: Cluster, *arguments: str, stdin: bytes | None = None) -> str:
     """Run a command that must fail at once with exit 1; the one line it says."""
     start = time.monotonic()
-    result = cluster.cli(*arguments, "--timeout", "20", stdin=stdin)
+    result = cluster.cli(*arguments, "--timeout", str(LIMIT_S), stdin=stdin, timeout_s=2 * LIMIT_S)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert time.monotonic() - start < 10, "refused by an answer, not by the deadline"
+    assert time.monotonic() - start < LIMIT_S / 2, "refused by an answer, not by the deadline"
     assert result.stdout == ""
     said = [line for line in result.stderr.splitlines() if not line.startswith("sent ")]
     assert len(said) == 1, said

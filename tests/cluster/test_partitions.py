@@ -10,6 +10,7 @@ import pytest
 from dledger_client import Message, Producer, PullConsumer
 from dledger_wire.errors import DledgerError
 from tests.cluster.harness import Cluster
+from tests.waiting import LIMIT_MS, wait_until
 
 
 def read_bodies(cluster: Cluster, count: int, **options: object) -> list[bytes]:
@@ -19,11 +20,7 @@ def read_bodies(cluster: Cluster, count: int, **options: object) -> list[bytes]:
 
 def other_leader(cluster: Cluster, than: str) -> str:
     """Wait for another confirmed leader; a leader that is cut off stops being confirmed by itself."""
-    deadline = time.monotonic() + 20
-    while (found := cluster.leader()) == than:
-        assert time.monotonic() < deadline, f"{than} leads on although it is cut off"
-        time.sleep(0.02)
-    return found
+    return wait_until(lambda: found if (found := cluster.leader()) != than else "", f"{than} leads on although it is cut off")
 
 
 def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster: Callable[..., Cluster]) -> None:
@@ -31,7 +28,7 @@ def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster
     cluster.start()
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     bodies: list[bytes] = []
-    with Producer(cluster.bootstrap, send_timeout_ms=20_000) as producer:
+    with Producer(cluster.bootstrap, send_timeout_ms=LIMIT_MS) as producer:
 
         def send(count: int) -> None:
             for _ in range(count):
@@ -66,7 +63,7 @@ def test_a_cable_cut_between_two_leaves_one_stable_leader(make_cluster: Callable
     leader = cluster.leader()
     follower = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
     cluster.wires.cut(leader, follower, both_ways=both_ways)
-    with Producer(cluster.bootstrap, send_timeout_ms=20_000) as producer:
+    with Producer(cluster.bootstrap, send_timeout_ms=LIMIT_MS) as producer:
         deadline, number = time.monotonic() + 4, 0
         terms = set()
         while time.monotonic() < deadline:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ import pytest
 
 from dledger_client import Message, Producer
 from tests.cluster.harness import ROOT, Cluster
+from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
 QUEUES = 4
-WAIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Members:
             process.kill()
         else:
             process.terminate()
-        process.wait(WAIT_S)
+        process.wait(LIMIT_S)
 
     def lines(self) -> list[Line]:
         text = self.file.read_text().splitlines() if self.file.exists() else []
@@ -68,19 +68,17 @@ class Members:
         members = self.described()["members"]
         return {each["client_id"]: [queue["queue_id"] for queue in each["queues"] if queue["topic"] == "t"] for each in members}
 
-    def gap_ms(self, event_ms: int) -> int:
-        """From the event until every queue gave messages to a listener again."""
-        firsts: dict[int, int] = {}
-        deadline = time.monotonic() + WAIT_S
-        while len(firsts) < QUEUES and time.monotonic() < deadline:
-            time.sleep(0.3)
-            firsts = {}
-            alive = set(self.processes)
+    def wait_for_every_queue(self, event_ms: int) -> None:
+        """Wait until every queue gave messages to a listener after the event; how long that takes is benchmarks/push.py's."""
+
+        def firsts() -> dict[int, int]:
+            found: dict[int, int] = {}
             for line in self.lines():
-                if line.at_ms > event_ms and line.name in alive:
-                    firsts.setdefault(line.queue_id, line.at_ms)
-        assert len(firsts) == QUEUES
-        return max(firsts.values()) - event_ms
+                if line.at_ms > event_ms and line.name in self.processes:
+                    found.setdefault(line.queue_id, line.at_ms)
+            return found if len(found) == QUEUES else {}
+
+        wait_until(firsts, "messages from every queue", pause_s=0.3)
 
 
 class Sending:
@@ -88,7 +86,7 @@ class Sending:
 
     def __init__(self, cluster: Cluster) -> None:
         self.sent = 0
-        self._producer = Producer(cluster.bootstrap, "numbers", send_timeout_ms=20_000)
+        self._producer = Producer(cluster.bootstrap, "numbers", send_timeout_ms=LIMIT_MS)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -108,13 +106,6 @@ class Sending:
         self._producer.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -132,47 +123,45 @@ def members(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 
 @pytest.mark.parametrize("members", ["concurrent"], indirect=True)
-def test_queues_are_shared_anew_within_a_second_and_a_reset_is_followed(cluster: Cluster, members: Members) -> None:
+def test_queues_are_shared_anew_after_a_leave_and_a_death_and_a_reset_is_followed(cluster: Cluster, members: Members) -> None:
     with Sending(cluster) as sending:
         members.start("a")
         members.start("b")
-        wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]})
+        wait_until(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]}, "the queues are shared anew")
         (listed,) = json.loads(cluster.cli_ok("group", "list", "--json"))["groups"]
         assert (listed["name"], listed["members"]) == ("g", 2)
         members.start("c")
-        wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2], "c": [3]})
+        wait_until(lambda: members.shares() == {"a": [0, 1], "b": [2], "c": [3]}, "the queues are shared anew")
         left_ms = now_ms()
         members.end("a")
-        left = members.gap_ms(left_ms)
-        wait_for(lambda: members.shares() == {"b": [0, 1], "c": [2, 3]})
+        members.wait_for_every_queue(left_ms)
+        wait_until(lambda: members.shares() == {"b": [0, 1], "c": [2, 3]}, "the queues are shared anew")
         members.end("b", kill=True)
-        killed = members.gap_ms(now_ms())
-        wait_for(lambda: members.shares() == {"c": [0, 1, 2, 3]})
-    wait_for(lambda: {line.number for line in members.lines()} == set(range(sending.sent)))
+        members.wait_for_every_queue(now_ms())
+        wait_until(lambda: members.shares() == {"c": [0, 1, 2, 3]}, "the queues are shared anew")
+    wait_until(lambda: {line.number for line in members.lines()} == set(range(sending.sent)), "every message is given")
     before = len(members.lines())
     cluster.cli_ok("group", "reset-offset", "g", "--topic", "t", "--to", "first")
-    wait_for(lambda: len(members.lines()) == before + sending.sent)
-    assert max(left, killed) < 8000  # a second on a quiet machine (benchmarks/push.py), and what others who test on these cores add
+    wait_until(lambda: len(members.lines()) == before + sending.sent, "every message is given")
     members.end("c")
     assert all(queue["lag"] == 0 for queue in members.described()["queues"] if queue["topic"] == "t")
 
 
 @pytest.mark.parametrize("members", ["orderly"], indirect=True)
-def test_locks_are_taken_over_in_less_than_two_seconds_and_survive_a_failover(cluster: Cluster, members: Members) -> None:
+def test_locks_are_taken_over_from_the_dead_and_survive_a_failover(cluster: Cluster, members: Members) -> None:
     with Sending(cluster) as sending:
         members.start("a")
         members.start("b")
-        wait_for(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]})
+        wait_until(lambda: members.shares() == {"a": [0, 1], "b": [2, 3]}, "the queues are shared anew")
         members.end("a", kill=True)
-        killed = members.gap_ms(now_ms())
-        wait_for(lambda: members.shares() == {"b": [0, 1, 2, 3]})
+        members.wait_for_every_queue(now_ms())
+        wait_until(lambda: members.shares() == {"b": [0, 1, 2, 3]}, "the queues are shared anew")
         epochs = {queue["queue_id"]: queue["epoch"] for queue in members.described()["queues"] if queue["topic"] == "t"}
         cluster.kill(cluster.leader())
         failed_over_ms = now_ms()
-        members.gap_ms(failed_over_ms)
+        members.wait_for_every_queue(failed_over_ms)
         assert {line.queue_id: line.epoch for line in members.lines() if line.at_ms > failed_over_ms} == epochs
-    wait_for(lambda: {line.number for line in members.lines()} == set(range(sending.sent)))
-    assert killed < 8000  # below 2 s on a quiet machine (benchmarks/push.py)
+    wait_until(lambda: {line.number for line in members.lines()} == set(range(sending.sent)), "every message is given")
     by_queue: dict[int, list[Line]] = {}
     for line in members.lines():
         by_queue.setdefault(line.queue_id, []).append(line)

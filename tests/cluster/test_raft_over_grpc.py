@@ -17,6 +17,7 @@ from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger.real_env import real_environment
 from dledger_wire.errors import BusyError, NotLeaderError, OutcomeUnknownError
 from dledger_wire.grpc_network import GrpcNetwork, GrpcServer
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cluster
 
@@ -85,7 +86,7 @@ class Group:
         await self.servers.pop(name).stop(0)
 
     async def leader(self) -> RaftNode:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 for node in self.nodes.values():
                     if node.is_confirmed_leader:
@@ -94,7 +95,7 @@ class Group:
 
     async def write(self, data: bytes) -> EntryId:
         """Write until it is stored, as a client would; the payload may be stored twice when an answer was lost."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 try:
                     return await (await self.leader()).propose(Blob(data))
@@ -107,7 +108,7 @@ class Group:
 
     async def settle(self) -> int:
         """Wait until every replica has applied the same; returns that index.  A busy machine may elect anew at any time after."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 applied = {machine.applied_index for machine in self.machines.values()}
                 committed = max(node.status().commit_index for node in self.nodes.values())

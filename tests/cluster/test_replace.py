@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 from tests.cluster.harness import Cluster
+from tests.waiting import wait_until
 
 
 def test_a_lost_folder_is_replaced_by_remove_add_promote(cluster: Cluster) -> None:
@@ -19,10 +19,7 @@ def test_a_lost_folder_is_replaced_by_remove_add_promote(cluster: Cluster) -> No
     cluster.cli_ok("member", "remove", "--id", victim, "--yes")
     cluster.start(victim, wait=False)
     cluster.cli_ok("member", "add", "--id", victim, "--address", address)
-    deadline = time.monotonic() + 30
-    while cluster.cli("member", "promote", "--id", victim).returncode:
-        assert time.monotonic() < deadline, cluster.log_text(victim)
-        time.sleep(0.2)
+    wait_until(lambda: not cluster.cli("member", "promote", "--id", victim).returncode, lambda: cluster.log_text(victim))
     cluster.wait_healthy()
     cluster.wait_equal()
     cluster.kill(next(node_id for node_id in cluster.local.node_ids() if node_id not in (victim, cluster.leader())))

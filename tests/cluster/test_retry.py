@@ -11,6 +11,7 @@ from dledger_client.local import surroundings
 from dledger_client.router import Router
 from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
 from tests.cluster.harness import Cluster
+from tests.waiting import LIMIT_MS
 
 GROUP, COUNT, STEP = "audit", 400, 10
 
@@ -21,7 +22,7 @@ async def send_all_back(bootstrap: str, topic: str, *, level: int) -> set[SentBa
     router = Router(bootstrap, around.network, around.clock, around.random)
     found: set[SentBack] = set()
     for first in range(0, COUNT, STEP):
-        deadline_ms = around.clock.monotonic_ms() + 30_000
+        deadline_ms = around.clock.monotonic_ms() + LIMIT_MS
         offsets = range(first, first + STEP)
         calls = [send_back(router, GROUP, topic, 0, offsets, group_name="g0", deadline_ms=deadline_ms, delay_level=level) for _ in range(2)]
         for results in await asyncio.gather(*calls):
@@ -34,7 +35,7 @@ async def read(bootstrap: str, topic: str, upto: int) -> list[bytes]:
     bodies: list[bytes] = []
     async with PullConsumer(bootstrap) as consumer:
         while len(bodies) < upto:
-            found = await consumer.fetch(topic, 0, len(bodies), 1000, wait_ms=20_000)
+            found = await consumer.fetch(topic, 0, len(bodies), 1000, wait_ms=LIMIT_MS)
             assert found, f"{topic}: {len(bodies)} of {upto} came"
             bodies += [message.body for message in found]
     return bodies

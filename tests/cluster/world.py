@@ -19,6 +19,7 @@ from pathlib import Path
 from dledger_client import Message, Producer, ReceivedMessage, SendResult, TransactionProducer, TransactionState
 from dledger_wire.errors import DledgerError
 from tests.cluster.harness import ROOT, Cluster
+from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
 KEYS = 12
 
@@ -76,7 +77,7 @@ class Member:
             self.resume()
             process.send_signal(signal.SIGTERM)
             try:
-                process.communicate(timeout=30)
+                process.communicate(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -105,7 +106,7 @@ class Sender:
     unknown: dict[bytes, str] = field(default_factory=dict)
 
     def run(self, bootstrap: str, stop: threading.Event, rate: float, make: Callable[[int], tuple[Message, str | None]]) -> None:
-        with Producer(bootstrap, group=f"sender-{self.name}", send_timeout_ms=30_000) as producer:
+        with Producer(bootstrap, group=f"sender-{self.name}", send_timeout_ms=LIMIT_MS) as producer:
             number = 0
             while not stop.wait(1 / rate):
                 message, queue_key = make(number)
@@ -155,7 +156,7 @@ class Payer:
     def run(self, bootstrap: str, stop: threading.Event, settled: Callable[[], bool]) -> None:
         """``settled``: whether every transaction has ended; the producer stays to be asked until then."""
         states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
-        with TransactionProducer(bootstrap, "payers", self.check, send_timeout_ms=30_000) as producer:
+        with TransactionProducer(bootstrap, "payers", self.check, send_timeout_ms=LIMIT_MS) as producer:
             number = 0
             while not stop.wait(0.02):
                 body, state = b"t%d" % number, states[number % 3]
@@ -165,9 +166,7 @@ class Payer:
                     self.prepared.add(body)
                 except DledgerError as error:
                     (self.unknown if error.outcome_unknown else self.refused)[body] = str(error)
-            deadline = time.monotonic() + 60
-            while not settled() and time.monotonic() < deadline:
-                time.sleep(0.2)
+            wait_until(settled, "every transaction has ended", pause_s=0.2)
 
 
 class Drill:

@@ -10,6 +10,7 @@ import pytest
 
 from dledger_client import Admin, PullConsumer
 from tests.cluster.harness import Cluster
+from tests.waiting import LIMIT_MS
 
 
 def messages_of(cluster: Cluster, topic: str) -> list[Any]:
@@ -56,7 +57,7 @@ def test_rows_name_their_topics_and_when_they_are_delivered(spark: Any, cluster:
     assert [message.body for message in messages_of(cluster, "now")] == [b"a"]
     with PullConsumer(cluster.bootstrap) as consumer:
         queues = list(consumer.offsets("later"))
-        arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2, wait_ms=8_000)]
+        arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2, wait_ms=LIMIT_MS)]
         if len(arrived) < 2:
             arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2)]
     assert {message.body for message in arrived} == {b"b", b"c"}

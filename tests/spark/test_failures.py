@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,13 @@ from dledger_client import Admin, Message, Producer
 from tests.cluster.harness import Cluster
 from tests.spark.conftest import environment
 from tests.spark.test_batch_write import make, messages_of
+from tests.waiting import LIMIT_S, wait_until
 
 BIG, BIG_COUNT = "big", 12_000
-WAIT_S = 250
 
 
 def body_of(number: int) -> bytes:
     return b"%d|" % number + hashlib.sha256(b"%d" % number).digest() * 32
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition, bounded; what it found."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +61,10 @@ def test_the_replica_a_task_reads_from_is_killed_in_the_middle(spark: Any, big: 
     rows = frame.option("fetchBytes", 1 << 20).load().select("replica", "queue_offset", "body").rdd.mapPartitions(hold)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(rows.collect)
-        victim = until(lambda: (tmp_path / "reading").exists() and (tmp_path / "reading").read_text(), "the first row")
+        victim = wait_until(lambda: (tmp_path / "reading").exists() and (tmp_path / "reading").read_text(), "the first row")
         big.kill(victim)
         (tmp_path / "go").touch()
-        found = reading.result(WAIT_S)
+        found = reading.result(LIMIT_S)
     big.start(victim)
     expected = [(number, hashlib.sha256(body_of(number)).hexdigest()) for number in range(BIG_COUNT)]
     assert [(offset, digest) for _, offset, digest in found] == expected
@@ -91,11 +82,11 @@ def test_a_replica_is_killed_in_the_middle_of_a_stream(spark: Any, big: Cluster,
     frame = stream.option("maxMessagesPerTrigger", BIG_COUNT // 4).load().select("body").repartition(2)
     writer = frame.writeStream.format("dledger").option("bootstrap", big.bootstrap).option("topic", f"survived-{role}")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    until(lambda: query.lastProgress is not None or query.exception() is not None, "the first batch")
+    wait_until(lambda: query.lastProgress is not None or query.exception() is not None, "the first batch")
     leader = big.leader()
     victim = leader if role == "leader" else next(node_id for node_id in big.processes if node_id != leader)
     big.kill(victim)
-    assert query.awaitTermination(WAIT_S)
+    assert query.awaitTermination(LIMIT_S)
     assert query.exception() is None
     big.start(victim)
     check(big, f"survived-{role}")
@@ -160,7 +151,7 @@ class Driver:
 
     def next(self) -> dict[str, Any]:
         """What it says next; {} when it ended."""
-        line = self._pool.submit(self._lines.readline).result(WAIT_S)
+        line = self._pool.submit(self._lines.readline).result(LIMIT_S)
         return dict(json.loads(line)) if line else {}
 
     def kill(self) -> None:
@@ -171,7 +162,7 @@ class Driver:
                 os.kill(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        self.process.wait(WAIT_S)
+        self.process.wait(LIMIT_S)
         self._pool.shutdown(wait=False)
         self._errors.close()
 
@@ -217,7 +208,7 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
                     each.kill()
                 except (psutil.NoSuchProcess, ProcessLookupError):
                     continue
-            process.wait(30)
+            process.wait(LIMIT_S)
 
 
 def executor_of(worker: psutil.Process) -> psutil.Process:

@@ -11,6 +11,7 @@ from typing import Any
 from tests.cluster.harness import Cluster
 from tests.spark.conftest import COUNT, TOPIC, environment
 from tests.spark.test_batch_write import make, messages_of
+from tests.waiting import LIMIT_S
 
 # Hides packages in the interpreters of executors, except where they come out of a zip: a node on which nobody installed them.
 HIDING = """
@@ -61,7 +62,7 @@ def run(cluster: Cluster, folder: Path, target: str, ship: str) -> dict[str, Any
     (folder / "sitecustomize.py").write_text(HIDING)
     (folder / "job.py").write_text(JOB)
     command = [sys.executable, str(folder / "job.py"), cluster.bootstrap, TOPIC, target, str(folder / "checkpoint"), ship]
-    done = subprocess.run(command, env=environment(folder, str(folder)), cwd=folder, capture_output=True, timeout=200, check=False)
+    done = subprocess.run(command, env=environment(folder, str(folder)), cwd=folder, capture_output=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -18,6 +18,7 @@ from pyspark_dledger.jobs.common import finish
 from tests.cluster.harness import Cluster
 from tests.spark.conftest import COUNT, TOPIC, send
 from tests.spark.test_batch_write import make, messages_of
+from tests.waiting import LIMIT_S
 
 
 def run(main: Any, cluster: Cluster, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -171,9 +172,9 @@ def test_dead_letters_go_back_to_their_topic(spark: Any) -> None:
 
 
 def test_the_command_line_fills_in_the_addresses(cluster: Cluster) -> None:
-    report = json.loads(cluster.cli_ok("spark", "stats", TOPIC, "--json", timeout_s=200))
+    report = json.loads(cluster.cli_ok("spark", "stats", TOPIC, "--json", timeout_s=LIMIT_S))
     assert sum(row["messages"] for row in report["hours"]) >= COUNT
-    failed = cluster.cli("spark", "stats", timeout_s=60)
+    failed = cluster.cli("spark", "stats", timeout_s=LIMIT_S)
     assert failed.returncode == 2
     assert "TOPIC" in failed.stderr
 
