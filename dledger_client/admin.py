@@ -45,9 +45,9 @@ class Admin:
         """Delete a topic and its messages."""
         self._thread.run(self._inner.delete_topic(name, group=group))
 
-    def list_topics(self) -> list[TopicQueues]:
-        """All topics, by name."""
-        return self._thread.run(self._inner.list_topics())
+    def list_topics(self, *, or_followers: bool = False) -> list[TopicQueues]:
+        """All topics, by name.  ``or_followers``: while a group has no leader, those its followers know."""
+        return self._thread.run(self._inner.list_topics(or_followers=or_followers))
 
     def describe_topic(self, name: str) -> list[TopicQueues]:
         """A topic's queues, group by group."""

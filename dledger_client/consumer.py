@@ -38,9 +38,11 @@ class PullConsumer:
         """The node ids of every replica group, the leader first."""
         return self._thread.run(self._inner.replicas())
 
-    def offsets(self, topic: str, timestamp_ms: int | None = None) -> dict[tuple[str, int], QueueOffsets]:
-        """By (replica group, queue id): what each readable queue holds."""
-        return self._thread.run(self._inner.offsets(topic, timestamp_ms))
+    def offsets(
+        self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None
+    ) -> dict[tuple[str, int], QueueOffsets]:
+        """By (replica group, queue id): what each readable queue holds; ``or_followers``: as followers know it while nobody leads."""
+        return self._thread.run(self._inner.offsets(topic, timestamp_ms, or_followers=or_followers))
 
     def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
         """Remember where this consumer group has come to: (topic, queue id) -> next offset to read."""

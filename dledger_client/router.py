@@ -115,8 +115,8 @@ class Router:
 
     # Asking
 
-    async def _ask(self, address: str, topics: Sequence[str], all_topics: bool = False) -> tuple[str, broker_pb2.MetadataResponse]:
-        request = broker_pb2.MetadataRequest(topics=topics, all_topics=all_topics)
+    async def _ask(self, address: str, topics: Sequence[str]) -> tuple[str, broker_pb2.MetadataResponse]:
+        request = broker_pb2.MetadataRequest(topics=topics)
         answer = await self.channel(address).call(METADATA, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
         response = parse(broker_pb2.MetadataResponse, answer, address)
         self._leave_out_unusable(address, response)
@@ -148,7 +148,7 @@ class Router:
             nodes = tuple(Node(node.id, node.address, node.voter) for node in info.nodes)
             self.groups[info.name] = Group(info.name, info.term, info.leader_id, info.leader_address, nodes)
 
-    async def _first_answer(self, topics: Sequence[str], all_topics: bool = False) -> tuple[str, broker_pb2.MetadataResponse]:
+    async def _first_answer(self, topics: Sequence[str]) -> tuple[str, broker_pb2.MetadataResponse]:
         """The first answer of any node, and whose it is; the nodes are asked one after the other, without waiting long for a silent one."""
         asked: list[asyncio.Task[tuple[str, broker_pb2.MetadataResponse]]] = []
         problems: list[str] = []
@@ -157,7 +157,7 @@ class Router:
             while True:
                 address = next(addresses, None)
                 if address is not None:
-                    asked.append(asyncio.ensure_future(self._ask(address, topics, all_topics)))
+                    asked.append(asyncio.ensure_future(self._ask(address, topics)))
                 waiting = [task for task in asked if not task.done()]
                 if waiting:
                     await asyncio.wait(waiting, timeout=None if address is None else HEDGE_S, return_when=asyncio.FIRST_COMPLETED)

@@ -10,15 +10,16 @@ from typing import Self
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.answers import parse
+from dledger_client.committed import CommittedState
 from dledger_client.dead_letters import DeadLetters, list_dead_letters, redrive
 from dledger_client.local import surroundings
 from dledger_client.open_transactions import GroupTransactions, describe_transactions
 from dledger_client.query import QueryResult, query_by_id, query_by_key, query_by_time
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import ReceivedMessage
-from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_client.router import METADATA, Router, TopicQueues, parse_bootstrap
 from dledger_client.trace import Trace, trace
-from dledger_wire._pb import admin_pb2, retry_pb2
+from dledger_wire._pb import admin_pb2, broker_pb2, retry_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import Network
@@ -59,6 +60,7 @@ class Admin:
         self._bootstrap = bootstrap
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
+        self._committed_state = CommittedState(self._router)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,15 +114,21 @@ class Admin:
         spec = admin_pb2.TopicSpec(name=name, group=group or await self._group_with(name))
         await self._change("DeleteTopic", spec, None)
 
-    async def list_topics(self) -> list[TopicQueues]:
-        """All topics, by name."""
-        found: list[TopicQueues] = []
+    async def list_topics(self, *, or_followers: bool = False) -> list[TopicQueues]:
+        """All topics, by name.  ``or_followers``: while a group has no leader, those its followers know."""
+        request, found = broker_pb2.MetadataRequest(all_topics=True).SerializeToString(), list[TopicQueues]()
         for group in await self._router.ensure_groups(self._deadline_ms()):
             # The leader's word: other replicas may lag behind a topic just made.
-            answer = await self._router.call_leader(group, f"{ADMIN}ListTopics", b"", deadline_ms=self._deadline_ms())
+            if or_followers:
+                kind = broker_pb2.MetadataResponse
+                answer = await self._committed_state.ask(
+                    group, METADATA, request, kind, lambda answer: int(answer.version), self._deadline_ms()
+                )
+            else:
+                told = await self._router.call_leader(group, METADATA, request, deadline_ms=self._deadline_ms())
+                answer = parse(broker_pb2.MetadataResponse, told, group)
             found += [
-                TopicQueues(topic.name, topic.group or group, topic.read_queues, topic.write_queues, topic.perm, "")
-                for topic in parse(admin_pb2.TopicList, answer, group).topics
+                TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "") for topic in answer.topics
             ]
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 

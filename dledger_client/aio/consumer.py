@@ -10,6 +10,7 @@ from typing import Self
 
 from dledger_client.answers import parse
 from dledger_client.attempts import Attempts, Source
+from dledger_client.committed import CommittedState
 from dledger_client.local import surroundings
 from dledger_client.log_files import LogFiles
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
@@ -30,6 +31,7 @@ OFFSETS = "/dledger.v1.Broker/Offsets"
 COMMIT = "/dledger.v1.Broker/CommitOffsets"
 POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 NO_TIME = -1
+QUEUES_A_REQUEST, SEARCHES_A_REQUEST = 10_000, 1000  # of one question for offsets
 ANSWER_BYTES = 64 << 20  # of one request of a long read
 
 
@@ -62,6 +64,8 @@ class PullConsumer:
         self.group = group
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
+        self._committed_state = CommittedState(self._router, replica)
+        self._reads_followers = read_from != "leader" or replica is not None
         self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, mend=mend)
 
     async def __aenter__(self) -> Self:
@@ -102,20 +106,38 @@ class PullConsumer:
         most = max(queues.read_queues for queues in found)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 
-    async def offsets(self, topic: str, timestamp_ms: int | None = None) -> dict[tuple[str, int], QueueOffsets]:
-        """By (replica group, queue id): what each readable queue holds, as its leader knows it."""
-        found: dict[tuple[str, int], QueueOffsets] = {}
+    async def offsets(
+        self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None
+    ) -> dict[tuple[str, int], QueueOffsets]:
+        """By (replica group, queue id): what each readable queue holds, as its leader knows it.
+
+        ``or_followers``: while a group has no leader, what its followers have committed (of the one that has most, or of the pinned
+        ``replica``); None: unless this consumer reads from leaders.
+        """
+        if or_followers is None:
+            or_followers = self._reads_followers
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
+        most = QUEUES_A_REQUEST if timestamp_ms is None else SEARCHES_A_REQUEST
+        found: dict[tuple[str, int], QueueOffsets] = {}
         for queues in await self.topic(topic):
-            refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
-            request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
-            answer = await self._router.call_leader(queues.group, OFFSETS, request, deadline_ms=self._deadline_ms())
-            for queue in parse(broker_pb2.OffsetsResponse, answer, queues.group).queues:
-                found[queues.group, queue.queue_id] = QueueOffsets(
-                    queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
-                )
+            for first in range(0, queues.read_queues, most):
+                upto = min(first + most, queues.read_queues)
+                refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(first, upto)]
+                answer = await self._offsets_of(queues.group, broker_pb2.OffsetsRequest(queues=refs), or_followers=or_followers)
+                for queue in answer.queues:
+                    found[queues.group, queue.queue_id] = QueueOffsets(
+                        queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
+                    )
         return found
+
+    async def _offsets_of(self, group: str, request: broker_pb2.OffsetsRequest, *, or_followers: bool) -> broker_pb2.OffsetsResponse:
+        wish, deadline_ms = request.SerializeToString(), self._deadline_ms()
+        if not or_followers:
+            answer = await self._router.call_leader(group, OFFSETS, wish, deadline_ms=deadline_ms)
+            return parse(broker_pb2.OffsetsResponse, answer, group)
+        kind = broker_pb2.OffsetsResponse
+        return await self._committed_state.ask(group, OFFSETS, wish, kind, lambda answer: int(answer.applied_index), deadline_ms)
 
     async def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
         """Remember where this consumer group has come to: (topic, queue id) -> next offset to read; durable on a majority.
