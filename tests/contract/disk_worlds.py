@@ -16,6 +16,7 @@ from dledger.real_disk import RealDisk
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
+from tests.waiting import LIMIT_S
 
 
 class DiskWorld(Protocol):
@@ -33,7 +34,7 @@ class RealDiskWorld:
         async def bounded() -> None:
             disk = RealDisk(str(folder / "data"))
             try:
-                await asyncio.wait_for(scenario(disk), 20)
+                await asyncio.wait_for(scenario(disk), LIMIT_S)
             finally:
                 disk.close()
 

@@ -11,6 +11,7 @@ from broker.services.session_table import MAX_WAITING, MAX_WAITING_BYTES, Link
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotReadyError
 from tests.unit.store.store_rig import StepClock
+from tests.waiting import LIMIT_S
 
 JOIN = transaction_pb2.ProducerJoin(producer_group="p")
 
@@ -64,7 +65,7 @@ def test_a_producer_that_sends_heartbeats_and_does_not_read_is_sent_away() -> No
     async def main() -> None:
         members = ProducerMembers(StepClock())
         with pytest.raises(NotReadyError, match="wait for this member"):
-            await asyncio.wait_for(members.attend(JOIN, Unread()), 20)
+            await asyncio.wait_for(members.attend(JOIN, Unread()), LIMIT_S)
         assert members.counts() == {}
 
     asyncio.run(main())

@@ -26,6 +26,7 @@ from dledger_client.transaction_ends import TransactionState
 from dledger_client.user_code import FAULTS
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
+from tests.waiting import LIMIT_S
 
 QUEUE = MessageQueue("t", "g0", 3)
 
@@ -315,7 +316,7 @@ def test_a_commit_may_be_of_the_first_messages_only() -> None:
 def test_threads_run_every_job_and_tell_the_loop() -> None:
     async def scenario() -> None:
         threads: set[int] = set()
-        both = threading.Barrier(2, timeout=10)
+        both = threading.Barrier(2, timeout=LIMIT_S)
         ended: list[int] = []
         done = asyncio.Event()
 
@@ -343,7 +344,7 @@ def test_threads_run_every_job_and_tell_the_loop() -> None:
         runner = ThreadRunner(listener, 2)
         for number in range(100):
             runner.submit(One(number))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await done.wait()
         await runner.stop()
         assert sorted(ended) == list(range(100))

@@ -27,6 +27,7 @@ from tests.unit.broker.test_transactions import QUICK
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_buffers import Fake
+from tests.waiting import LIMIT_S
 
 
 def cancelled(*_: object) -> Any:
@@ -155,7 +156,7 @@ def test_closing_fails_ends_that_are_under_way_or_wait() -> None:
         asked = [await work.end(), await work.end()]
         waiting, given_up = await work.end(), await work.end()
         given_up.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             await work.ends.stop()
             for task in asked:
                 with pytest.raises(OutcomeUnknownError):
@@ -190,7 +191,7 @@ def test_an_end_that_comes_while_the_last_calls_end_is_told_too() -> None:
         other.cancel()
         for each in answers[:2]:
             each.set_result(answer)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             while len(answers) < 3:  # noqa: ASYNC110 - a call begins a few turns of the loop later
                 await asyncio.sleep(0)
             answers[2].set_result(answer)
@@ -205,7 +206,7 @@ def test_an_outcome_that_nobody_knows_is_a_broken_answer() -> None:
         return transaction_pb2.EndTransactionsResponse(results=[ended]).SerializeToString()
 
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(UnreachableError, match="nobody knows"):
                 await (await Ends(answer).end())
 
@@ -217,7 +218,7 @@ def test_a_bug_while_ending_is_logged_and_fails_who_waits(caplog: pytest.LogCapt
         raise ZeroDivisionError
 
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             with pytest.raises(OutcomeUnknownError):
                 await (await Ends(answer).end())
             await asyncio.sleep(0)

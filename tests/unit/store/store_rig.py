@@ -24,6 +24,7 @@ from store.queue_files import Units
 from store.sequences import QueueKey
 from store.settings import StoreSettings
 from store.store import MessageStore
+from tests.waiting import LIMIT_S
 
 LOG = LogConfig(segment_bytes=4096, cache_bytes=2000, verify_bytes=None, fill_window_bytes=0, units_sync_delay_ms=0, piece_bytes=512)
 # Nothing happens by itself: the tests flush and save when they want to.
@@ -43,7 +44,7 @@ TINY = StoreSettings(
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scenario(), 60)
+        await asyncio.wait_for(scenario(), LIMIT_S)
 
     asyncio.run(bounded())
 
