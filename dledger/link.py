@@ -158,6 +158,8 @@ class _PeerLink:
             await wake.wait()
 
     def _tell(self, error: DledgerError) -> None:
+        if isinstance(error, InvalidArgumentError):
+            self._links.refused(self.peer, error)
         text = f"{type(error).__name__}: {error.message}"
         if text != self._last_trouble:  # once per reason, not twice a second
             self._last_trouble = text
@@ -184,6 +186,7 @@ class RaftLinks:
         self._callers: dict[NodeId, str] = {}  # where those are who have dialled us
         self._up: dict[NodeId, bool] = {}
         self._refusals: dict[str, None] = {}
+        self._refused: dict[NodeId, str] = {}  # peers whose last link was refused, by them or by us, and why
         self._open = False
 
     def register(self, server: Server) -> None:
@@ -228,6 +231,11 @@ class RaftLinks:
         link = self._outgoing.get(peer)
         return link is not None and link.connected
 
+    def standing_of(self, peer: NodeId) -> tuple[bool, str]:
+        """Whether this node has a link to ``peer``, and if not, why one was refused, here or there; empty when nobody refused."""
+        connected = self.connected(peer)
+        return connected, "" if connected else self._refused.get(peer, "")
+
     def metadata_for(self, peer: NodeId) -> dict[str, str]:
         identity = self.identity
         return {
@@ -251,6 +259,11 @@ class RaftLinks:
 
     def up(self, peer: NodeId) -> None:
         self._up[peer] = True
+        self._refused.pop(peer, None)
+
+    def refused(self, peer: NodeId, error: InvalidArgumentError) -> None:
+        """A link to ``peer`` did not come about, since one of both knows the other otherwise."""
+        self._refused[peer] = error.message
 
     def broke(self, peer: NodeId) -> None:
         """One stream from or to ``peer`` broke; both do when its process dies, and the first is the news."""

@@ -668,9 +668,8 @@ class RaftNode:
         return self._members.addresses.get(node, "")
 
     def status(self) -> RaftStatus:
-        peers = peer_statuses(
-            self.identity.node_id, self.membership, self._members.addresses, self._core.status().peers, self._links.connected
-        )
+        patience_ms, addresses = self._settings.core.election_timeout_ms, self._members.addresses
+        peers = peer_statuses(self.identity.node_id, self.membership, addresses, self._core.status(), self._links.standing_of, patience_ms)
         return RaftStatus(
             node_id=self.identity.node_id,
             group=self.identity.group,

@@ -5,11 +5,11 @@ Owns values only.  ``CoreConfig`` and ``LogConfig`` have the settings of the cor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dledger.core.config import CoreConfig
-from dledger.core.status import PeerProgress
+from dledger.core.status import CoreStatus
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.config import LogConfig
 
@@ -46,7 +46,11 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """A member as this node sees it; ``match_index``, ``state`` and ``silent_ms`` are known to the leader only (-1 and "" elsewhere)."""
+    """A member as this node sees it.
+
+    ``match_index``, ``state``, ``silent_ms`` and ``acknowledges`` are known to the leader only (-1, "" and False elsewhere).  A member
+    ``acknowledges`` when a write may count on it: it is not refused, its log matches, and it has answered within an election timeout.
+    """
 
     node_id: NodeId
     address: str
@@ -55,29 +59,40 @@ class PeerStatus:
     match_index: int
     state: str = ""
     silent_ms: int = -1
+    refused: str = ""  # why no link with it is let in, here or there
+    acknowledges: bool = False
 
 
 def peer_statuses(
     own: NodeId,
     membership: Membership,
     addresses: Mapping[NodeId, str],
-    progress: Sequence[PeerProgress],
-    connected: Callable[[NodeId], bool],
+    core: CoreStatus,
+    link: Callable[[NodeId], tuple[bool, str]],
+    patience_ms: int,
 ) -> tuple[PeerStatus, ...]:
-    """Every member as this node sees it."""
-    known = {peer.node: peer for peer in progress}
-    return tuple(
-        PeerStatus(
-            node_id=node,
-            address=addresses.get(node, ""),
-            connected=node == own or connected(node),
-            voter=node in membership.voters,
-            match_index=known[node].match if node in known else -1,
-            state=known[node].state if node in known else "",
-            silent_ms=known[node].silent_ms if node in known else -1,
+    """Every member as this node sees it; ``link`` tells whether one is connected, and why it is refused."""
+    known = {peer.node: peer for peer in core.peers}
+    found = []
+    for node in (*membership.voters, *membership.learners):
+        peer = known.get(node)
+        connected, refused = (True, "") if node == own else link(node)
+        answers = peer is not None and peer.match and peer.state == "replicate" and peer.silent_ms < patience_ms
+        leads = node == own and core.role is Role.LEADER
+        found.append(
+            PeerStatus(
+                node_id=node,
+                address=addresses.get(node, ""),
+                connected=connected,
+                voter=node in membership.voters,
+                match_index=peer.match if peer is not None else core.durable if leads else -1,
+                state=peer.state if peer is not None else "",
+                silent_ms=peer.silent_ms if peer is not None else -1,
+                refused=refused,
+                acknowledges=leads if peer is None else bool(answers and connected and not refused),
+            )
         )
-        for node in (*membership.voters, *membership.learners)
-    )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

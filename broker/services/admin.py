@@ -107,6 +107,7 @@ class AdminService:
             first_index=raft.first_index,
             last_index=raft.last.index,
             committed_index=raft.commit_index,
+            durable_index=raft.durable.index,
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
@@ -128,7 +129,17 @@ class AdminService:
         for peer in raft.peers:
             if peer.node_id != raft.node_id:
                 state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
-                reply.peers.add(id=peer.node_id, match_index=max(0, peer.match_index), state=state, last_contact_ms=peer.silent_ms)
+                reply.peers.add(
+                    id=peer.node_id,
+                    match_index=max(0, peer.match_index),
+                    state=state,
+                    last_contact_ms=peer.silent_ms,
+                    voter=peer.voter,
+                    connected=peer.connected,
+                    refused=peer.refused,
+                    acknowledges=peer.acknowledges,
+                    address=peer.address,
+                )
         return reply.SerializeToString()
 
     def _state(self, raft: RaftStatus) -> str:

@@ -134,6 +134,7 @@ class NodeStatusReply(google.protobuf.message.Message):
     ROLE_LOG_FIELD_NUMBER: builtins.int
     ROLE_STATE_FIELD_NUMBER: builtins.int
     SERVICES_TERM_FIELD_NUMBER: builtins.int
+    DURABLE_INDEX_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -160,6 +161,8 @@ class NodeStatusReply(google.protobuf.message.Message):
     """where the role's state machine is: "replica", "waiting for the lease", "master" ..."""
     services_term: builtins.int
     """the term whose master-only services run here now; 0: none"""
+    durable_index: builtins.int
+    """up to where the log is on this node's disk: what it acknowledges itself"""
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -202,23 +205,41 @@ class NodeStatusReply(google.protobuf.message.Message):
         role_log: collections.abc.Iterable[builtins.str] | None = ...,
         role_state: builtins.str = ...,
         services_term: builtins.int = ...,
+        durable_index: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 
 @typing.final
 class PeerStatus(google.protobuf.message.Message):
+    """Every other member, as the asked node sees it.  match_index, state, last_contact_ms and acknowledges are known to the leader only."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ID_FIELD_NUMBER: builtins.int
     MATCH_INDEX_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     LAST_CONTACT_MS_FIELD_NUMBER: builtins.int
+    VOTER_FIELD_NUMBER: builtins.int
+    CONNECTED_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    ACKNOWLEDGES_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
     id: builtins.str
     match_index: builtins.int
+    """how far it has acknowledged the log"""
     state: builtins.str
     last_contact_ms: builtins.int
+    voter: builtins.bool
+    """else it is a learner"""
+    connected: builtins.bool
+    refused: builtins.str
+    """why this node takes no link from it, or it none from this node; empty: nothing is refused"""
+    acknowledges: builtins.bool
+    """a write may count on it: connected, not refused, its log matches, answered within an election timeout;"""
+    address: builtins.str
+    """that its disk is full is told by its own state only"""
     def __init__(
         self,
         *,
@@ -226,8 +247,13 @@ class PeerStatus(google.protobuf.message.Message):
         match_index: builtins.int = ...,
         state: builtins.str = ...,
         last_contact_ms: builtins.int = ...,
+        voter: builtins.bool = ...,
+        connected: builtins.bool = ...,
+        refused: builtins.str = ...,
+        acknowledges: builtins.bool = ...,
+        address: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "last_contact_ms", b"last_contact_ms", "match_index", b"match_index", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledges", b"acknowledges", "address", b"address", "connected", b"connected", "id", b"id", "last_contact_ms", b"last_contact_ms", "match_index", b"match_index", "refused", b"refused", "state", b"state", "voter", b"voter"]) -> None: ...
 
 global___PeerStatus = PeerStatus
 

@@ -74,7 +74,12 @@ def test_M21_a_wiped_member_is_refused_as_long_as_it_was_not_removed(restart: bo
         node = await cluster.start_one(name, store_id="new folder")
         await asyncio.sleep(5)
         assert (node.leader, node.log.last.index) == (None, 0)
-        await (await cluster.leader()).propose(Text("after"))
+        leader = await cluster.leader()
+        await leader.propose(Text("after"))
+        shown = {peer.node_id: peer for peer in leader.status().peers}
+        assert {peer for peer in shown if shown[peer].acknowledges} == {other for other in cluster.names if other != name}
+        assert not shown[name].connected
+        assert "data folder new folder" in shown[name].refused
         await cluster.stop()
 
     run(scenario())
