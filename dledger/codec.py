@@ -64,13 +64,13 @@ def _fields(message: Message) -> dict[str, Any]:
 def encode(message: Message, entries: Sequence[RawEntry] = ()) -> bytes:
     """The message as it travels; ``entries`` are those an append request describes."""
     header = raft_pb2.RaftMessage(term=message.term, **_fields(message))
-    return envelope.encode(header, [buffer for entry in entries for buffer in entry.buffers])
+    return envelope.encode_checked(header, [buffer for entry in entries for buffer in entry.buffers])
 
 
 def decode(data: bytes) -> tuple[Message, list[RawEntry]]:
     """The message and the raw entries behind it, their bodies checked.  InvalidArgumentError for anything that is not a Raft message."""
     try:
-        header, payload = envelope.decode(raft_pb2.RaftMessage, data)
+        header, payload = envelope.decode_checked(raft_pb2.RaftMessage, data)
         kind = header.WhichOneof("body")
         if kind is None:
             raise InvalidArgumentError("a Raft message without a body")

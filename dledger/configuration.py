@@ -46,7 +46,9 @@ class Configuration:
             texts = [*voters, *learners, *addresses, *addresses.values()]
             if not isinstance(voters, list) or not isinstance(learners, list) or not all(isinstance(text, str) for text in texts):
                 raise TypeError("expected lists of texts")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if not voters or len({*voters, *learners}) != len(voters) + len(learners) or not {*voters, *learners} <= addresses.keys():
+                raise ValueError("expected voters, nobody named twice, everybody with an address")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptEntryError(f"configuration entry: {error}") from None
         membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
         return Configuration(membership, {NodeId(node): address for node, address in addresses.items()}, since)

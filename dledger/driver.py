@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger import codec
-from dledger.core.effects import Append, CommitTo, CutTail, Effect, SaveHardState, Send
+from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused, SaveHardState, Send
 from dledger.core.events import (
     Applied,
     CopyDone,
@@ -37,7 +37,7 @@ from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
 from dledger.settings import RaftSettings
 from dledger_wire.check import require
-from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
 # One flush takes about that much, so that a disk which is behind shows progress well within an election timeout.
@@ -90,6 +90,7 @@ class Driver:
         self._full = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
+        self.refused_messages = 0
         self._encoded: tuple[tuple[int, int, int, int], bytes] | None = None
 
     @property
@@ -143,9 +144,23 @@ class Driver:
         self._arm_timer()
 
     def received(self, source: NodeId, data: bytes) -> None:
-        """A message from a peer.  InvalidArgumentError when it is not one."""
+        """A message from a peer.  InvalidArgumentError when it is none, or none that a correct peer sends: then nothing has changed."""
+        try:
+            self._receive(source, data)
+        except InvalidArgumentError:
+            self.refused_messages += 1
+            raise
+
+    def _receive(self, source: NodeId, data: bytes) -> None:
         message, entries = codec.decode(data)
-        self.step(Received(source, message), entries)
+        if self._stopped or self._paused:
+            return
+        misfit = self._log.misfit(message.prev, entries) if isinstance(message, AppendRequest) and entries else None
+        if misfit is not None:
+            raise InvalidArgumentError(f"AppendRequest of term {message.term}: {misfit}")
+        for effect in self.step(Received(source, message), entries):
+            if isinstance(effect, MessageRefused):
+                raise InvalidArgumentError(effect.reason)
 
     def applied(self, index: int) -> None:
         self.step(Applied(index))
@@ -175,6 +190,8 @@ class Driver:
                 self._log.cut(from_index)
                 self._hooks.cut(from_index)
                 self._wrote()
+            case MessageRefused():
+                pass  # raised by ``received``
             case _:
                 self._hooks.told(effect)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
 from dledger.core.types import NodeId
+from dledger.log.hard_state import MAX_VOTE_BYTES
 from dledger.service import TaskOwner
 from dledger_wire._pb import raft_pb2
 from dledger_wire.addresses import is_address
@@ -322,6 +323,8 @@ class RaftLinks:
         peer = NodeId(metadata.get("dledger-node", ""))
         if not peer or peer == own.node_id:
             raise InvalidArgumentError(f"node: expected another node than {own.node_id!r}, got {peer!r}")
+        if len(peer.encode(errors="replace")) > MAX_VOTE_BYTES or not peer.isprintable():
+            raise InvalidArgumentError(f"node: expected at most {MAX_VOTE_BYTES} printable bytes, got {peer[:40]!r}")
         since = metadata.get("dledger-since", "0")
         if not (since.isascii() and since.isdigit()):
             raise InvalidArgumentError(f"since: expected a number, got {since!r}")

@@ -686,6 +686,7 @@ class RaftNode:
             disk_full=self._driver.disk_full,
             damaged=tuple(self._mending.unmended),
             copying=self._catch_up.state,
+            refused_messages=self._driver.refused_messages,
             failed=str(self.failed.result()) if self.failed.done() and not self.failed.cancelled() else "",
             peers=peers,
         )

@@ -114,5 +114,6 @@ class RaftStatus:
     disk_full: bool
     damaged: tuple[str, ...]  # what is damaged in the log and no peer could put right so far
     copying: str  # how far a copy is that this node takes from a peer; empty when it takes none
+    refused_messages: int  # of peers: damaged, or none that a correct peer sends; each of them ended its link
     failed: str
     peers: tuple[PeerStatus, ...]

@@ -1,6 +1,6 @@
 """The envelope rule of proto/dledger/v1: a protobuf message whose last field is a payload of bulk bytes.
 
-Owns the two functions that keep bulk bytes out of protobuf.  Field 1 is ``fixed32 header_size`` (bytes before the payload field), field
+Owns the functions that keep bulk bytes out of protobuf.  Field 1 is ``fixed32 header_size`` (bytes before the payload field), field
 15 is ``bytes payload``.  Encoding joins header and payload buffers once; decoding parses the header and hands the payload out as a view.
 A message of a writer that does not know the rule (no header size) is parsed as plain protobuf.
 """
@@ -12,10 +12,12 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from dledger_wire.checksum import Buffer
+from dledger_wire.checksum import Buffer, crc32c
 from dledger_wire.errors import InvalidArgumentError
 
 _HEADER_SIZE_TAG = 0x0D  # field 1, fixed32
+_CHECKSUM_TAG = b"\x75"  # field 14, fixed32
+_CHECKSUM_SIZE = 5
 _PAYLOAD_TAG = b"\x7a"  # field 15, length-delimited
 
 Header = TypeVar("Header", bound=Message)
@@ -31,6 +33,29 @@ def encode(header: Message, payload: Sequence[Buffer] = ()) -> bytes:
     if not length:
         return head
     return b"".join([head, _PAYLOAD_TAG, _varint(length), *payload])
+
+
+def encode_checked(header: Message, payload: Sequence[Buffer] = ()) -> bytes:
+    """As ``encode``, for a header whose last field is ``fixed32 checksum = 14``: the crc32c of everything before it."""
+    header.header_size = header.checksum = 1
+    header.header_size = header.ByteSize()
+    body = header.SerializeToString()[:-_CHECKSUM_SIZE]
+    head = b"".join([body, _CHECKSUM_TAG, crc32c(body).to_bytes(4, "little")])
+    length = sum(len(buffer) for buffer in payload)
+    if not length:
+        return head
+    return b"".join([head, _PAYLOAD_TAG, _varint(length), *payload])
+
+
+def decode_checked(cls: type[Header], data: bytes) -> tuple[Header, memoryview]:
+    """As ``decode``; InvalidArgumentError also when the checksum is missing or does not match."""
+    size = int.from_bytes(data[1:5], "little") if data[:1] == bytes([_HEADER_SIZE_TAG]) else 0
+    end = size - _CHECKSUM_SIZE
+    if not 5 <= end <= len(data) - _CHECKSUM_SIZE or data[end : end + 1] != _CHECKSUM_TAG:
+        raise InvalidArgumentError(f"{cls.DESCRIPTOR.name}: no checksum where its header says it ends")
+    if int.from_bytes(data[end + 1 : size], "little") != crc32c(data[:end]):
+        raise InvalidArgumentError(f"{cls.DESCRIPTOR.name}: the checksum of its header does not match")
+    return decode(cls, data)
 
 
 def decode(cls: type[Header], data: bytes) -> tuple[Header, memoryview]:

@@ -80,7 +80,7 @@ def all_healthy(cluster: ClusterConfig, answers: list[NodeAnswer]) -> bool:
         if leader is None or leader.status is None:
             return False
         for answer in members:
-            if answer.status is None or answer.status.state not in ("", "ok") or answer.status.leader != leader.id:
+            if answer.status is None or answer.status.state.partition(";")[0] not in ("", "ok") or answer.status.leader != leader.id:
                 return False
     return True
 

@@ -154,6 +154,8 @@ class AdminService:
         if raft.damaged:
             more = f" (and {len(raft.damaged) - 1} more)" if len(raft.damaged) > 1 else ""
             return f"damaged: {raft.damaged[0]}{more}; no replica could give the bytes so far"
+        if raft.refused_messages:
+            return f"ok; refused {raft.refused_messages} messages on links of replicas: the node's log says which"
         return "ok"
 
     # Leadership and membership

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dledger.configuration import Configuration
-from dledger.core.types import EntryId
+from dledger.core.types import MAX_INDEX, MAX_TERM, EntryId
 from dledger.log.log import Log
 from dledger.log.start import LogStart
 from dledger_wire._pb import copy_pb2
@@ -132,6 +132,8 @@ def _fault(plan: CopyPlan) -> str | None:
         return "a segment of an impossible size"
     if any(low.end_pos > high.start_pos or low.first_index >= high.first_index for low, high in pairwise(segments)):
         return "segments out of order"
+    if last.index > MAX_INDEX or last.term > MAX_TERM:
+        return f"last entry {last}, which no log holds"
     if last.index < segments[-1].first_index or last.term < start.before_term:
         return f"last entry {last}, last segment from {segments[-1].first_index}"
     for file in plan.files:

@@ -136,6 +136,14 @@ class FetchCopy:
     upto: EntryId
 
 
+@dataclass(slots=True)
+class MessageRefused:
+    """A message of ``source`` contradicts this core and was dropped: the link it came on is to be broken."""
+
+    source: NodeId
+    reason: str
+
+
 Effect = (
     SaveHardState
     | Append
@@ -149,4 +157,5 @@ Effect = (
     | TransferEnded
     | MembershipChanged
     | FetchCopy
+    | MessageRefused
 )

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dledger.core.messages import TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.quorum import VoteTally
 from dledger.core.state import CoreState
-from dledger.core.types import NodeId, Role
+from dledger.core.types import MAX_TERM, NodeId, Role
 from dledger_wire.check import require
 
 
@@ -75,7 +75,7 @@ class Elections:
     @property
     def may_campaign(self) -> bool:
         core = self._core
-        return core.takes_entries and core.memberships.is_electable and core.following.copy_wanted is None
+        return core.takes_entries and core.term < MAX_TERM and core.memberships.is_electable and core.following.copy_wanted is None
 
     def on_campaign(self) -> None:
         if self._core.role is not Role.LEADER and self.may_campaign:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dledger.core.config import CoreConfig
-from dledger.core.effects import Effect, FetchCopy, ReadFailed, Refused, RefusedReason
+from dledger.core.contradictions import contradiction
+from dledger.core.effects import Effect, FetchCopy, MessageRefused, ReadFailed, Refused, RefusedReason
 from dledger.core.election import Elections
 from dledger.core.events import (
     Applied,
@@ -210,6 +211,10 @@ class Raft:
 
     def _on_received(self, event: Received) -> None:
         core, source, message = self._core, event.source, event.message
+        fault = contradiction(core, source, message)
+        if fault is not None:
+            core.emit(MessageRefused(source, f"{type(message).__name__}: {fault}"))
+            return
         if message.term > core.term:
             if not self._newer_term(source, message):
                 return

@@ -32,6 +32,13 @@ class EntryKind(IntEnum):
     CONFIG = 3
 
 
+# Beyond these lies what no group reaches; a message that says so is broken.  A node that was away may find that terms rose by MAX_TERM_STEP
+# at the most: that many elections, one a second, take half a year.
+MAX_TERM = 1 << 48
+MAX_INDEX = 1 << 48
+MAX_TERM_STEP = 1 << 24
+
+
 @dataclass(frozen=True, slots=True)
 class EntryId:
     """(index, term): the identity of a log entry.  Two logs that hold the same EntryId agree on every entry before it."""

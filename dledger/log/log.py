@@ -38,7 +38,7 @@ from dledger_wire.errors import (
     StorageFailedError,
     StorageFullError,
 )
-from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE
+from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, MAX_SEGMENT_BYTES
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What ``make_durable`` writes at a time, so that the driver's own flushes get their turn in between.
@@ -258,6 +258,35 @@ class Log:
         self._last = entry.id
         self._end_pos = entry.end_pos
         self._chain_crc = entry.chain_crc
+
+    def misfit(self, prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
+        """Why entries that a peer sent behind ``prev`` cannot stand in this log; None when they can, or ``prev`` is not in it.
+
+        What ``append`` and ``cut`` take for granted: chain checksums, places without gaps, and no cut deeper than memory tells.
+        """
+        if self.term_at(prev.index) != prev.term:
+            return None
+        chain_crc, end_pos = self._chain_and_end(prev.index)
+        is_empty_segment = end_pos == self.first_pos
+        for entry in entries:
+            if chain_crc is not None and chain_crc_of(chain_crc, entry.header_bytes()) != entry.chain_crc:
+                return f"entry {entry.index}: its chain checksum does not continue entry {entry.index - 1}"
+            gap = 0 if end_pos is None else entry.pos - end_pos
+            if gap != 0 and (is_empty_segment or not FILLER_SIZE <= gap <= MAX_SEGMENT_BYTES):
+                return f"entry {entry.index} at {entry.pos}, expected at {end_pos}"
+            if self.term_at(entry.index) not in (None, entry.term) and (chain_crc is None or end_pos is None):
+                return f"entry {entry.index} conflicts further back than this node can cut its log"
+            chain_crc, end_pos, is_empty_segment = entry.chain_crc, entry.end_pos, False
+        return None
+
+    def _chain_and_end(self, index: int) -> tuple[int | None, int | None]:
+        """Chain CRC and end of an entry in the log, or of what lies below it; None where memory does not tell."""
+        if index < self.first_index:
+            return self._start.before_chain_crc, self._start.first_pos
+        if index == self._last.index:
+            return self._chain_crc, self._end_pos
+        place = self._places.get(index)
+        return self._places.chain_crc(index), place.end_pos if place is not None else None
 
     def _check_follows(self, entry: RawEntry) -> None:
         require(entry.index == self._last.index + 1, "entry %d appended after %d", entry.index, self._last.index)

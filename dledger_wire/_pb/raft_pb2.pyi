@@ -258,9 +258,12 @@ class RaftMessage(google.protobuf.message.Message):
     READ_INDEX_REQUEST_FIELD_NUMBER: builtins.int
     READ_INDEX_RESPONSE_FIELD_NUMBER: builtins.int
     COPY_OFFER_FIELD_NUMBER: builtins.int
+    CHECKSUM_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
     term: builtins.int
+    checksum: builtins.int
+    """crc32c of everything before it, header_size included; a message without it is refused.  The entries behind it have checksums of their own."""
     payload: builtins.bytes
     """AppendRequest: the raw entries, headers included, one after the other, exactly as they stand in the log."""
     @property
@@ -298,10 +301,11 @@ class RaftMessage(google.protobuf.message.Message):
         read_index_request: global___ReadIndexRequest | None = ...,
         read_index_response: global___ReadIndexResponse | None = ...,
         copy_offer: global___CopyOffer | None = ...,
+        checksum: builtins.int = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "copy_offer", b"copy_offer", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "copy_offer", b"copy_offer", "header_size", b"header_size", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "payload", b"payload", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "term", b"term", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "checksum", b"checksum", "copy_offer", b"copy_offer", "header_size", b"header_size", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "payload", b"payload", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "term", b"term", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["vote_request", "vote_response", "append_request", "append_response", "heartbeat", "heartbeat_response", "timeout_now", "read_index_request", "read_index_response", "copy_offer"] | None: ...
 
 global___RaftMessage = RaftMessage

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.node import BrokerNode
-from dledger.core.effects import Append, CommitTo, CutTail, Effect
+from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused
 from dledger.core.events import CopyDone, Event, HardStateStored, Stored
 from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryMeta, NodeId, Role
@@ -77,6 +77,15 @@ class Invariants:
 
         async def watched_recover(log: Log) -> None:
             await recover(log)
+            misfit = log.misfit
+
+            def watched_misfit(prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
+                fault = misfit(prev, entries)
+                if fault is not None:
+                    self._violated(f"{node_id} refused a correct peer's entries: {fault}")
+                return fault
+
+            log.misfit = watched_misfit  # type: ignore[method-assign]
             raft = node.raft
             if raft.recovery.torn is not None:
                 self.coverage.count(coverage.TORN)
@@ -137,6 +146,8 @@ class Invariants:
         for effect in effects:
             if isinstance(effect, CommitTo):
                 self._check_committed(core, seen, effect.index)
+            elif isinstance(effect, MessageRefused):
+                self._violated(f"{seen.node_id} refused a correct peer's message: {effect.source}: {effect.reason}")
             elif isinstance(effect, Append):
                 self._check_appended(core, seen.node_id, effect)
             elif isinstance(effect, CutTail):

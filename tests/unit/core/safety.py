@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from dledger.core.effects import Append, CommitTo, CutTail, Effect, MembershipChanged, ReadReady, RoleChanged
+from dledger.core.effects import Append, CommitTo, CutTail, Effect, MembershipChanged, MessageRefused, ReadReady, RoleChanged
 from dledger.core.messages import AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.progress import ProgressState
 from dledger.core.quorum import majority
@@ -115,6 +115,7 @@ class Safety:
 
     def after_step(self, node: Watched, effects: list[Effect]) -> None:
         for effect in effects:
+            expect(not isinstance(effect, MessageRefused), "refused", node.name, effect)
             if isinstance(effect, RoleChanged):
                 self._role(node, effect)
             elif isinstance(effect, Append):

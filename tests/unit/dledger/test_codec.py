@@ -23,11 +23,11 @@ from dledger.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.core.types import EntryId, EntryKind, Membership, NodeId
+from dledger.core.types import MAX_TERM, EntryId, EntryKind, Membership, NodeId
 from dledger.log.entry import RawEntry, encode_entry
 from dledger_wire.errors import CorruptEntryError, InvalidArgumentError
 
-BIG = (1 << 63) - 1
+BIG = MAX_TERM
 
 MESSAGES: list[Message] = [
     VoteRequest(term=3, last=EntryId(9, 2)),

@@ -1,0 +1,71 @@
+"""What no correct peer ever says: messages that contradict this core, or numbers no group ever reaches.
+
+Owns the checks that stand before a message changes anything.  One that fails them is dropped and told (``MessageRefused``), and the driver
+breaks the link it came on: a peer that is broken, or none at all, must not be able to end this node or spoil what it promised.  A rule that
+this core breaks by itself still stops the node (``require``).
+"""
+
+from __future__ import annotations
+
+from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, Message, VoteRequest
+from dledger.core.state import CoreState
+from dledger.core.types import MAX_INDEX, MAX_TERM, MAX_TERM_STEP, ZERO_ENTRY, EntryId, NodeId, Role
+
+_OF_LEADER = (AppendRequest, Heartbeat, CopyOffer)
+
+
+def contradiction(core: CoreState, source: NodeId, message: Message) -> str | None:
+    """Why ``message`` cannot come from a correct peer; None when it may."""
+    term = message.term
+    if not 0 <= term <= MAX_TERM:
+        return f"term {term}, expected at most {MAX_TERM}"
+    if core.term and term > core.term + MAX_TERM_STEP:  # a new folder takes any term
+        return f"term {term}, {term - core.term} ahead of this node's: expected at most {MAX_TERM_STEP}"
+    entry = _named_entry(message)
+    if entry.index > MAX_INDEX or entry.term > MAX_TERM:
+        return f"an entry {entry}, which no log holds"
+    if term == core.term and isinstance(message, _OF_LEADER):
+        leader = core.node_id if core.role is Role.LEADER else core.leader
+        if leader is not None and leader != source:
+            return f"leads term {term}, which {leader} leads"
+    if isinstance(message, AppendRequest) and term >= core.term:
+        return _of_entries(core, message)
+    if isinstance(message, CopyOffer) and message.upto.term > term:
+        return f"offers a copy up to {message.upto} in term {term}"
+    return None
+
+
+def _named_entry(message: Message) -> EntryId:
+    match message:
+        case AppendRequest(prev=entry) | AppendResponse(match=entry) | VoteRequest(last=entry) | CopyOffer(upto=entry):
+            return entry
+    return ZERO_ENTRY
+
+
+def _of_entries(core: CoreState, message: AppendRequest) -> str | None:
+    """The entries' terms, among themselves and against what is committed here."""
+    index, before = message.prev.index, message.prev.term
+    for entry in message.entries:
+        if entry.term < before:
+            return f"entry {index + 1} of term {entry.term} after one of term {before}"
+        index, before = index + 1, entry.term
+    if before > message.term:
+        return f"entry {index} of term {before}, from a leader of term {message.term}"
+    if index > MAX_INDEX:
+        return f"an entry {index}, expected at most {MAX_INDEX}"
+    clash = committed_clash(core, message)
+    if clash is not None:
+        return f"entry {clash} is committed here in term {core.log.term_at(clash)}, but it is another one there"
+    return None
+
+
+def committed_clash(core: CoreState, message: AppendRequest) -> int | None:
+    """The first committed entry of this log in whose place the leader has another one."""
+    log, first = core.log, message.prev.index
+    if first > core.commit or first + len(message.entries) < log.before.index:
+        return None
+    terms = (message.prev.term, *(entry.term for entry in message.entries[: core.commit - first]))
+    for index, term in enumerate(terms, first):
+        if log.term_at(index) not in (None, term):
+            return index
+    return None
