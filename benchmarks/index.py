@@ -132,7 +132,19 @@ def produce_rate(work: Path, count: int, *, enabled: bool) -> tuple[float, float
     cluster = PrivateCluster(work, settings={"store": {"messageIndexEnable": enabled}})
     try:
         cluster.start()
-        command = [sys.executable, "-m", "broker.cli", "bench", "produce", "-n", str(count), "--config", str(cluster.local.file), "--json"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "dledger",
+            "bench",
+            "produce",
+            "-n",
+            str(count),
+            "--config",
+            str(cluster.local.file),
+            "--json",
+        ]
         before = sum(cpu_s(process.pid) for process in cluster.processes.values())
         done = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
         took = sum(cpu_s(process.pid) for process in cluster.processes.values()) - before

@@ -48,7 +48,8 @@ class LocalCluster:
         """Start a node as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError names who holds
         its port."""
         check_ports_free(self.config.node(node_id))
-        command = [sys.executable, "-m", "broker.cli", "node"]
+        # -P: nothing is imported from the folder that the command is given in, whatever it holds.
+        command = [sys.executable, "-P", "-m", "dledger", "node"]
         command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
         with open(self.log_file(node_id), "ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module

@@ -10,6 +10,8 @@ import argparse
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import sys
@@ -149,9 +151,25 @@ def quiet(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
+def python_for_spark(work: Path) -> str:
+    """The interpreter by a path without spaces: Spark asks a shell for it, unquoted, and finds no Python data source without it."""
+    if not any(character.isspace() for character in sys.executable):
+        return sys.executable
+    link = work / "python"
+    link.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    link.chmod(0o755)
+    return str(link)
+
+
+def reason_of(error: Exception) -> str:
+    """The line of what Spark threw that has the error's name, such as ``[DATA_SOURCE_NOT_FOUND]``; the first line when none has."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return next((line.strip() for line in lines if re.search(r"\[[A-Z][A-Z0-9_.]+\]", line)), lines[0])
+
+
 def read_with_spark(bootstrap: str, work: Path) -> Any:
     """(keys, crc of the body, queue, offset, replica) of every message, read by a Spark job from the followers."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python_for_spark(work)
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
     from pyspark.sql import SparkSession
 
@@ -254,7 +272,7 @@ def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str
             table = read_with_spark(cluster.bootstrap, work)
     except Exception as error:  # whatever Spark throws: show the end of its log, and fail
         sys.stderr.write(log.read_text(errors="replace")[-3000:])
-        raise DledgerError(f"the Spark job failed: {str(error).splitlines()[0]}") from error
+        raise DledgerError(f"the Spark job failed: {reason_of(error)}") from error
     findings = compare(load, table)
     comparisons = run(compare_replicas(cluster.config, 60.0))
     cluster.stop()

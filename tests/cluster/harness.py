@@ -28,7 +28,7 @@ def dledger(
     environment = {key: value for key, value in os.environ.items() if key != "DLEDGER_CONFIG"}
     environment["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)
     result = subprocess.run(
-        [sys.executable, "-m", "broker.cli", *arguments],
+        [sys.executable, "-P", "-m", "dledger", *arguments],
         input=stdin,
         capture_output=True,
         timeout=timeout_s,

@@ -75,7 +75,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str]) -> None:
 
 def test_help_is_quick_and_names_every_command() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-X", "importtime", "-m", "broker.cli", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "dledger", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     heavy = [name for name in ("grpc", "numpy", "rich", "pydantic", "yaml", "google.protobuf") if f" {name}\n" in result.stderr]
     assert heavy == []

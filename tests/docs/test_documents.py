@@ -2,6 +2,7 @@
 
 Blocks marked ``run`` or ``spark`` run in order, in one folder, with one cluster.  Only ports differ from what is written: the cluster file
 is the shipped one with free ports, found by ``DLEDGER_CONFIG``, and ``127.0.0.1:9876`` in Python stands for its first name server.
+``scripts/test docs`` runs them with the project installed from its wheel.
 """
 
 from __future__ import annotations
@@ -85,12 +86,15 @@ with Admin("{BOOTSTRAP}") as admin, Producer("{BOOTSTRAP}") as producer:
 
 @pytest.mark.docs
 @pytest.mark.timeout(2400)
-def test_the_quickstart_passes_on_its_own_sample_and_on_lines_with_crlf(tmp_path: Path) -> None:
+def test_the_quickstart_passes_on_its_own_sample_and_on_lines_with_crlf_in_a_folder_with_spaces(tmp_path: Path) -> None:
     lines = tmp_path / "input.log"
     lines.write_bytes(b"".join(b"Jan %d sshd[%d]: line\r\n" % (n % 28 + 1, n) for n in range(300)))
-    for options in ([], ["--input", str(lines)]):
-        done = subprocess.run(["./scripts/quickstart", *options], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    spaced = tmp_path / "a folder with spaces"
+    spaced.symlink_to(ROOT)
+    for place, options in ((ROOT, []), (spaced, ["--input", str(lines)])):
+        command = [str(place / "scripts" / "quickstart"), *options]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "PASS: nothing acknowledged was lost, doubled, changed or reordered" in done.stdout
         assert "lost                    0" in done.stdout
 

@@ -93,3 +93,9 @@ def test_shipped_cluster_files_are_right(file: Path) -> None:
 
 def test_the_packaged_cluster_file_is_the_shipped_one() -> None:
     assert (ROOT / "broker" / "cli" / "local-3.yaml").read_bytes() == (ROOT / "cluster-configs" / "local-3.yaml").read_bytes()
+
+
+def test_no_tracked_file_is_a_link() -> None:
+    """A wheel leaves links out, and a copy for another system may."""
+    done = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("120000")] == []

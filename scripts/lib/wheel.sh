@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# wheel.sh DIR: makes what a user gets.  DIR holds tests, documents and scripts, and no package of the project; DIR/.venv has the project
+# from a freshly built wheel, and beside it only what our .venv has of other people's packages.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(realpath -m "$1")
+rm -rf "$work"
+mkdir -p "$work/source"
+copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
+
+# Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
+copy_of "$work/source" pyproject.toml README.md broker dledger dledger_client dledger_wire pyspark_dledger store
+"$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work" "$work/source"
+rm -rf "$work/source"
+
+"$root/.venv/bin/python" -m venv --without-pip "$work/.venv"
+"$root/.venv/bin/python" -m pip --python "$work/.venv/bin/python" install -q --disable-pip-version-check --no-deps --no-index "$work"/*.whl
+site() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+# A plain path in a .pth file is searched, but .pth files there are not read: .venv's own link to the checkout has no effect.
+site "$root/.venv/bin/python" > "$(site "$work/.venv/bin/python")/other-packages.pth"
+
+copy_of "$work" pyproject.toml README.md requirements.lock benchmarks cluster-configs docs proto scripts tests .ci
+cat "$work/requirements.lock" "$work/pyproject.toml" | cksum > "$work/.venv/.lock-stamp" # scripts here take this .venv as it is
+cd "$work"
+env -u PYTHONPATH "$work/.venv/bin/python" - "$root" "$work/.venv" << 'PYTHON'
+import sys
+from pathlib import Path
+import broker, dledger, dledger_client, dledger_wire, pyspark_dledger, store
+root, venv = (Path(argument).resolve() for argument in sys.argv[1:])
+assert root not in [Path(part).resolve() for part in sys.path], sys.path
+for package in (broker, dledger, dledger_client, dledger_wire, pyspark_dledger, store):
+    assert venv in Path(package.__file__).resolve().parents, package.__file__
+PYTHON
