@@ -124,6 +124,8 @@ class GroupConfig(_Model):
 class RaftConfig(_Model):
     """Timers and windows of the replicated log.  A follower misses ``maxHeartBeatLeak`` heartbeats before it campaigns."""
 
+    # A node whose clock is further off from those of a majority does not lead.
+    maxClockSkewMs: Annotated[int, BeforeValidator(_duration(1_000, 3_600_000))] = 10_000
     heartBeatTimeIntervalMs: Annotated[int, BeforeValidator(_duration(5, 60_000))] = 100
     maxHeartBeatLeak: Annotated[int, Field(ge=3, le=100)] = 6
     maxInflightMessages: Annotated[int, Field(ge=1, le=4096)] = 64

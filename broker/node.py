@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
+from broker.clock_watch import ClockWatch
 from broker.config import NodeSettings
 from broker.foreign_files import foreign_files, told
 from broker.identity import FolderIdentity, open_identity
@@ -39,6 +41,7 @@ from broker.timers import TimerService
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
 from dledger.env import Environment
+from dledger.group_time import GroupTime
 from dledger.log.config import LogConfig
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger_wire.rpc import Server
@@ -72,6 +75,9 @@ class BrokerNode:
     ) -> None:
         self.settings = settings
         self._env = env
+        self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
+        # What stores and serves lives by the group's time; the log below by this machine's.
+        self._group_env = replace(env, clock=self._time)
         self._process = process
         self._utc_offset_ms = utc_offset_ms
         self._log_config = log_config
@@ -81,7 +87,7 @@ class BrokerNode:
         lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
         self.roles = RoleChanges(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
-            store_settings or store_settings_of(settings), env, role_changed=self.roles.role_changed, failed=self._fail
+            store_settings or store_settings_of(settings), self._group_env, role_changed=self.roles.role_changed, failed=self._fail
         )
 
     # Life
@@ -98,12 +104,13 @@ class BrokerNode:
         node = settings.node
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
-        self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover)
-        self.store.expire_with(self.raft, self._utc_offset_ms)
-        self._face = ServiceFace(settings, env, self.store, self.raft, self.roles)
+        self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, time=self._time)
+        self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
+        self._face = ServiceFace(settings, self._group_env, self.store, self.raft, self.roles)
         self.roles.register(ScheduleService(self._face))
         self.roles.register(TimerService(self._face))
         self.roles.register(PreferredLeader(self._face))
+        self.roles.register(ClockWatch(self._face))
         self._sessions = SessionService(self._face)
         self.roles.register(self._sessions)
         self._transactions = TransactionService(self._face)
@@ -169,6 +176,7 @@ class BrokerNode:
     async def _tail_applied(self, term: int) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
         await self.raft.wait_settled(TAIL_TIMEOUT_S)
+        await self.raft.clocks.wait_for_time(self.store.applied.store_ms)
 
     async def _confirm(self) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)

@@ -61,7 +61,8 @@ class PreferredLeader:
     def _best(self, status: RaftStatus) -> str | None:
         """The most preferred node that could take over now."""
         patience_ms = self._face.settings.cluster.raft.election_timeout_ms
-        able = {peer.node_id for peer in status.peers if _is_well(peer, status.commit_index, patience_ms)}
+        off = self._face.raft.clocks.off()
+        able = {peer.node_id for peer in status.peers if peer.node_id not in off and _is_well(peer, status.commit_index, patience_ms)}
         return next((node_id for node_id in self._wanted if node_id in able), None)
 
 

@@ -70,14 +70,14 @@ class ScheduleService:
 
     async def _next(self, level: int, delay_ms: int, stored: StoredMessages) -> None:
         """Deliver what is due of a level, or wait for it."""
-        store, clock = self._face.store, self._face.env.clock
+        store = self._face.store
         low, _ = store.reader.bounds(SCHEDULE_TOPIC, level - 1)
         offset = max(low, store.delays.of(level))
         waiting = await stored.run(offset, max_messages=BATCH_MESSAGES, max_bytes=self._batch_bytes)
         if not waiting:
             await store.wait_for_messages(SCHEDULE_TOPIC, level - 1, offset, LONGEST_SLEEP_S)
             return
-        now_ms = clock.wall_ms()
+        now_ms = store.time.now_ms()
         due = [frame for frame in waiting if frame.store_timestamp + delay_ms <= now_ms]
         if not due:
             await asyncio.sleep(min(LONGEST_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))

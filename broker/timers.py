@@ -241,7 +241,7 @@ class _Delivery:
 
     async def _old_upto(self) -> int:
         """One past the last message that has waited for long."""
-        older_ms = self._face.env.clock.wall_ms() - self._renew_after_ms
+        older_ms = self._store.time.now_ms() - self._renew_after_ms
         try:
             return await mended(self._face.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
         except StorageDamagedError as error:

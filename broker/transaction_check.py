@@ -90,7 +90,7 @@ class TransactionCheck:
         await asyncio.sleep(min(LONGEST_SLEEP_S, max(0.001, (next_ms - self._now_ms()) / 1000)))
 
     def _now_ms(self) -> int:
-        return self._face.env.clock.wall_ms()
+        return self._store.time.now_ms()
 
     def _bounds(self) -> tuple[int, int]:
         return self._store.reader.bounds(HALF_TOPIC, 0, for_service=True)

@@ -25,6 +25,7 @@ from dledger.core.messages import (
 )
 from dledger.core.types import EntryId, EntryKind, EntryMeta
 from dledger.env import Buffer
+from dledger.group_time import Clocks
 from dledger.log.entry import RawEntry, parse_entries
 from dledger_wire import envelope
 from dledger_wire._pb import raft_pb2
@@ -61,22 +62,29 @@ def _fields(message: Message) -> dict[str, Any]:
             return {"copy_offer": raft_pb2.CopyOffer(first_available=first, upto=_wire_id(upto))}
 
 
-def encode(message: Message, entries: Sequence[RawEntry] = ()) -> bytes:
+def encode(message: Message, entries: Sequence[RawEntry] = (), clocks: Clocks | None = None) -> bytes:
     """The message as it travels; ``entries`` are those an append request describes."""
     header = raft_pb2.RaftMessage(term=message.term, **_fields(message))
+    if clocks is not None:
+        header.clocks.wall_ms, header.clocks.group_ms, header.clocks.agreed_ms = clocks.wall_ms, clocks.group_ms, clocks.agreed_ms
     return envelope.encode_checked(header, [buffer for entry in entries for buffer in entry.buffers])
 
 
-def decode(data: bytes) -> tuple[Message, list[RawEntry]]:
-    """The message and the raw entries behind it, their bodies checked.  InvalidArgumentError for anything that is not a Raft message."""
+def decode(data: bytes) -> tuple[Message, list[RawEntry], Clocks | None]:
+    """The message, the raw entries behind it, their bodies checked, and the sender's clocks if it told them.
+
+    InvalidArgumentError for anything that is not a Raft message.
+    """
     try:
         header, payload = envelope.decode_checked(raft_pb2.RaftMessage, data)
         kind = header.WhichOneof("body")
         if kind is None:
             raise InvalidArgumentError("a Raft message without a body")
         if kind == "append_request":
-            return _append_request(header, payload)
-        return _DECODERS[kind](header.term, getattr(header, kind)), []
+            return *_append_request(header, payload), None
+        told = header.clocks if header.HasField("clocks") else None
+        clocks = None if told is None else Clocks(told.wall_ms, told.group_ms, told.agreed_ms)
+        return _DECODERS[kind](header.term, getattr(header, kind)), [], clocks
     except CorruptEntryError as error:
         raise InvalidArgumentError(f"not a Raft message: {error}") from None
 

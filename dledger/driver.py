@@ -33,6 +33,7 @@ from dledger.core.messages import AppendRequest, AppendResponse, Message
 from dledger.core.raft import Raft
 from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
 from dledger.env import Buffer, Clock
+from dledger.group_time import Clocks
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
 from dledger.settings import RaftSettings
@@ -61,6 +62,8 @@ class DriverHooks:
     told: Callable[[Effect], None]  # every effect that asks for no I/O
     failed: Callable[[BaseException], None]
     flushed: Callable[[], None] = lambda: None  # the disk took something
+    clocks: Callable[[Message], Clocks | None] = lambda _message: None  # what is told with a message
+    clocks_told: Callable[[NodeId, Message, Clocks], None] = lambda _source, _message, _clocks: None  # once the core has the message
 
 
 class Driver:
@@ -152,7 +155,7 @@ class Driver:
             raise
 
     def _receive(self, source: NodeId, data: bytes) -> None:
-        message, entries = codec.decode(data)
+        message, entries, clocks = codec.decode(data)
         if self._stopped or self._paused:
             return
         misfit = self._log.misfit(message.prev, entries) if isinstance(message, AppendRequest) and entries else None
@@ -161,6 +164,8 @@ class Driver:
         for effect in self.step(Received(source, message), entries):
             if isinstance(effect, MessageRefused):
                 raise InvalidArgumentError(effect.reason)
+        if clocks is not None and not self._stopped:
+            self._hooks.clocks_told(source, message, clocks)
 
     def applied(self, index: int) -> None:
         self.step(Applied(index))
@@ -325,7 +330,7 @@ class Driver:
     async def encode(self, message: Message) -> bytes | None:
         """The message as it travels; None when its entries are no longer those of the log."""
         if not isinstance(message, AppendRequest) or not message.entries:
-            return codec.encode(message)
+            return codec.encode(message, clocks=self._hooks.clocks(message))
         key = (message.term, message.prev.index, len(message.entries), message.commit)
         cached = self._encoded
         if cached is not None and cached[0] == key:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dledger.applier import Applier, StateMachine
+from dledger.clock_judge import ClockJudge
 from dledger.configuration import Configuration
 from dledger.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.configuration_file import ConfigurationFile, content
@@ -30,7 +31,7 @@ from dledger.core.effects import (
     RoleChanged,
     TransferEnded,
 )
-from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed, Propose, ReadRequested, TransferRequested
+from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed, Propose, ReadRequested, StandBack, TransferRequested
 from dledger.core.messages import Message
 from dledger.core.raft import Raft
 from dledger.core.saved import Saved
@@ -38,6 +39,7 @@ from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId
 from dledger.core_view import CoreLogView
 from dledger.driver import Driver, DriverHooks
 from dledger.env import Buffer, Environment
+from dledger.group_time import GroupTime
 from dledger.link import LinkHooks, NodeIdentity, RaftLinks
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
@@ -89,6 +91,7 @@ class RaftNode:
         state_machine: StateMachine,
         *,
         log_opened: Callable[[Log], Awaitable[None]] | None = None,
+        time: GroupTime | None = None,
     ) -> None:
         self.identity = identity
         # Awaited with the open log before anything is applied: what is derived from the log recovers there.
@@ -101,6 +104,8 @@ class RaftNode:
         self.commit_index = 0
         self._settings = settings
         self._env = env
+        time = time or GroupTime(env.clock)
+        self.clocks = ClockJudge(identity.node_id, time, settings.core, self, lambda on: self._driver.step(StandBack(on)))
         self._machine = state_machine
         self._tasks = TaskOwner(identity.node_id, self._fail)
         self._stores = PeerStores(env.disk, identity.node_id)
@@ -175,6 +180,8 @@ class RaftNode:
             told=self._told,
             failed=self._fail,
             flushed=self._schedule_offer,
+            clocks=self.clocks.told_with,
+            clocks_told=self.clocks.told,
         )
         self._core = core
         self._driver = Driver(
@@ -381,9 +388,10 @@ class RaftNode:
         ended = self._transfer_ended = self._loop.create_future()
         try:
             self._transferring = True
-            self._raise_refused(self._driver.step(TransferRequested(NodeId(target) if target is not None else None)))
+            taker = NodeId(target) if target is not None else self.clocks.best_taker(self.status().peers)
+            self._raise_refused(self._driver.step(TransferRequested(taker)))
             async with asyncio.timeout(timeout_s):
-                taker, done = await ended
+                taken_by, done = await ended
         except TimeoutError:
             raise DeadlineExceededError(f"leadership was not taken over within {timeout_s} s") from None
         finally:
@@ -391,8 +399,8 @@ class RaftNode:
             self._transferring = False
             self._schedule_offer()
         if not done:
-            raise NotReadyError(f"the transfer to {taker} was given up; {self.leader or 'nobody'} leads")
-        return str(taker)
+            raise NotReadyError(f"the transfer to {taken_by} was given up; {self.leader or 'nobody'} leads")
+        return str(taken_by)
 
     async def change_members(
         self, voters: Sequence[str], learners: Sequence[str], addresses: Mapping[str, str], timeout_s: float

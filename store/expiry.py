@@ -28,7 +28,8 @@ from itertools import islice, pairwise
 from typing import Protocol
 
 from dledger.env import Environment, SyncFailedError
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, NotReadyError
+from store.log_time import LogTime
 from store.log_view import LogView
 from store.segment_ages import SegmentAges
 from store.settings import StoreSettings
@@ -71,6 +72,15 @@ class ExpiryHooks:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiryTime:
+    """What ages are counted by, and when ``deleteWhen`` is: both by the group's time, which a node that has just started does not know."""
+
+    log: LogTime
+    utc_offset_ms: Callable[[], int]
+    is_known: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """What one round deleted, and where the log begins now."""
 
@@ -84,14 +94,14 @@ class Expiry:
     """Runs while the store does.  One deletion at a time."""
 
     def __init__(
-        self, settings: StoreSettings, env: Environment, log: LogView, head: LogHead, hooks: ExpiryHooks, utc_offset_ms: Callable[[], int]
+        self, settings: StoreSettings, env: Environment, log: LogView, head: LogHead, hooks: ExpiryHooks, time: ExpiryTime
     ) -> None:
         self._settings = settings
         self._env = env
         self._log = log
         self._head = head
         self._hooks = hooks
-        self._utc_offset_ms = utc_offset_ms
+        self._time = time
         self._ages = SegmentAges(log)
         self._deleting = asyncio.Lock()
         self.used_percent = 0.0
@@ -121,7 +131,7 @@ class Expiry:
                 await self._settle()
         if in_need and self.used_percent > settings.diskSpaceCleanForciblyRatio and settings.cleanFileForciblyEnable:
             await self.expire(0, settings.deleteFileBatchMax)
-        elif self.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time():
+        elif self._time.is_known() and (self.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
             await self.expire(settings.fileReservedTime, settings.deleteFileBatchMax)
 
     def _warn(self, refuses: bool) -> None:
@@ -132,16 +142,18 @@ class Expiry:
             _logger.warning("the disk is used to %.1f %% (diskSpaceWarningLevelRatio %d): this node %s", self.used_percent, limit, text)
 
     def _is_time(self) -> bool:
-        hour = (self._env.clock.wall_ms() + self._utc_offset_ms()) // HOUR_MS % 24
+        hour = (self._env.clock.wall_ms() + self._time.utc_offset_ms()) // HOUR_MS % 24
         return hour in self._settings.delete_hours
 
     async def expire(self, reserved_ms: int | None = None, most: int = 1 << 30) -> Expired:
         """Delete up to ``most`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``)."""
         if reserved_ms is None:
             reserved_ms = self._settings.fileReservedTime
+        if reserved_ms and not self._time.is_known():
+            raise NotReadyError("how old messages are is not known before a leader has told this node the group's time")
         async with self._deleting:
             first_index, first_pos, count = self._log.first_index, self._log.first_pos, len(self._log.segments)
-            upto = await self._last_to_go(self._env.clock.wall_ms() - reserved_ms, most)
+            upto = await self._last_to_go(self._time.log.now_ms() - reserved_ms, most)
             if upto >= first_index:
                 await self._delete(upto)
             removed = count - len(self._log.segments)

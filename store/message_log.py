@@ -28,7 +28,6 @@ from dledger_wire.batch import (
     stamp_batch,
 )
 from dledger_wire.check import require
-from dledger_wire.clock import Clock
 from dledger_wire.errors import (
     CorruptBatchError,
     DledgerError,
@@ -42,6 +41,7 @@ from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from dledger_wire.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.wide_hosts import with_wide_store_hosts
 from store.group_state import CommandOutcome, CommandResult
+from store.log_time import LogTime
 from store.producers import INIT_PRODUCER, who_registers
 from store.sequences import QueueKey, SequenceTable, TailSequences
 from store.settings import StoreSettings
@@ -140,14 +140,14 @@ class MessageLog:
     def __init__(
         self,
         settings: StoreSettings,
-        clock: Clock,
+        time: LogTime,
         topics: Topics,
         sequences: SequenceTable,
         next_offset: Callable[[QueueKey], int],
         require_room_for_halves: Callable[[int], None],
     ) -> None:
         self._settings = settings
-        self._clock = clock
+        self._time = time
         self._topics = topics
         self._applied_offset = next_offset
         self._require_room_for_halves = require_room_for_halves
@@ -156,7 +156,6 @@ class MessageLog:
         self._next_offsets: dict[QueueKey, int] = {}
         self._deleting: dict[str, int] = {}
         self._commands: dict[int, PreparedCommand] = {}
-        self.last_store_ms = 0  # store times never go back along the log
 
     # Terms
 
@@ -235,7 +234,7 @@ class MessageLog:
         return part
 
     def _check_timers(self, batch: BatchView) -> None:
-        too_late = batch_due_times(batch) > self._clock.wall_ms() + MAX_TIMER_DELAY_MS
+        too_late = batch_due_times(batch) > self._time.now_ms() + MAX_TIMER_DELAY_MS
         if too_late.any():
             days = MAX_TIMER_DELAY_MS // 86_400_000
             raise InvalidArgumentError(f"message {int(too_late.argmax())}: to be delivered in more than {days} days; expected at most that")
@@ -244,7 +243,7 @@ class MessageLog:
         """A command to propose."""
         if not self._term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
-        command = PreparedCommand(self, kind, {**arguments, "at_ms": self._now_ms()})
+        command = PreparedCommand(self, kind, {**arguments, "at_ms": self._time.now_ms()})
         if command.size_bytes > self._settings.maxMessageSize:
             raise InvalidArgumentError(f"command {kind} takes {command.size_bytes} bytes; expected at most {self._settings.maxMessageSize}")
         return command
@@ -278,8 +277,8 @@ class MessageLog:
         first = self._next_offsets.get(key, -1)
         if first < 0:
             first = self._applied_offset(key)
-        now_ms = self._now_ms()
-        self.last_store_ms = now_ms
+        now_ms = self._time.now_ms()
+        self._time.seen(now_ms)
         stamp_batch(
             out, at, batch, log_pos=log_pos, first_queue_offset=first, store_timestamp=now_ms, store_host=self._settings.store_host_bytes
         )
@@ -296,9 +295,6 @@ class MessageLog:
             self._deleting[command.deletes] = self._deleting.get(command.deletes, 0) + 1
         if command.registers:
             self._sequences.registering(command.registers)
-
-    def _now_ms(self) -> int:
-        return max(self._clock.wall_ms(), self.last_store_ms)
 
     # What the log tells
 

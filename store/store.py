@@ -22,9 +22,10 @@ from store.commit_times import CommitTimes
 from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
 from store.delays import DelayOffsets
 from store.dispatcher import Applied, Dispatcher
-from store.expiry import Expiry, ExpiryHooks, HeadFollower, LogHead
+from store.expiry import Expiry, ExpiryHooks, ExpiryTime, HeadFollower, LogHead
 from store.group_state import GroupState, Section
 from store.key_index import KeyIndex
+from store.log_time import LogTime
 from store.log_view import LogView
 from store.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.message_query import MessageQuery
@@ -68,6 +69,7 @@ class MessageStore:
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
         self.recovery = StoreRecovery()
         self._env = env
+        self.time = LogTime(env.clock)
         self._role_changed = role_changed
         self.queue_locks = QueueLocks(lambda name, queue_id: (topic := self.topics.get(name)) is not None and queue_id < topic.read_queues)
         self.consumer_offsets = ConsumerOffsets(
@@ -94,7 +96,7 @@ class MessageStore:
         ]
         self._state = GroupState(sections, producer_handlers(self.sequences))
         self._message_log = MessageLog(
-            settings, env.clock, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
+            settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
         )
         forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs, self.commit_times)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
@@ -106,6 +108,7 @@ class MessageStore:
         self._expiry: Expiry | None = None
         self._head: LogHead | None = None
         self._utc_offset_ms: Callable[[], int] = lambda: 0
+        self._time_known: Callable[[], bool] = lambda: True
         self._suspended = False
         self._index: KeyIndex | None = None
         self._query: MessageQuery | None = None
@@ -116,9 +119,12 @@ class MessageStore:
 
     # Life
 
-    def expire_with(self, head: LogHead, utc_offset_ms: Callable[[], int]) -> None:
-        """Who cuts the log's head for this store, and how far local time is ahead; without this call nothing expires."""
-        self._head, self._utc_offset_ms = head, utc_offset_ms
+    def expire_with(self, head: LogHead, utc_offset_ms: Callable[[], int], time_known: Callable[[], bool] = lambda: True) -> None:
+        """Who cuts the log's head for this store, how far local time is ahead, and whether the clock shows the group's time yet.
+
+        Without this call nothing expires.
+        """
+        self._head, self._utc_offset_ms, self._time_known = head, utc_offset_ms, time_known
 
     async def recover(self, log: LogView) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
@@ -127,7 +133,7 @@ class MessageStore:
         self._suspended = False
         parts = Recovering(disk, log, self._snapshots, self._state, self.topics, self.sequences, self.queues, self._dispatcher)
         self.recovery = await recover_state(parts, clean=clean)
-        self._message_log.last_store_ms = self.applied.store_ms
+        self.time.seen(self.applied.store_ms)
         self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)
         if self.settings.messageIndexEnable:
             self._start_index(log)
@@ -158,7 +164,8 @@ class MessageStore:
         if self._head is not None:
             parked = Parked(self.queues, self.delays, self.timers, self.transactions)
             hooks = ExpiryHooks(persistence.save_behind, persistence.save_anew, lambda: parked.first_pos(reader), followers)
-            self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, self._utc_offset_ms)
+            time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
+            self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, time)
             self._tasks.spawn(self._expiry.run(), "expiry")
 
     def _start_index(self, log: LogView) -> None:
@@ -232,7 +239,7 @@ class MessageStore:
     async def apply(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
             self._dispatcher.apply(entry)
-        self._message_log.last_store_ms = max(self._message_log.last_store_ms, self.applied.store_ms)
+        self.time.seen(self.applied.store_ms)
         self._message_log.applied_to(self.applied.end_pos)
         touched, self.queues.touched = self.queues.touched, {}
         self._waiters.wake(touched)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from broker.clock_watch import span
 from broker.process_facts import ProcessFacts
 from broker.services.checksums import check_segment, committed_end, segment_sums
 from broker.services.decode import decoded
@@ -149,6 +150,8 @@ class AdminService:
             return raft.copying
         if raft.disk_full:
             return "read-only: the disk is full"
+        if clock := self._clock_state():
+            return clock
         if self._face.store.refuses_messages:
             return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
         if raft.damaged:
@@ -157,6 +160,16 @@ class AdminService:
         if raft.refused_messages:
             return f"ok; refused {raft.refused_messages} messages on links of replicas: the node's log says which"
         return "ok"
+
+    def _clock_state(self) -> str:
+        """What is wrong with this node's clock, or with all of them; empty for nothing."""
+        clocks = self._face.raft.clocks
+        limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.judge(), clocks.time.lag_ms()
+        if abs(skew_ms) > limit_ms:
+            return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
+        if abs(lag_ms) > limit_ms:
+            return f"the clocks of the group have leapt by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
+        return ""
 
     # Leadership and membership
 

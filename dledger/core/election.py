@@ -9,7 +9,8 @@ ordered the campaign.
 a live leader is not touched, since everybody else still hears it and refuses.  Tried again until an election timeout has passed, because
 the others may notice a little later.
 *Yielding*: of two that ask at once, the one with the weaker claim (older log, then larger id) gives up its round.
-*Priority* biases the timeout only (positive: lower half and the earliest slot; negative: upper half); a fresher log always wins.  Giving
+*Priority* biases the timeout only (positive: lower half and the earliest slot; negative: upper half); a fresher log always wins.  A
+node told to stand back waits an election timeout longer than anybody else, and does not hurry when a stream breaks.  Giving
 leadership back to a preferred node is asked for from outside (``TransferRequested``), where other nodes' priorities are known.
 
 A vote request leaves after the candidate's own vote and log are on stable storage: were it to go earlier, answers to a candidacy that a
@@ -34,6 +35,7 @@ class Elections:
         self._contact_ms = 0
         self._leader_lost = False
         self._prompt_until_ms = 0
+        self._stands_back = False
         self.deadline_ms = core.now_ms + self._draw_timeout_ms()
 
     # Time
@@ -42,10 +44,18 @@ class Elections:
         base, priority = self._core.config.election_timeout_ms, self._core.config.priority
         low = base if priority >= 0 else base + base // 2
         high = 2 * base if priority <= 0 else base + base // 2
+        if self._stands_back:
+            low, high = 2 * base, 3 * base
         return self._core.random.randrange(low, high)
 
     def reset_timer(self) -> None:
         self.deadline_ms = self._core.now_ms + self._draw_timeout_ms()
+
+    def stand_back(self, *, on: bool) -> None:
+        """Let others stand first from now on, or no more."""
+        if on != self._stands_back:
+            self._stands_back = on
+            self.reset_timer()
 
     def heard_from_leader(self) -> None:
         """A message of the current leader arrived."""
@@ -89,6 +99,8 @@ class Elections:
         if core.leader != peer or core.role is not Role.FOLLOWER or not self.may_campaign:
             return
         self._leader_lost = True
+        if self._stands_back:
+            return
         self._prompt_until_ms = core.now_ms + core.config.election_timeout_ms
         slot_ms = max(core.config.heartbeat_interval_ms // 5, 2)
         others = sorted(voter for voter in core.memberships.current.voters if voter != peer)

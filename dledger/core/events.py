@@ -123,6 +123,13 @@ class Campaign:
     """Start a pre-vote now (tests, operators)."""
 
 
+@dataclass(slots=True)
+class StandBack:
+    """Whether this node is to lead only when nobody else can: others are given an election timeout more to stand before it does."""
+
+    on: bool
+
+
 Event = (
     Tick
     | Received
@@ -139,4 +146,5 @@ Event = (
     | StorageFailed
     | StorageRecovered
     | Campaign
+    | StandBack
 )

@@ -25,6 +25,7 @@ from dledger.core.events import (
     Propose,
     ReadRequested,
     Received,
+    StandBack,
     StorageFailed,
     StorageRecovered,
     Stored,
@@ -99,6 +100,7 @@ class Raft:
             StorageFailed: self._on_storage_failed,
             StorageRecovered: self._on_storage_recovered,
             Campaign: self._on_campaign,
+            StandBack: self._on_stand_back,
         }
         self._receivers: Mapping[type[Message], Callable[[NodeId, Any], None]] = {
             VoteRequest: core.elections.on_vote_request,
@@ -176,6 +178,9 @@ class Raft:
 
     def _on_campaign(self, _event: Campaign) -> None:
         self._core.elections.on_campaign()
+
+    def _on_stand_back(self, event: StandBack) -> None:
+        self._core.elections.stand_back(on=event.on)
 
     def _on_storage_failed(self, event: StorageFailed) -> None:
         core = self._core

@@ -243,6 +243,31 @@ class CopyOffer(google.protobuf.message.Message):
 global___CopyOffer = CopyOffer
 
 @typing.final
+class Clocks(google.protobuf.message.Message):
+    """Milliseconds since 1970, 0: not known.  wall_ms: the sender's clock.  group_ms: the group's time as the sender knows it.
+    agreed_ms: the leader's only, what the clocks of a majority of the voters say.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WALL_MS_FIELD_NUMBER: builtins.int
+    GROUP_MS_FIELD_NUMBER: builtins.int
+    AGREED_MS_FIELD_NUMBER: builtins.int
+    wall_ms: builtins.int
+    group_ms: builtins.int
+    agreed_ms: builtins.int
+    def __init__(
+        self,
+        *,
+        wall_ms: builtins.int = ...,
+        group_ms: builtins.int = ...,
+        agreed_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agreed_ms", b"agreed_ms", "group_ms", b"group_ms", "wall_ms", b"wall_ms"]) -> None: ...
+
+global___Clocks = Clocks
+
+@typing.final
 class RaftMessage(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -258,6 +283,7 @@ class RaftMessage(google.protobuf.message.Message):
     READ_INDEX_REQUEST_FIELD_NUMBER: builtins.int
     READ_INDEX_RESPONSE_FIELD_NUMBER: builtins.int
     COPY_OFFER_FIELD_NUMBER: builtins.int
+    CLOCKS_FIELD_NUMBER: builtins.int
     CHECKSUM_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
@@ -286,6 +312,10 @@ class RaftMessage(google.protobuf.message.Message):
     def read_index_response(self) -> global___ReadIndexResponse: ...
     @property
     def copy_offer(self) -> global___CopyOffer: ...
+    @property
+    def clocks(self) -> global___Clocks:
+        """With heartbeats and their answers."""
+
     def __init__(
         self,
         *,
@@ -301,11 +331,12 @@ class RaftMessage(google.protobuf.message.Message):
         read_index_request: global___ReadIndexRequest | None = ...,
         read_index_response: global___ReadIndexResponse | None = ...,
         copy_offer: global___CopyOffer | None = ...,
+        clocks: global___Clocks | None = ...,
         checksum: builtins.int = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "copy_offer", b"copy_offer", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "checksum", b"checksum", "copy_offer", b"copy_offer", "header_size", b"header_size", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "payload", b"payload", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "term", b"term", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "clocks", b"clocks", "copy_offer", b"copy_offer", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["append_request", b"append_request", "append_response", b"append_response", "body", b"body", "checksum", b"checksum", "clocks", b"clocks", "copy_offer", b"copy_offer", "header_size", b"header_size", "heartbeat", b"heartbeat", "heartbeat_response", b"heartbeat_response", "payload", b"payload", "read_index_request", b"read_index_request", "read_index_response", b"read_index_response", "term", b"term", "timeout_now", b"timeout_now", "vote_request", b"vote_request", "vote_response", b"vote_response"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["vote_request", "vote_response", "append_request", "append_response", "heartbeat", "heartbeat_response", "timeout_now", "read_index_request", "read_index_response", "copy_offer"] | None: ...
 
 global___RaftMessage = RaftMessage

@@ -22,6 +22,7 @@ from tests.sim.shrink import Times
 LEADER = "leader"
 MASTER_WAIT_S = 3.0
 POLL_S = 0.02
+YEAR_MS = 365 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,26 @@ async def _expire(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     await asyncio.sleep(fault.lasts_s)
 
 
+async def _expire_old(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """Segments go by age: none is old enough in a run, whatever a clock says."""
+    for host in hosts:
+        node, process = host.node, host.process
+        if node is None or process is None or not cluster.is_up(host):
+            continue
+
+        async def expire(node: BrokerNode = node, host: Host = host) -> None:
+            try:
+                done = await node.store.expiry.expire()
+            except (DledgerError, OSError) as error:
+                cluster.trace.note("refused", host.ip, str(error))
+            else:
+                if done.segments:
+                    cluster.invariants.violations.append(f"{host.node_id}: {done.segments} segments deleted as old")
+
+        cluster.loop.spawn(process, expire(), "expire")
+    await asyncio.sleep(fault.lasts_s)
+
+
 async def _flip_pieces(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Bits of copies flip on their way, in every third piece or so."""
     until_s = cluster.loop.now_s + fault.lasts_s
@@ -247,6 +268,14 @@ async def _slow_link(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> No
 async def _clock(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     hosts[0].clock.set_rate(1.0 + (fault.amount - 0.5) * 0.04)
     hosts[0].clock.jump_wall(round((fault.amount - 0.5) * 10_000))
+
+
+async def _clock_leap(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """A wall clock shows another year for a while: a dead battery, a bad time server."""
+    leap_ms = round((fault.amount - 0.5) * 20 * YEAR_MS)
+    hosts[0].clock.jump_wall(leap_ms)
+    await asyncio.sleep(fault.lasts_s)
+    hosts[0].clock.jump_wall(-leap_ms)
 
 
 async def _slow_disk(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
@@ -359,6 +388,7 @@ STRIKES: dict[str, Strike] = {
     "reset": _reset,
     "slow-link": _slow_link,
     "clock": _clock,
+    "clock-leap": _clock_leap,
     "slow-disk": _slow_disk,
     "full-disk": _full_disk,
     "failing-sync": _failing_sync,
@@ -366,6 +396,7 @@ STRIKES: dict[str, Strike] = {
     "members": _members,
     "bit-rot": _bit_rot,
     "expire": _expire,
+    "expire-old": _expire_old,
     "flip-pieces": _flip_pieces,
     "stale-pieces": _recipe(recipes.stale_pieces),
     "pause-kill": _recipe(recipes.pause_kill),
@@ -382,7 +413,8 @@ STRIKES: dict[str, Strike] = {
 RETENTION = ("expire", "flip-pieces", "stale-pieces")
 RECIPES = ("pause-kill", "part-kill", "cut-kill", "part-change", "part-transfer")
 DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
-OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION, *RECIPES, *DAMAGE)
+CLOCKS = ("clock-leap", "expire-old")
+OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION, *RECIPES, *DAMAGE, *CLOCKS)
 
 
 # Plans
@@ -513,6 +545,24 @@ def plan_damage(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_clocks(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """One clock at a time leaps by years, the leader's most of all, while nodes die, start, are cut off and hand leadership around."""
+    plan = []
+    for _ in range(draw.choice((1, 2, 3))):
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            kind, nodes = draw.choice(("kill", "power", "isolate", "transfer", "pause", "restart")), (draw.choice((LEADER, *names)),)
+            plan.append(Fault(kind, draw.random() * 0.3, nodes, draw.random() * 2, draw.choice(list(Loss)), blocks=False))
+        nodes = (draw.choice((LEADER, LEADER, *names)),)
+        plan.append(Fault("clock-leap", 0.1 + draw.random() * 0.3, nodes, draw.random() * 4, blocks=False, amount=draw.random()))
+        for _ in range(draw.choice((1, 2))):
+            plan.append(Fault("expire-old", draw.random() * 0.5, tuple(names), draw.random() * 0.5))
+        if draw.random() < 0.3:
+            victims = tuple(names) if draw.random() < 0.3 else (draw.choice((LEADER, *names)),)
+            plan.append(Fault("kill", draw.random() * 0.5, victims, draw.random() * 0.5, blocks=False))
+        plan.append(Fault("expire-old", 4.0, tuple(names), 0.1))  # by then the clock is right again
+    return plan
+
+
 def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
     return _some_of(sorted(set(STRIKES) - set(OF_THEIR_OWN)), names, draw)
@@ -520,7 +570,7 @@ def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
-    return _some_of(sorted(set(STRIKES) - set(RETENTION)), names, draw)
+    return _some_of(sorted(set(STRIKES) - set(RETENTION) - set(CLOCKS)), names, draw)
 
 
 def _some_of(all_kinds: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fault]:

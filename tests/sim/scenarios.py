@@ -18,6 +18,7 @@ from tests.checkers.append_log import check
 from tests.checkers.queues import check_group_offsets
 from tests.sim import operators
 from tests.sim.archive import Archive
+from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import SMALL_LOG, SimCluster
 from tests.sim.core.runs import CORE_SCENARIOS, run_core
 from tests.sim.disk import DiskSettings
@@ -26,6 +27,7 @@ from tests.sim.faults import (
     Fault,
     carry_out,
     plan_blackout,
+    plan_clocks,
     plan_damage,
     plan_everything,
     plan_kill_the_leader,
@@ -48,6 +50,7 @@ from tests.sim.workload import Workload
 from tests.sim.worlds import WORLDS, run_world
 
 RUN_LIMIT_S = 300.0
+STAMP_LIMIT_MS = 10_000  # clocks of hosts may be off by half of that without a leap
 LEADER_LIMIT_S = 15.0  # once faults have stopped
 
 
@@ -112,6 +115,14 @@ SCENARIOS = {
         plan_rot,
         messages=80,
         read_chance=1.0,
+        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
+        batch_bytes=1024,
+    ),
+    "clocks": Scenario(
+        plan_clocks,
+        messages=80,
+        nodes=(3, 3, 5),
+        network=_rough_network,
         log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
         batch_bytes=1024,
     ),
@@ -251,8 +262,18 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
         return
     nodes = _nodes(cluster)
     cluster.invariants.check_nothing_lost(nodes)
+    _check_store_times(cluster, nodes)
     await check_logs_match(nodes)
     await spawn(workload.process, workload.drain(), "drain")
+
+
+def _check_store_times(cluster: SimCluster, nodes: Sequence[BrokerNode]) -> None:
+    """What the log was stamped with last is not far from what time it really is, whatever single clocks showed."""
+    real_ms = EPOCH_MS + cluster.loop.now_s * 1000
+    for node in nodes:
+        ahead_ms = node.store.applied.store_ms - real_ms
+        if ahead_ms > STAMP_LIMIT_MS:
+            cluster.invariants.violations.append(f"{node.settings.node.id}: the newest stamp is {ahead_ms:.0f} ms ahead of the time")
 
 
 async def _until(cluster: SimCluster, condition: Callable[[], bool], limit_s: float, what: str) -> None:

@@ -29,6 +29,7 @@ SEEDS = {
     "recipes": 50,
     "damage": 30,
     "stale-copies": 20,
+    "clocks": 30,
 }
 FIXED = 10  # seeds of each scenario that every run of the suite sees
 

@@ -18,6 +18,7 @@ from dledger_client.received import ReceivedMessage
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from tests.sim.clock import SimClock
+from tests.sim.faults import YEAR_MS
 from tests.sim.loop import Process
 from tests.unit.client.sim_rig import Rig, run_world, until
 
@@ -32,14 +33,16 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 class World:
     """One run.  ``decided``: the application's records."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, *, leaps: bool = False) -> None:
         self.rig = rig
+        self.leaps = leaps  # clocks of masters leap by years, too
         self.draw = rig.cluster.random
         self.decided: dict[bytes, TransactionState] = {}
         self.asked = 0
         self.faults: list[str] = []
         self.producers: dict[Process, TransactionProducer] = {}
         self._made = 0
+        self._leaping = False
 
     async def run(self) -> None:
         await self.rig.topic("t", queues=2)
@@ -85,6 +88,8 @@ class World:
 
     async def _strike(self) -> None:
         steps: list[Callable[[], Any]] = [self._kill_master, self._cut_master, self._pause_master, self._kill_producer]
+        if self.leaps:
+            steps += [self._leap_clock] * 2
         for _ in range(FAULTS):
             await asyncio.sleep(self.draw.random() * 0.8)
             await self.draw.choice(steps)()
@@ -113,6 +118,23 @@ class World:
             self.rig.cluster.loop.pause(process)
             await asyncio.sleep(self.draw.random() * 2)
             self.rig.cluster.loop.resume(process)
+
+    async def _leap_clock(self) -> None:
+        """It shows another year for some seconds; others of the steps come meanwhile."""
+        victim = self.rig.cluster.master()
+        if victim is None or self._leaping:
+            return
+        clock, leap_ms = self.rig.cluster.hosts[victim].clock, round((self.draw.random() - 0.5) * 20 * YEAR_MS)
+        self.faults.append(f"the clock of {victim} leaps by {leap_ms} ms")
+        self._leaping = True
+        clock.jump_wall(leap_ms)
+
+        async def back() -> None:
+            await asyncio.sleep(self.draw.random() * 5)
+            clock.jump_wall(-leap_ms)
+            self._leaping = False
+
+        self.rig.cluster.loop.spawn(self.rig.cluster.loop.world, back(), "clock")
 
     async def _kill_producer(self) -> None:
         victim = self.draw.choice(list(self.producers))
@@ -162,9 +184,9 @@ class World:
         assert set(counts) == committed, f"published {set(counts) - committed} uncommitted; missing {committed - set(counts)}"
 
 
-def run(seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> World:
+def run(seed: int, *, leaps: bool = False, readable: bool = False, sink: Callable[[str], None] | None = None) -> World:
     """One run; any violation raises, with the faults that were carried out."""
     rig = Rig(seed, settings=SETTINGS, readable=readable)
-    world = World(rig)
-    run_world(rig, "transacting", world, LIMIT_S, sink)
+    world = World(rig, leaps=leaps)
+    run_world(rig, "transacting-clocks" if leaps else "transacting", world, LIMIT_S, sink)
     return world

@@ -30,6 +30,11 @@ def _transacting(seed: int, readable: bool, sink: Sink) -> RunResult:
     return _result(world.rig.cluster, len(world.decided), world.asked, world.faults)
 
 
+def _transacting_clocks(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = transacting.run(seed, leaps=True, readable=readable, sink=sink)
+    return _result(world.rig.cluster, len(world.decided), world.asked, world.faults)
+
+
 def _owners(seed: int, readable: bool, sink: Sink) -> RunResult:
     return _consuming(owners.run(seed, readable=readable, sink=sink))
 
@@ -47,6 +52,7 @@ def _consuming(world: owners.OwnersWorld) -> RunResult:
 WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
     "messaging": _messaging,
     "transacting": _transacting,
+    "transacting-clocks": _transacting_clocks,
     "owners": _owners,
     "sharers": _sharers,
 }

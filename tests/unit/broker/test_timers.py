@@ -20,8 +20,10 @@ EPOCH_MS = 1_750_000_000_000
 
 
 def wall_ms(rig: Rig) -> int:
-    """What the master's clock says; clients' clocks differ."""
-    return rig.cluster.hosts[rig.master].clock.wall_ms()
+    """The group's time as the master knows it; clocks of hosts and clients differ from it."""
+    node = rig.cluster.hosts[rig.master].node
+    assert node is not None
+    return node.raft.clocks.time.wall_ms()
 
 
 async def send_at(producer: Producer, body: bytes, due_ms: int, **more: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.config import CoreConfig
 from dledger.core.effects import MessageRefused, RoleChanged, SaveHardState
-from dledger.core.events import Tick
+from dledger.core.events import PeerLost, StandBack, Tick
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
@@ -206,6 +206,21 @@ def test_E11_priority_biases_the_timeout(priority: int, low: int, high: int) -> 
         drawn.append((node.core.next_wakeup_ms() or 0) - node.cluster.now_ms)
     assert low <= min(drawn) < low + 20
     assert high - 20 <= max(drawn) < high
+
+
+def test_a_node_that_stands_back_waits_an_election_timeout_longer_and_does_not_hurry_when_its_leader_is_lost() -> None:
+    node = solo(config=CoreConfig())
+    node.step(StandBack(on=True))
+    drawn = []
+    for _ in range(2000):
+        node.receive(2, Heartbeat(term=1, commit=0, round=0))
+        drawn.append((node.core.next_wakeup_ms() or 0) - node.cluster.now_ms)
+    assert 1200 <= min(drawn) < 1220
+    assert 1780 <= max(drawn) < 1800
+    node.step(PeerLost(node_id(2)))
+    assert (node.core.next_wakeup_ms() or 0) - node.cluster.now_ms >= 1200
+    node.step(StandBack(on=False))
+    assert (node.core.next_wakeup_ms() or 0) - node.cluster.now_ms < 1200
 
 
 @pytest.mark.parametrize(("elapsed", "share"), [(300, 0), (600, 0), (780, 0.3), (900, 0.5), (1080, 0.8), (1200, 1)])

@@ -24,6 +24,7 @@ from dledger.core.messages import (
     VoteResponse,
 )
 from dledger.core.types import MAX_TERM, EntryId, EntryKind, Membership, NodeId
+from dledger.group_time import Clocks
 from dledger.log.entry import RawEntry, encode_entry
 from dledger_wire.errors import CorruptEntryError, InvalidArgumentError
 
@@ -63,12 +64,17 @@ def request(raw: list[RawEntry], *, term: int = 3, prev: EntryId | None = None) 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_message_comes_back_equal(message: Message) -> None:
-    assert codec.decode(codec.encode(message)) == (message, [])
+    assert codec.decode(codec.encode(message)) == (message, [], None)
+
+
+def test_clocks_travel_with_a_heartbeat() -> None:
+    beat, clocks = Heartbeat(term=1, commit=1, round=2), Clocks(1_750_000_000_000, 1_750_000_000_001, 1_750_000_000_002)
+    assert codec.decode(codec.encode(beat, clocks=clocks)) == (beat, [], clocks)
 
 
 def test_entries_travel_as_they_stand_in_the_log() -> None:
     raw = entries(b"first", b"", b"third" * 1000, first=8)
-    message, received = codec.decode(codec.encode(request(raw), raw))
+    message, received, _clocks = codec.decode(codec.encode(request(raw), raw))
     assert message == request(raw)
     assert [b"".join(entry.buffers) for entry in received] == [b"".join(entry.buffers) for entry in raw]
     assert [(entry.index, entry.term, entry.pos) for entry in received] == [(entry.index, entry.term, entry.pos) for entry in raw]
@@ -78,7 +84,7 @@ def test_a_configuration_is_read_from_the_entry() -> None:
     membership = Membership((NodeId("n0"), NodeId("n1")), (NodeId("n2"),))
     body = Configuration(membership, {NodeId(f"n{n}"): f"h:{n}" for n in range(3)}).encode()
     raw = entries(body, kind=EntryKind.CONFIG)
-    message, _ = codec.decode(codec.encode(request(raw), raw))
+    message, _entries, _clocks = codec.decode(codec.encode(request(raw), raw))
     assert isinstance(message, AppendRequest)
     assert message.entries[0].config == membership
 

@@ -286,7 +286,7 @@ def test_hours_and_ratios_decide_what_goes(case: Case) -> None:
         disk.free = disk.total * (100 - case.used_percent) // 100
         settings = replace(TINY, deleteWhen="04;16", diskSpaceEnoughFree=case.enough_free, cleanFileForciblyEnable=case.forcibly)
         rig = await filled(disk, clock, settings=settings)
-        rig.store.expiry._utc_offset_ms = lambda: case.utc_offset_h * HOUR_MS
+        rig.store.expiry._time = replace(rig.store.expiry._time, utc_offset_ms=lambda: case.utc_offset_h * HOUR_MS)
         if case.old:
             clock.now_ms += 48 * HOUR_MS + 1000
         segments = len(rig.log.segments)
