@@ -12,7 +12,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from broker.config import NodeSettings
 from broker.data_folder import DataFolderLock
@@ -65,8 +67,10 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
 
     node = BrokerNode(settings, real_environment(folder, MixedNetwork()), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)
     told = _stop_signal()
+    if not await started(node.start(), told):
+        logger.info("told to stop before the start was over")
+        return
     try:
-        await node.start()
         logger.info("started", extra={"addresses": list(settings.addresses), "pid": os.getpid(), "data": folder})
         await asyncio.wait([told, node.failed], return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -74,6 +78,22 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
         await asyncio.wait_for(node.stop(hand_over=not node.failed.done()), STOP_GRACE_S)
     if node.failed.done():
         raise node.failed.result()
+
+
+async def started(start: Coroutine[Any, Any, None], told: asyncio.Future[None]) -> bool:
+    """Run ``start`` to its end; when ``told`` comes first, it is cancelled wherever it stands (it cleans up), and the answer is False.
+
+    A start may wait long: for peers that have the bytes of damaged entries, for queues that are built anew.
+    """
+    starting = asyncio.get_running_loop().create_task(start, name="start")
+    await asyncio.wait([told, starting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting], timeout=STOP_GRACE_S)
+        if not starting.done() or starting.cancelled():
+            return False
+    starting.result()
+    return True
 
 
 def _stop_signal() -> asyncio.Future[None]:

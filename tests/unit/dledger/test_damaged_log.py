@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from broker.main import started
 from dledger.core.types import NodeId, Role
 from dledger.log.config import LogConfig
 from dledger.node import RaftNode
@@ -256,6 +257,40 @@ def test_K3_damage_in_the_segment_being_written_is_repaired_too_and_the_peer_cat
         assert len({bytes(cluster.disks[name].files[FIRST]) for name in cluster.names}) == 1
         assert (await cluster.leader()) is leader
         await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_start_that_waits_for_peers_ends_at_once_when_it_is_told_to_stop() -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(20)
+        for other in list(cluster.nodes):
+            await cluster.kill(other)
+        flip(cluster.disks[name], 20_000)
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[None] = loop.create_future()
+        loop.call_later(3.0, told.set_result, None)
+        begun_s = loop.time()
+        assert not await started(start_alone(cluster, name), told)
+        assert loop.time() - begun_s < 3.5
+        assert not await started(asyncio.sleep(1000), told), "told before it began"
+
+    async def start_alone(cluster: Cluster, name: NodeId) -> None:
+        await cluster.start_one(name)
+
+    run(scenario())
+
+
+def test_a_start_that_fails_says_why_also_when_it_is_told_to_stop() -> None:
+    async def scenario() -> None:
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with pytest.raises(StorageDamagedError):
+            await started(failing(), told)
+        told.set_result(None)
+        assert await started(asyncio.sleep(0), asyncio.get_running_loop().create_future())
+
+    async def failing() -> None:
+        raise StorageDamagedError("x")
 
     run(scenario())
 
