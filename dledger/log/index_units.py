@@ -153,6 +153,12 @@ class PlaceTable:
             return None
         return self._chain[at]
 
+    def put_right(self, place: EntryPlace) -> None:
+        """The entry at ``place`` was read: so it lies and so it is, if the table knows it."""
+        at = place.index - self._first
+        if 0 <= at < len(self._pos):
+            self._pos[at], self._term[at], self._size[at], self._kind[at] = place.pos, place.term, place.size, place.kind
+
     def cut(self, from_index: int) -> None:
         """Forget ``from_index`` and everything after it."""
         keep = from_index - self._first

@@ -76,7 +76,7 @@ class Log:
         self._durable_index = found.last.index
         self._queue = WriteQueue()
         self._cache = EntryCache(config.cache_bytes, found.last.index + 1)
-        self._reader = LogReader(disk, files, config, self._segments, self._places)
+        self._reader = LogReader(disk, files, config, self._segments, self._places, self._term_at)
         self._flushing = asyncio.Lock()
         self._trimming = asyncio.Lock()
         # While a flush is in flight: the last entry it may have put on the disk, and the lowest entry cut meanwhile.

@@ -1,9 +1,13 @@
 """Reading what is no longer in memory: one large read of one file, then checked entry by entry.
 
 Owns the way from an index to the bytes: place in memory, else index unit, else (units are derived) nothing is guessed.
+An entry that is whole and in its place is believed before its unit, which has no checksum.
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,7 +15,7 @@ from dledger.env import Buffer, Disk
 from dledger.log.cache import EntryCache, slices
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header, RawEntry, link_fault, parse_entry
-from dledger.log.index_units import EntryPlace, PlaceTable, Units, decode_units, place_of_unit
+from dledger.log.index_units import EntryPlace, PlaceTable, Units, decode_units, encode_units, place_of_unit
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
 from dledger_wire.check import require
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
@@ -19,16 +23,21 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 
 UNITS_PIECE = 4096
 
+_logger = logging.getLogger(__name__)
+
 
 class LogReader:
     """Reads a log's files; segments and places are the log's own, as they are at each call."""
 
-    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, segments: SegmentMap, places: PlaceTable) -> None:
+    def __init__(
+        self, disk: Disk, files: FilePool, config: LogConfig, segments: SegmentMap, places: PlaceTable, term_of: Callable[[int], int]
+    ) -> None:
         self._disk = disk
         self._files = files
         self._config = config
         self._segments = segments
         self._places = places
+        self._term_of = term_of  # of an entry in the log
 
     async def find(self, index: int) -> EntryPlace:
         """The place of an entry in the log."""
@@ -47,9 +56,25 @@ class LogReader:
         place, chain_crc = await self.find(first_index), await self._chain_crc_before(first_index)
         data = await self._pread(segment, start, end - start)
         entries = self._check(segment, first_index, start, chain_crc, memoryview(data))
-        if (entries[0].term, entries[0].kind, entries[0].size_bytes) != (place.term, place.kind, place.size):
-            raise self._damaged(segment, start, first_index, f"term {entries[0].term}, kind {entries[0].kind}: its index unit differs")
+        found = entries[0]
+        if found.term != self._term_of(first_index):
+            text = f"term {found.term}, kind {found.kind}: the log has one of term {self._term_of(first_index)} here"
+            raise self._damaged(segment, start, first_index, text)
+        right = EntryPlace(first_index, found.term, start, found.size_bytes, found.kind)
+        if place != right and chain_crc is not None:
+            await self._write_unit(segment, right)
         return entries
+
+    async def _write_unit(self, segment: Segment, place: EntryPlace) -> None:
+        """Write an index unit anew that says something else than its entry, which is whole, in its place and of the right term."""
+        path = units_path(segment.start_pos)
+        _logger.warning("%s: the index unit of entry %d is wrong; written anew", self._disk.local_path(path), place.index)
+        self._places.put_right(place)
+        try:
+            async with InUse(self._files, path) as file:
+                await file.pwrite((place.index - segment.first_index) * INDEX_UNIT_SIZE, [encode_units([place])])
+        except OSError as error:
+            _logger.warning("%s: %s", self._disk.local_path(path), error)  # derived: the next start writes it
 
     async def read_bytes(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file, as it stands."""

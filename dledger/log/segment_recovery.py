@@ -159,9 +159,19 @@ class SegmentRecovery:
         if not units.sound:
             return 0
         count = int(np.searchsorted(units.units["pos"][: units.sound].astype(np.int64), verify_from))
-        if count and await self._chain_crc_at(file, place_of_unit(units.units[count - 1])) is None:
-            return 0
-        return count
+        return count if await self._terms_are_right(file, units.units[:count]) else 0
+
+    async def _terms_are_right(self, file: File, units: Units) -> bool:
+        """Whether the entries on both sides of every change of term, and the last one, say of themselves what their units say.
+
+        Units have no checksum, and a wrong term would be this node's word on what its log holds. Terms never fall from entry to entry, so
+        those at both ends of a run stand for all in it.
+        """
+        firsts = [index - int(units["index"][0]) for _term, index in term_runs(units)]
+        for at in sorted({*firsts, *(first - 1 for first in firsts[1:]), *([len(units) - 1] if len(units) else [])}):
+            if await self._chain_crc_at(file, place_of_unit(units[at])) is None:
+                return False
+        return True
 
     async def _chain_crc_at(self, file: File, place: EntryPlace) -> int | None:
         """The chain CRC in the header at ``place``, None when another header stands there."""
