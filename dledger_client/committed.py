@@ -32,6 +32,10 @@ class CommittedState:
         self._router, self._replica = router, replica
         self._leaderless: set[str] = set()
 
+    def is_leaderless(self, group: str) -> bool:
+        """Whether the last answer of the group was that of a follower."""
+        return group in self._leaderless
+
     async def ask(
         self, group: str, method: str, request: bytes, kind: type[Answer], applied: Callable[[Answer], int], deadline_ms: int
     ) -> Answer:

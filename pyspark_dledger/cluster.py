@@ -1,66 +1,30 @@
-"""What a query must know of the cluster before it plans: topics, queue bounds, topic incarnations, who holds what.
+"""What a query asks of the cluster beside its messages: what there is before it plans, sizes of what waits, a group's offsets.
 
-Owns the looks at the cluster; they run on the driver.  Bounds are the leaders' word, so a plan never misses what was committed before it;
-``linearizable`` makes each leader prove first that it still is one.  That something is gone is the word of all replicas.
+Owns the asking, which is done on the driver.  That something is gone is the word of all replicas.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from dledger_client import Admin, PullConsumer
+from dledger_client import PullConsumer
+from dledger_client.loop_thread import LoopThread
 from dledger_client.received import Chunk
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
-from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from dledger_wire.status import Perm
-from pyspark_dledger.incarnations import joined
-from pyspark_dledger.options import STAGING_TOPIC, ReadOptions
-from pyspark_dledger.plan import QueueBounds, QueueId
+from dledger_wire.errors import OffsetOutOfRangeError
+from pyspark_dledger.look import LOOK_TIMEOUT_MS, Lookout, View, Wanted
+from pyspark_dledger.options import ReadOptions
+from pyspark_dledger.plan import QueueId
 
-LOOK_TIMEOUT_MS = 15_000
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 
 
-@dataclass(slots=True)
-class View:
-    """``incarnations`` by topic (of all its groups, joined)."""
-
-    bounds: dict[QueueId, QueueBounds] = field(default_factory=dict)
-    incarnations: dict[str, str] = field(default_factory=dict)
-
-
-def describe(options: ReadOptions, may_lack: Collection[str] = ()) -> View:
-    """Ask the cluster; topics of ``may_lack`` that do not exist are left out.  UnreachableError, TopicNotFoundError,
-    TopicPermissionError."""
-    view = View()
-    with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms)) as consumer:
-        for topic in wanted_topics(options, may_be_none=bool(may_lack)):
-            try:
-                _look_at(view, consumer, options, topic)
-            except TopicNotFoundError:
-                if topic not in may_lack:
-                    raise
-    if options.filters.queues and view.incarnations and not view.bounds:
-        raise InvalidArgumentError("option queues: none of them is a queue of the topics")
-    return view
-
-
-def _look_at(view: View, consumer: PullConsumer, options: ReadOptions, topic: str) -> None:
-    """Take one topic into the view."""
-    times = [options.start.timestamp_ms, options.end.timestamp_ms, options.filters.since_ms, options.filters.until_ms]
-    if options.linearizable:
-        _confirm_leaders(consumer, topic)
-    held = consumer.offsets(topic)
-    by_time = {moment: consumer.offsets(topic, moment) for moment in dict.fromkeys(times) if moment is not None}
-    view.incarnations[topic] = joined({group: offsets.incarnation for (group, _), offsets in held.items()})
-    for (group, queue_id), offsets in held.items():
-        if options.filters.has_queue(group, queue_id):
-            moments = {moment: found[group, queue_id].at_time for moment, found in by_time.items()}
-            view.bounds[QueueId(topic, group, queue_id)] = QueueBounds(offsets.min_offset, offsets.max_offset, moments)
+def describe(options: ReadOptions, may_lack: Collection[str] = (), *, start_times: bool = True, whole: bool = True) -> View:
+    """A look at the cluster (look.py).  Topics of ``may_lack`` that do not exist are left out."""
+    lookout = Lookout.of_this_process(options)
+    return LoopThread.shared().run(lookout.look(Wanted(options, frozenset(may_lack), start_times, whole)))
 
 
 def widen(view: View, options: ReadOptions, asked: Mapping[QueueId, int]) -> None:
@@ -80,29 +44,6 @@ def least_held(options: ReadOptions, queue: QueueId, offset: int) -> int:
         except OffsetOutOfRangeError as error:
             return error.min_offset
     return offset
-
-
-def wanted_topics(options: ReadOptions, *, may_be_none: bool = False) -> tuple[str, ...]:
-    """The named topics, or those that match the pattern now: readable ones, none of the system's own."""
-    if options.topics:
-        return options.topics
-    pattern = re.compile(options.topic_pattern)
-    with Admin(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms)) as admin:
-        found = sorted({topic.topic for topic in admin.list_topics() if topic.perm & Perm.READ and pattern.fullmatch(topic.topic)})
-    own = (RETRY_PREFIX, DLQ_PREFIX)
-    topics = tuple(name for name in found if not (is_system_topic(name) or name.startswith(own) or name == STAGING_TOPIC))
-    if not topics and not may_be_none:
-        raise TopicNotFoundError(f"option topicPattern: no topic matches {options.topic_pattern!r}")
-    return topics
-
-
-def _confirm_leaders(consumer: PullConsumer, topic: str) -> None:
-    """A read that goes through each leader's read barrier: what was acknowledged before it, the leader knows now."""
-    asked = set()
-    for (group, queue_id), offsets in consumer.offsets(topic).items():
-        if group not in asked:
-            asked.add(group)
-            consumer.fetch(topic, queue_id, offsets.max_offset, 1, group_name=group, linearizable=True)
 
 
 def mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:

@@ -5,25 +5,41 @@ Owns the one line each mistake gets: option, value, what was expected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Callable, Mapping
 
 from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger.units import duration_ms, moment_ms, size
 
-# Spark adds these by itself.
-_SPARK_OWN = ("path", "paths", "checkpointLocation")
+# Spark hands these over by itself; those of asynchronous progress tracking are for Spark, and given as the sink's.
+SPARK_OWN = (
+    "path",
+    "paths",
+    "checkpointLocation",
+    "queryName",
+    "asyncProgressTrackingEnabled",
+    "asyncProgressTrackingCheckpointIntervalMs",
+)
 
 
 class Given:
-    """The options as given; ``known`` are their names, ``aliases`` other names for some of them."""
+    """The options as given; ``known`` are their names, ``aliases`` other names for some of them, ``hints`` say of names that mean nothing
+    here what to use in their place."""
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...], aliases: Mapping[str, str] | None = None) -> None:
-        names = {name.lower() for name in (*known, *_SPARK_OWN)}
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        known: tuple[str, ...],
+        aliases: Mapping[str, str] | None = None,
+        hints: Mapping[str, str] | None = None,
+    ) -> None:
+        names = {name.lower() for name in (*known, *SPARK_OWN)}
         renamed = {alias.lower(): name.lower() for alias, name in (aliases or {}).items()}
         self._values: dict[str, str] = {}
         for key, value in sorted(options.items()):
             name = renamed.get(key.lower(), key.lower())
             if name not in names:
-                raise InvalidArgumentError(f"option {key}: unknown; expected one of {', '.join(known)}")
+                raise InvalidArgumentError(f"option {key}: unknown; {_instead(key, (*known, *(aliases or ())), hints or {})}")
             if name in self._values:
                 raise InvalidArgumentError(f"option {key}: given twice, under two names")
             self._values[name] = value
@@ -44,16 +60,31 @@ class Given:
         return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
     def number(self, name: str, default: int, *, least: int) -> int:
+        return self._parsed(name, default, least, int, "a whole number")
+
+    def size(self, name: str, default: int, *, least: int) -> int:
+        """In bytes."""
+        return self._parsed(name, default, least, size, "a size (64m, 1GiB, a number of bytes)")
+
+    def duration_ms(self, name: str, default: int, *, least: int) -> int:
+        return self._parsed(name, default, least, duration_ms, "a duration (500ms, 15m, a number of milliseconds)")
+
+    def moment_ms(self, name: str) -> int:
+        """A time that is given."""
+        expected = "a time (milliseconds since 1970, 2026-01-31, 2026-01-31T12:30:00+01:00)"
+        return self._parsed(name, 0, 0, moment_ms, expected)
+
+    def _parsed(self, name: str, default: int, least: int, parse: Callable[[str], int], expected: str) -> int:
         value = self.optional(name)
         if value is None:
             return default
         try:
-            number = int(value)
+            found = parse(value)
         except ValueError:
-            number = least - 1
-        if number < least:
-            raise InvalidArgumentError(f"option {name}: {value!r}; expected a whole number of at least {least}")
-        return number
+            found = least - 1
+        if found < least:
+            raise InvalidArgumentError(f"option {name}: {value!r}; expected {expected} of at least {least}")
+        return found
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.optional(name)
@@ -65,6 +96,18 @@ class Given:
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = self.text(name, choices[0])
-        if value not in choices:
+        if value.lower() not in choices:
             raise InvalidArgumentError(f"option {name}: {value!r}; expected one of {', '.join(choices)}")
-        return value
+        return value.lower()
+
+
+def _instead(key: str, known: tuple[str, ...], hints: Mapping[str, str]) -> str:
+    """What to write in place of an unknown option."""
+    hint = next((text for name, text in hints.items() if key.lower() == name.lower()), None)
+    if hint is None and key.lower().startswith("kafka."):
+        hint = "Kafka's client settings mean nothing here, leave it out"
+    if hint is not None:
+        return hint
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), list(by_lower), n=1, cutoff=0.7)
+    return f"did you mean {by_lower[near[0]]}?" if near else f"expected one of {', '.join(name for name in known if '.' not in name)}"

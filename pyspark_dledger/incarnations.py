@@ -19,6 +19,11 @@ def by_group(text: str) -> dict[str, str]:
     return {group: made for group, _, made in (part.rpartition(":") for part in text.split(",") if part)}
 
 
+def groups_of(incarnations: Mapping[str, str]) -> dict[str, set[str]]:
+    """The replica groups of each topic."""
+    return {topic: set(by_group(text)) for topic, text in incarnations.items()}
+
+
 def merged(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """What is known of all topics: a group that is silent, or a topic that is gone, stays what it was."""
     return {topic: joined(by_group(before.get(topic, "")) | by_group(now.get(topic, ""))) for topic in sorted({*before, *now})}

@@ -5,31 +5,27 @@ Owns names, defaults and what belongs together; docs/spark.md has them in one ta
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
 from pyspark_dledger.given import Given
+from pyspark_dledger.kafka import READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
+from pyspark_dledger.positions import EARLIEST, LATEST, Position, parse_assigned, parse_position
 from pyspark_dledger.schema import COLUMNS, checked_columns
 
 STAGING_TOPIC = "spark-staging"
-EARLIEST = -2
-LATEST = -1
 READ_FROM = ("follower", "leader", "any")
 NO_LAG_LIMIT = -1
 NO_END = 1 << 63
-
-# (group, queue) -> offset, of one topic
-QueueOffsets = dict[tuple[str, int], int]
 
 KNOWN = (
     "bootstrap",
     "topic",
     "topicPattern",
+    "assign",
     "tags",
     "keys",
     "queues",
@@ -37,6 +33,9 @@ KNOWN = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "readFrom",
     "replica",
     "localFiles",
@@ -57,43 +56,34 @@ KNOWN = (
     "includeProperties",
     "fetchBytes",
     "readTimeoutMs",
+    "maxOutageMs",
 )
-# What the Kafka source calls them.
-ALIASES = {
-    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
-    "minOffsetsPerTrigger": "minMessagesPerTrigger",
-    "subscribe": "topic",
-    "subscribePattern": "topicPattern",
-}
 WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs", "stagingTopic", "txnAppId", "txnVersion")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Where to start or end: ``fallback`` (EARLIEST or LATEST) for every queue ``queues`` does not name, unless ``timestamp_ms`` rules."""
-
-    fallback: int
-    queues: dict[str, QueueOffsets] = field(default_factory=dict)
-    timestamp_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Filters:
-    """What is read of the topics.  Empty means everything; ``queues`` are (group, queue), group "" for any.
+    """What is read of the topics.  Empty tags and keys, and no ``queues``, mean everything; ``queues`` are (topic, group, queue), topic or
+    group "" for any.
 
-    Offsets and store times are bounds beside those of the positions, the upper ones exclusive; conditions of a query become them.
+    Queue ids, offsets and store times are beside those of the options, upper bounds exclusive; conditions of a query become them.
     """
 
     tags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    queues: frozenset[tuple[str, int]] = frozenset()
+    queues: frozenset[tuple[str, str, int]] | None = None
+    queue_ids: frozenset[int] | None = None
     least_offset: int = 0
     end_offset: int = NO_END
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def has_queue(self, group: str, queue_id: int) -> bool:
-        return not self.queues or (group, queue_id) in self.queues or ("", queue_id) in self.queues
+    def has_queue(self, topic: str, group: str, queue_id: int) -> bool:
+        if self.queue_ids is not None and queue_id not in self.queue_ids:
+            return False
+        if self.queues is None:
+            return True
+        return any((name, where, queue_id) in self.queues for name in (topic, "") for where in (group, ""))
 
 
 NO_FILTERS = Filters()
@@ -134,6 +124,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     fetch_bytes: int
     read_timeout_ms: int
+    max_outage_ms: int
 
     @property
     def tag_expression(self) -> str:
@@ -158,18 +149,19 @@ class WriteOptions:
 
 def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | None = None, *, stream: bool = False) -> ReadOptions:
     """Check everything at once; ``columns`` is the projection of a schema the user gave, if he gave one."""
-    given = Given(options, KNOWN, ALIASES)
+    given = Given(options, KNOWN, READ_ALIASES, READ_HINTS)
     topics, pattern = _topics(given)
     if given.optional("replica") and given.optional("readFrom"):
         raise InvalidArgumentError("options replica and readFrom: expected one of them")
     group_id = given.optional("groupId")
+    given.choice("startingOffsetsByTimestampStrategy", ("latest",))
     return ReadOptions(
         bootstrap=given.text("bootstrap"),
         topics=topics,
         topic_pattern=pattern,
         filters=_filters(given),
-        start=_position(given, "startingOffsets", "startingTimestamp", EARLIEST, both=stream),
-        end=_position(given, "endingOffsets", "endingTimestamp", LATEST, both=False),
+        start=parse_position(given, "starting", EARLIEST, both=stream),
+        end=parse_position(given, "ending", LATEST, both=False),
         read_from=given.choice("readFrom", READ_FROM),
         replica=given.optional("replica") or "",
         local_files=given.flag("localFiles", False),
@@ -183,14 +175,15 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         group_id=check_group(group_id) if group_id else "",
         limits=_limits(given, stream=stream),
         columns=columns if columns is not None else _wanted_columns(given),
-        fetch_bytes=given.number("fetchBytes", 32 << 20, least=64 << 10),
-        read_timeout_ms=given.number("readTimeoutMs", 120_000, least=100),
+        fetch_bytes=given.size("fetchBytes", 32 << 20, least=64 << 10),
+        read_timeout_ms=given.duration_ms("readTimeoutMs", 120_000, least=100),
+        max_outage_ms=given.duration_ms("maxOutageMs", 600_000, least=0),
     )
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write."""
-    given = Given(options, WRITE_KNOWN)
+    given = Given(options, WRITE_KNOWN, WRITE_ALIASES, WRITE_HINTS)
     application, version = given.optional("txnAppId") or "", given.number("txnVersion", 0, least=0)
     if (given.optional("txnVersion") is not None) != bool(application):
         raise InvalidArgumentError("options txnAppId and txnVersion: expected both or none")
@@ -199,7 +192,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         bootstrap=given.text("bootstrap"),
         topic=given.optional("topic") or "",
-        send_timeout_ms=given.number("sendTimeoutMs", 120_000, least=100),
+        send_timeout_ms=given.duration_ms("sendTimeoutMs", 120_000, least=100),
         staging_topic=check_topic(given.text("stagingTopic", STAGING_TOPIC)),
         application=application,
         version=version,
@@ -211,9 +204,9 @@ def _limits(given: Given, *, stream: bool) -> TriggerLimits:
     """A stream's limits; in a batch they mean nothing."""
     found = TriggerLimits(
         given.number("maxMessagesPerTrigger", 0, least=1),
-        given.number("maxBytesPerTrigger", 0, least=1),
+        given.size("maxBytesPerTrigger", 0, least=1),
         given.number("minMessagesPerTrigger", 0, least=1),
-        given.number("maxTriggerDelayMs", 15 * 60_000, least=1),
+        given.duration_ms("maxTriggerDelayMs", 15 * 60_000, least=1),
     )
     if stream and found.max_messages and found.min_messages > found.max_messages:
         raise InvalidArgumentError(
@@ -224,7 +217,7 @@ def _limits(given: Given, *, stream: bool) -> TriggerLimits:
 
 def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns chosen by options alone: what ``DataSource.schema`` announces."""
-    return _wanted_columns(Given(options, KNOWN, ALIASES))
+    return _wanted_columns(Given(options, KNOWN, READ_ALIASES, READ_HINTS))
 
 
 def _wanted_columns(given: Given) -> tuple[str, ...]:
@@ -239,9 +232,11 @@ def _wanted_columns(given: Given) -> tuple[str, ...]:
 
 def _topics(given: Given) -> tuple[tuple[str, ...], str]:
     """(topic names, "") or ((), pattern)."""
-    text, pattern = given.optional("topic"), given.optional("topicPattern")
-    if (text is None) == (pattern is None):
-        raise InvalidArgumentError("options topic and topicPattern: expected one of them")
+    text, pattern, assigned = (given.optional(name) for name in ("topic", "topicPattern", "assign"))
+    if [text, pattern, assigned].count(None) != 2:
+        raise InvalidArgumentError("options topic, topicPattern, assign: expected one of them")
+    if assigned is not None:
+        return tuple(dict.fromkeys(topic for topic, _, _ in parse_assigned("assign", assigned))), ""
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -259,73 +254,20 @@ def _filters(given: Given) -> Filters:
     wanted = () if tags == "*" else tuple(dict.fromkeys(tag.strip() for tag in tags.split("||")))
     if not all(wanted):
         raise InvalidArgumentError(f"option tags: {tags!r}; expected tag || tag ..., or *")
+    return Filters(wanted, given.words("keys"), _queues(given))
+
+
+def _queues(given: Given) -> frozenset[tuple[str, str, int]] | None:
+    """(topic, group, queue), "" for any; None for all."""
+    words, assigned = given.words("queues"), given.optional("assign")
+    if words and assigned is not None:
+        raise InvalidArgumentError("options queues and assign: expected one of them")
+    if assigned is not None:
+        return frozenset(parse_assigned("assign", assigned))
     queues = set()
-    for word in given.words("queues"):
+    for word in words:
         group, _, number = word.rpartition(":")
         if not (number.isascii() and number.isdecimal()):
             raise InvalidArgumentError(f'option queues: {word!r}; expected numbers such as 0,3 or "group:queue" such as g0:0,g0:3')
-        queues.add((group, int(number)))
-    return Filters(wanted, given.words("keys"), frozenset(queues))
-
-
-def _position(given: Given, offsets_name: str, timestamp_name: str, default: int, *, both: bool) -> Position:
-    """A timestamp takes precedence over offsets, as in the Kafka source.  ``both``: either word may be said, as at a stream's start."""
-    timestamp = given.optional(timestamp_name)
-    if timestamp is not None:
-        return Position(default, timestamp_ms=given.number(timestamp_name, 0, least=0))
-    text = given.optional(offsets_name)
-    if text is None:
-        return Position(default)
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    if text.lower() in words:
-        return _checked_word(offsets_name, text, words[text.lower()], default, both=both)
-    return Position(default, queues=parse_offsets(offsets_name, text))
-
-
-def _checked_word(name: str, text: str, value: int, default: int, *, both: bool) -> Position:
-    # A batch that starts at the end, or ends at the start, reads nothing: surely a mistake.
-    if value != default and not both:
-        opposite = "earliest" if default == EARLIEST else "latest"
-        raise InvalidArgumentError(f"option {name}: {text!r} reads nothing in a batch; expected {opposite} or JSON offsets")
-    return Position(value)
-
-
-def parse_offsets(name: str, text: str) -> dict[str, QueueOffsets]:
-    """``{"topic": {"group:queue": offset}}``; offset -2 is earliest, -1 latest.  Raises InvalidArgumentError naming what is wrong."""
-    shape = 'earliest, latest or JSON {"topic":{"group:queue":offset}}'
-    try:
-        loaded = json.loads(text)
-    except ValueError:
-        raise InvalidArgumentError(f"option {name}: {text!r}; expected {shape}") from None
-    _require(isinstance(loaded, dict) and loaded, name, text, shape)
-    result: dict[str, QueueOffsets] = {}
-    for topic, queues in loaded.items():
-        _require(isinstance(queues, dict) and queues, name, f"{topic}: {queues}", 'an object {"group:queue":offset}')
-        result[topic] = {_queue_key(name, key): _offset(name, key, value) for key, value in queues.items()}
-    return result
-
-
-def format_offsets(offsets: Mapping[str, QueueOffsets]) -> str:
-    """The JSON text of offsets, keys sorted: what checkpoints and messages show."""
-    plain = {
-        topic: {f"{group}:{queue}": offset for (group, queue), offset in sorted(queues.items())}
-        for topic, queues in sorted(offsets.items())
-    }
-    return json.dumps(plain)
-
-
-def _queue_key(name: str, key: str) -> tuple[str, int]:
-    group, separator, queue = key.rpartition(":")
-    _require(bool(separator) and bool(group) and queue.isdecimal(), name, repr(key), 'a key "group:queue" such as "g0:3"')
-    return group, int(queue)
-
-
-def _offset(name: str, key: str, value: Any) -> int:
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= EARLIEST
-    _require(good, name, f"{key}: {value!r}", "an offset of 0 or more, -2 (earliest) or -1 (latest)")
-    return int(value)
-
-
-def _require(condition: object, name: str, found: str, expected: str) -> None:
-    if not condition:
-        raise InvalidArgumentError(f"option {name}: {found}; expected {expected}")
+        queues.add(("", group, int(number)))
+    return frozenset(queues) or None

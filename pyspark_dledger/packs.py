@@ -19,6 +19,7 @@ from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, Message
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.message_id import UniqueIds
 from dledger_wire.timer import MAX_TIMER_DELAY_MS
+from pyspark_dledger.kafka import COLUMN_HINTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +56,8 @@ def check_schema(schema: StructType, default_topic: str) -> None:
     for field in schema.fields:
         wanted = COLUMNS.get(field.name)
         if wanted is None:
-            raise InvalidArgumentError(f"column {field.name!r} is unknown; expected some of {', '.join(COLUMNS)}")
+            hint = f"{COLUMN_HINTS[field.name]}; " if field.name in COLUMN_HINTS else ""
+            raise InvalidArgumentError(f"column {field.name!r} is unknown; {hint}expected some of {', '.join(COLUMNS)}")
         if field.dataType.simpleString() not in wanted:
             raise InvalidArgumentError(f"column {field.name!r} is {field.dataType.simpleString()}; expected {' or '.join(wanted)}")
     names = schema.fieldNames()
@@ -176,14 +178,22 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
                 name,
                 body.encode() if isinstance(body, str) else body,
                 tags=tags or "",
-                keys=keys or "",
-                properties=dict(properties) if properties else None,
+                keys=_keys(name, keys),
+                # Spark's maps have null values by default; a message has a property or lacks it.
+                properties={key: value for key, value in properties if value is not None} if properties else None,
                 delay_level=level or 0,
                 deliver_at_ms=deliver_ms or 0,
             ),
             key,
             queue_id,
         )
+
+
+def _keys(topic: str, keys: str | list[str | None] | None) -> str | list[str]:
+    """As a message takes them."""
+    if isinstance(keys, list) and None in keys:
+        raise InvalidArgumentError(f"topic {topic}: a null among the keys {keys}; expected text (array_compact leaves nulls out)")
+    return keys or ""  # type: ignore[return-value]
 
 
 class PackReader:

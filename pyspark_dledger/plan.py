@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
-from pyspark_dledger.options import EARLIEST, LATEST, NO_FILTERS, Filters, Position
+from pyspark_dledger.options import NO_FILTERS, Filters
+from pyspark_dledger.positions import EARLIEST, LATEST, Position
 
 # A Python task costs some 50 ms of its own, so a split below this many messages loses more than it wins.
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
@@ -64,10 +65,12 @@ def resolve(
 
 def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: Position, option: str, filters: Filters = NO_FILTERS) -> None:
     """InvalidArgumentError when a position names a queue that does not exist; one that is left out may be named."""
-    for topic, queues in position.queues.items():
-        for group, queue_id in queues:
-            if filters.has_queue(group, queue_id) and QueueId(topic, group, queue_id) not in bounds:
-                raise InvalidArgumentError(f"option {option}: queue {group}:{queue_id} of topic {topic} does not exist")
+    for named in (position.queues, position.times):
+        for topic, queues in named.items():
+            for group, queue_id in queues:
+                if filters.has_queue(topic, group, queue_id) and QueueId(topic, group, queue_id) not in bounds:
+                    name = f"{group}:{queue_id}" if group else str(queue_id)
+                    raise InvalidArgumentError(f"option {option}: queue {name} of topic {topic} does not exist")
 
 
 def named_offsets(position: Position) -> dict[QueueId, int]:
@@ -77,8 +80,9 @@ def named_offsets(position: Position) -> dict[QueueId, int]:
 
 def offset_of(queue: QueueId, held: QueueBounds, position: Position, *, fail_on_data_loss: bool) -> int:
     """Where a position falls in a queue.  OffsetOutOfRangeError when it is outside of what the queue holds."""
-    if position.timestamp_ms is not None:
-        return held.by_time[position.timestamp_ms]
+    moment = position.time_of(queue.topic, queue.group, queue.queue_id)
+    if moment is not None:
+        return held.by_time[moment]
     asked = position.queues.get(queue.topic, {}).get((queue.group, queue.queue_id), position.fallback)
     if asked == EARLIEST:
         return held.min_offset

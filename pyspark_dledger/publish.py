@@ -8,7 +8,8 @@ Owns the staging topic's content and the commit of one write.  A write is named 
               the packs it names go to their queues, in its order, numbered from 0 in each queue
               a note that it is done, under number 1
 
-Another attempt finds the manifest, sends the same records under the same numbers, and the log takes what it lacks.
+Another attempt finds the manifest, sends the same records under the same numbers, and the log takes what it lacks.  A job without a name
+makes no other attempt: ``finish`` does what its commit left (finish.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dledger_wire.batch import BatchView, Sequence64
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import (
     CorruptBatchError,
+    DledgerError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
@@ -38,6 +40,7 @@ from pyspark_dledger.packs import Lane, Maker, PackReader
 CONTROL_QUEUE = 0  # of the staging topic
 FORMAT_VERSION = 1
 MANIFEST, DONE, NEVER_NEXT = 0, 1, 1 << 20  # numbers of notes about a write
+DONE_BODY = b"done"
 UNNAMED_JOB = "job:"
 _OWN_IDS = 1 << 62  # ids the cluster gives are log positions, far below
 
@@ -91,6 +94,17 @@ class Published:
     resumed: bool
 
 
+def read_manifest(body: bytes) -> tuple[WriteName, list[Staged]] | None:
+    """What a note says if it is a manifest of this version."""
+    try:
+        loaded: dict[str, Any] = json.loads(zlib.decompress(body))
+    except (zlib.error, ValueError):
+        return None
+    if loaded.get("version") != FORMAT_VERSION:
+        return None
+    return WriteName(loaded["application"], loaded["number"]), [Staged(**part) for part in loaded["parts"]]
+
+
 class Publisher:
     """Commits one write.  ``control`` reads from leaders, ``staged`` from anybody."""
 
@@ -116,12 +130,31 @@ class Publisher:
                 **error.details,
             ) from None
         if note.duplicate:
-            if await self._is_done(write):
+            if await self._notes(write) > DONE:
                 return Published(None, resumed=True)
             parts = await self._manifest_at(write, note.first_offset)
-        await self._send(write, parts)
-        await self._note(write, DONE, b"done")
+        try:
+            await self._send(write, parts)
+            await self._note(write, DONE, DONE_BODY)
+        except DledgerError as error:
+            if write.may_be_repeated:
+                raise
+            hint = "a part of the rows may be stored: 'dledger spark finish' stores the rest, a new write all of them again"
+            raise type(error)(f"{error.message}; {hint}", **error.details) from None
         return Published(sum(part.rows for part in parts), resumed=note.duplicate)
+
+    async def finish(self, write: WriteName, parts: Sequence[Staged]) -> bool:
+        """Do what a commit that died left of its manifest's ``parts``; whether there was anything left.  Safe beside a commit that lives.
+
+        ProducerFencedError: a later write was there; OffsetOutOfRangeError: it is too long ago."""
+        notes = await self._notes(write)
+        if notes > DONE:
+            return False
+        if notes == MANIFEST:
+            raise OffsetOutOfRangeError(f"write {write.number} of {write.application} is too long ago: brokers remember it no more")
+        await self._send(write, parts)
+        await self._note(write, DONE, DONE_BODY)
+        return True
 
     async def _note(self, write: WriteName, sequence: int, body: bytes) -> NumberedRecord:
         """A message about the write in the control queue."""
@@ -140,19 +173,21 @@ class Publisher:
         except OffsetOutOfRangeError as error:
             text = f"the manifest of this write in {self._lane.topic} is expired; it cannot be finished ({error.message})"
             raise OffsetOutOfRangeError(text, **error.details) from None
-        loaded: dict[str, Any] = json.loads(zlib.decompress(found[0].body)) if found else {}
-        if loaded.get("version") != FORMAT_VERSION:
+        loaded = read_manifest(found[0].body) if found else None
+        if loaded is None:
             raise CorruptBatchError(f"offset {offset} of {self._lane} holds no manifest of version {FORMAT_VERSION}")
-        if (loaded["application"], loaded["number"]) != (write.application, write.number):
-            raise InvalidArgumentError(f"applications {write.application!r} and {loaded['application']!r} have one id; rename one")
-        return [Staged(**part) for part in loaded["parts"]]
+        named, parts = loaded
+        if named != write:
+            raise InvalidArgumentError(f"applications {write.application!r} and {named.application!r} have one id; rename one")
+        return parts
 
-    async def _is_done(self, write: WriteName) -> bool:
-        """Asked of the table of producers, which outlives the notes: a number that cannot be next is refused with the one that is."""
+    async def _notes(self, write: WriteName) -> int:
+        """How many of the write's notes there are.  Asked of the table of producers, which outlives the notes: a number that cannot be next
+        is refused with the one that is."""
         try:
             await self._note(write, NEVER_NEXT, b"")
         except OutOfOrderSequenceError as error:
-            return error.detail_int("expected") > DONE
+            return error.detail_int("expected")
         raise CorruptBatchError(f"{self._lane}: number {NEVER_NEXT} of write {write.number} of {write.application} was taken")
 
     async def _send(self, write: WriteName, parts: Sequence[Staged]) -> None:

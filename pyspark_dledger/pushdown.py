@@ -62,9 +62,8 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
         # No tag that is wanted twice over: left to Spark, since no tag at all would mean every tag.
         return replace(options, filters=replace(filters, tags=tags)) if tags and all("||" not in tag for tag in tags) else None
     if name == "queue_id":
-        if filters.queues:
-            return None
-        return replace(options, filters=replace(filters, queues=frozenset(("", int(value)) for value in values)))
+        wanted = frozenset(int(value) for value in values)
+        return replace(options, filters=replace(filters, queue_ids=wanted if filters.queue_ids is None else wanted & filters.queue_ids))
     if name == "topic" and options.topics:
         topics = tuple(topic for topic in options.topics if topic in values)
         return replace(options, topics=topics) if topics else None

@@ -18,7 +18,7 @@ from dledger_client.local import own_address
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from pyspark_dledger import cluster
 from pyspark_dledger.by_key import narrowed_by_keys
-from pyspark_dledger.incarnations import by_group
+from pyspark_dledger.incarnations import by_group, groups_of
 from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
 from pyspark_dledger.plan import OffsetRange, named_offsets, resolve, split
 from pyspark_dledger.schema import NEEDS_BODY
@@ -53,8 +53,10 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         view = cluster.describe(options)
-        cluster.widen(view, options, named_offsets(options.start))
-        ranges = resolve(view.bounds, options.start, options.end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
+        groups = groups_of(view.incarnations)
+        start, end = options.start.with_groups("startingOffsets", groups), options.end.with_groups("endingOffsets", groups)
+        cluster.widen(view, options, named_offsets(start))
+        ranges = resolve(view.bounds, start, end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
         wanted = narrowed_by_keys(options, ranges)
         return partitions_of(split(wanted, options.min_partitions, options.max_records_per_partition), view.incarnations)
 

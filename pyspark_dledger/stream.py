@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
+from dledger_client.retry import may_try_again
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError
 from pyspark_dledger import cluster
 from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
-from pyspark_dledger.incarnations import check_same, is_remade, merged
-from pyspark_dledger.options import EARLIEST, ReadOptions
+from pyspark_dledger.incarnations import by_group, check_same, groups_of, is_remade, joined, merged
+from pyspark_dledger.options import ReadOptions
 from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of, split
+from pyspark_dledger.positions import EARLIEST
 from pyspark_dledger.reader import partitions_of, read_range
 
 if TYPE_CHECKING:
@@ -73,17 +75,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._target: dict[str, Any] | None = None  # frozen by an available-now trigger
-        self._last_progress_ms = _now_ms()
+        self._last_progress_ms = self._last_look_ms = _now_ms()
+        self._seen: cluster.View | None = None  # by this trigger, for what Spark asks next
+        self._told: dict[str, Any] | None = None  # the end this trigger was given
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks, which only read."""
+        return {**self.__dict__, "_seen": None, "_told": None, "_target": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts; a restarted one starts where its checkpoint says."""
         options = self._options
         view = cluster.describe(options)
-        cluster.widen(view, options, named_offsets(options.start))
-        check_named_queues(view.bounds, options.start, "startingOffsets", options.filters)
-        starts = {
-            queue: offset_of(queue, held, options.start, fail_on_data_loss=options.fail_on_data_loss) for queue, held in view.bounds.items()
-        }
+        start = options.start.with_groups("startingOffsets", groups_of(view.incarnations))
+        cluster.widen(view, options, named_offsets(start))
+        check_named_queues(view.bounds, start, "startingOffsets", options.filters)
+        starts = {queue: offset_of(queue, held, start, fail_on_data_loss=options.fail_on_data_loss) for queue, held in view.bounds.items()}
         return to_json(starts, view.incarnations)
 
     def getDefaultReadLimit(self) -> Any:
@@ -91,9 +98,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most and ReadMaxRows is not None else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next batch.  It never goes back, whatever a lagging replica tells; but a topic made again begins anew."""
+        """The end of the next batch.  While the cluster does not answer it is the last one, for ``maxOutageMs``: the query waits."""
+        try:
+            self._told = self._next(start, limit)
+        except DledgerError as error:
+            last, waited_ms = start or self._told, _now_ms() - self._last_look_ms
+            # An available-now query that ended then would say that it has read everything.
+            if last is None or self._target is not None or not may_try_again(error) or waited_ms >= self._options.max_outage_ms:
+                raise
+            _logger.warning("no new messages are seen, for %d s now: %s", waited_ms // 1000, error.message)
+            return last
+        self._last_look_ms = _now_ms()
+        return self._told
+
+    def _next(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any]:
+        """How far the next batch goes.  It never goes back, whatever a lagging replica tells; but a topic made again begins anew."""
         begun, known = from_json(start) if start is not None else ({}, {})
-        view = self._look(known)
+        view = self._seen = self._look(known)
         end, incarnations = from_json(self._target or self._end_of(view))
         if start is None:
             return to_json(end, incarnations)
@@ -109,9 +130,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(taken, merged(known, incarnations))
 
     def _look(self, known: Mapping[str, str]) -> cluster.View:
-        """The cluster now.  A topic may be gone that the checkpoint knows, or any, if loss is no error."""
-        loose = () if self._options.fail_on_data_loss and known else self._options.topics
-        return cluster.describe(self._options, {*known, *loose})
+        """The cluster now.  A topic may be gone that the checkpoint knows, or any, if loss is no error; what the checkpoint knows of groups
+        that are silent, or whose followers are behind it, still holds."""
+        options = self._options
+        loose = () if options.fail_on_data_loss and known else options.topics
+        view = cluster.describe(options, {*known, *loose}, start_times=False, whole=not known)
+        for topic, text in known.items():
+            seen = by_group(view.incarnations.get(topic, ""))
+            silent = {group: made for group, made in by_group(text).items() if group in view.silent}
+            # A follower that knows another topic of that name, or none, may not have come as far as the query has.
+            behind = {group: made for group, made in by_group(text).items() if group in view.leaderless and seen.get(group) != made}
+            if self._target is not None and (silent or behind):
+                raise view.silent.get(min(silent | behind), NotReadyError(f"group {min(silent | behind)} has no leader now"))
+            if silent or behind:
+                view.incarnations[topic] = joined(seen | silent | behind)
+                view.bounds = {queue: held for queue, held in view.bounds.items() if queue.topic != topic or queue.group not in behind}
+        return view
 
     def _check_same(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
         if self._options.fail_on_data_loss:
@@ -132,14 +166,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._end_of(self._look({}))
 
-    def reportLatestOffset(self) -> dict[str, Any]:
-        return self._end_of(self._look({}))
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For progress reports; Spark asks right after ``latestOffset``, whose look serves."""
+        return self._end_of(self._seen) if self._seen is not None else None
 
     def _end_of(self, view: cluster.View) -> dict[str, Any]:
         """What is committed now, or where the stream is to stop when options say so."""
         ends = {}
+        end = self._options.end.with_groups("endingOffsets", groups_of(view.incarnations))
         for queue, held in view.bounds.items():
-            asked = offset_of(queue, held, self._options.end, fail_on_data_loss=False)
+            asked = offset_of(queue, held, end, fail_on_data_loss=False)
             ends[queue] = min(asked, held.max_offset)
         return to_json(ends, view.incarnations)
 
@@ -147,7 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The batch that was planned.  After a restart it may have been planned long ago."""
         begun, known = from_json(start)
         until, planned = from_json(end)
-        view = self._look(planned)
+        # What was told of this very end is of this trigger: a restarted query looks again.
+        view = self._seen if self._seen is not None and end == self._told else self._look(planned)
         self._check_same(known, planned)
         self._check_same(planned, view.incarnations)
         begins = {queue: offset for queue, offset in begun.items() if until.get(queue, 0) > offset}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -33,6 +33,8 @@ from pyspark_dledger.publish import CONTROL_QUEUE, UNNAMED_JOB, Published, Publi
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+T = TypeVar("T")
 
 STAGING_QUEUES = 9  # the control queue and eight for rows
 PIECE_BYTES = 256 << 10
@@ -215,7 +217,13 @@ def commit_write(options: WriteOptions, place: StagingPlace, write: WriteName, m
     if not parts and not write.may_be_repeated:
         return Published(0, resumed=False)
 
-    async def work() -> Published:
+    return with_publisher(options, place, lambda publisher, _control: publisher.publish(write, parts))
+
+
+def with_publisher(options: WriteOptions, place: StagingPlace, work: Callable[[Publisher, AsyncPullConsumer], Awaitable[T]]) -> T:
+    """What ``work`` gives, with a publisher and a consumer of leaders that are closed after it."""
+
+    async def run() -> T:
         around = surroundings(options.bootstrap, None, None, None)
         router = Router(options.bootstrap, around.network, around.clock, around.random)
         timeout_ms = options.send_timeout_ms
@@ -224,8 +232,8 @@ def commit_write(options: WriteOptions, place: StagingPlace, write: WriteName, m
         try:
             async with control, staged, NumberedSender(router, timeout_ms=timeout_ms) as sender:
                 publisher = Publisher(control, staged, sender, maker_of(options.bootstrap), place.topic, place.group)
-                return await publisher.publish(write, parts)
+                return await work(publisher, control)
         finally:
             await router.close()
 
-    return LoopThread.shared().run(work())
+    return LoopThread.shared().run(run())

@@ -17,6 +17,7 @@ JOBS = {
     "audit": "Compare what the replicas hold of topics; exit 1 and the first difference.",
     "stats": "Volume, size and latency of topics, by tag and hour.",
     "replay": "Send a range of messages, or dead letters, to another topic.",
+    "finish": "Store the rest of writes whose driver died in the commit.",
 }
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 

@@ -35,7 +35,7 @@ def write(frame: Any, cluster: Cluster, topic: str, **options: Any) -> None:
 
 def test_rows_become_messages_with_all_their_columns(spark: Any, cluster: Cluster) -> None:
     make(cluster, "written")
-    rows = [(b"%d\xff" % n, f"tag{n % 2}", [f"k-{n}", "all"], f"q-{n % 3}", {"n": str(n)}) for n in range(500)]
+    rows = [(b"%d\xff" % n, f"tag{n % 2}", [f"k-{n}", "all"], f"q-{n % 3}", {"n": str(n), "none": None}) for n in range(500)]
     schema = "body binary, tags string, keys array<string>, queue_key string, properties map<string,string>"
     write(spark.createDataFrame(rows, schema).repartition(4), cluster, "written")
     found = messages_of(cluster, "written")
@@ -43,6 +43,7 @@ def test_rows_become_messages_with_all_their_columns(spark: Any, cluster: Cluste
     for message in found:
         number = int(message.keys.split()[0].removeprefix("k-"))
         assert (message.tags, message.properties["n"]) == (f"tag{number % 2}", str(number))
+        assert "none" not in message.properties
     places = {(int(message.keys.split()[0].removeprefix("k-")) % 3, message.queue_id) for message in found}
     assert len(places) == 3  # one queue a key
 

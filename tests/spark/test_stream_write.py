@@ -21,7 +21,7 @@ def copy_stream(spark: Any, cluster: Cluster, target: str, folder: Path, **optio
         stream = stream.option(name, value)
     frame = stream.load().selectExpr("body", "keys", "tags", "rand() AS place").repartition(3, "place").drop("place")
     writer = frame.writeStream.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", target)
-    query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
+    query = writer.queryName(f"copy to {target}").option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     return query
 

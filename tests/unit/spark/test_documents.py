@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark_dledger.options import ALIASES, KNOWN, WRITE_KNOWN
+from pyspark_dledger.options import KNOWN, WRITE_KNOWN
 from pyspark_dledger.packs import COLUMNS as WRITE_COLUMNS
 from pyspark_dledger.schema import ALL_COLUMNS
 
@@ -13,9 +13,9 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text(enc
 
 
 def test_the_table_has_every_option_and_no_other() -> None:
-    table = TEXT[TEXT.index("| option |") : TEXT.index("## Semantics")]
+    table = TEXT[TEXT.index("| option |") : TEXT.index("### From Kafka")]
     told = {name for row in table.splitlines()[2:] if row for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert told == {*KNOWN, *WRITE_KNOWN, *ALIASES}
+    assert told == {*KNOWN, *WRITE_KNOWN}
 
 
 def test_the_columns_are_told() -> None:

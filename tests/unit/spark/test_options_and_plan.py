@@ -8,17 +8,9 @@ from hypothesis import strategies as st
 
 from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
 from pyspark_dledger.admission import cut_to_bytes, cut_to_messages, waiting
-from pyspark_dledger.options import (
-    EARLIEST,
-    LATEST,
-    Filters,
-    format_offsets,
-    parse_offsets,
-    parse_read_options,
-    parse_write_options,
-    wanted_columns,
-)
+from pyspark_dledger.options import Filters, parse_read_options, parse_write_options, wanted_columns
 from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, resolve, split
+from pyspark_dledger.positions import EARLIEST, LATEST
 from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
 
 BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}
@@ -45,16 +37,32 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"startingOffsets": "latest"}, "option startingOffsets: 'latest' reads nothing"),
         ({"startingOffsets": "{"}, "option startingOffsets: '{'; expected earliest, latest or JSON"),
         ({"startingOffsets": "[]"}, "option startingOffsets"),
-        ({"startingOffsets": '{"orders":{"0":1}}'}, 'expected a key "group:queue"'),
+        ({"startingOffsets": '{"orders":{"x":1}}'}, "option startingOffsets: 'x'; expected a key \"group:queue\" such as"),
+        ({"startingOffsets": '{"orders":{":1":1}}'}, "option startingOffsets: ':1'; expected a key"),
+        ({"startingOffsets": '{"orders":[1]}'}, "option startingOffsets: orders: [1]; expected an object"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":"noon"}}'}, "0: 'noon'; expected milliseconds since 1970"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, "option startingOffsetsByTimestampStrategy: 'error'; expected one of latest"),
+        ({"maxBytesPerTrigger": "ten"}, "option maxBytesPerTrigger: 'ten'; expected a size (64m, 1GiB, a number of bytes) of at least 1"),
+        ({"maxTriggerDelay": "15 years"}, "option maxTriggerDelayMs: '15 years'; expected a duration (500ms, 15m,"),
+        ({"startingOffset": "latest"}, "option startingOffset: unknown; did you mean startingOffsets?"),
+        ({"subscribePatern": "a"}, "option subscribePatern: unknown; did you mean subscribePattern?"),
+        ({"groupIdPrefix": "a"}, "option groupIdPrefix: unknown; queries need no group here"),
+        ({"kafkaConsumer.pollTimeoutMs": "1"}, "option kafkaConsumer.pollTimeoutMs: unknown; did you mean readTimeoutMs?"),
+        ({"kafka.security.protocol": "SSL"}, "option kafka.security.protocol: unknown; Kafka's client settings mean nothing here"),
+        ({"colour": "red"}, "option colour: unknown; expected one of bootstrap, topic"),
+        ({"assign": '{"orders":[0]}'}, "options topic, topicPattern, assign: expected one of them"),
+        ({"topic": "", "assign": '{"orders":0}'}, "option assign: orders: 0; expected a list of queues"),
+        ({"topic": "", "assign": '{"orders":["x"]}'}, "option assign: 'x'; expected a key"),
+        ({"topic": "", "assign": '{"orders":[0]}', "queues": "1"}, "options queues and assign: expected one of them"),
         ({"startingOffsets": '{"orders":{"g0:0":-3}}'}, "expected an offset of 0 or more"),
         ({"startingOffsets": '{"orders":{"g0:0":true}}'}, "expected an offset of 0 or more"),
-        ({"endingTimestamp": "noon"}, "option endingTimestamp: 'noon'"),
-        ({"colums": "body"}, "option colums: unknown"),
+        ({"endingTimestamp": "noon"}, "option endingTimestamp: 'noon'; expected a time (milliseconds since 1970, 2026-01-31"),
+        ({"colums": "body"}, "option colums: unknown; did you mean columns?"),
         ({"columns": "body,price"}, "option columns: 'body,price'"),
         ({"columns": "body,body"}, "names a column twice"),
         ({"columns": "body", "includeBody": "false"}, "no column is left"),
         ({"topic": " , "}, "option topic"),
-        ({"topicPattern": "o.*"}, "options topic and topicPattern: expected one of them"),
+        ({"topicPattern": "o.*"}, "options topic, topicPattern, assign: expected one of them"),
         ({"topic": "", "topicPattern": "o["}, "option topicPattern: 'o['; expected a regular expression"),
         ({"tags": "a || "}, "option tags: 'a ||'; expected tag || tag"),
         ({"queues": "0,g0"}, "option queues: 'g0'; expected numbers such as 0,3"),
@@ -70,6 +78,64 @@ def test_every_mistake_gets_one_line_with_option_and_expectation(extra: dict[str
         parse_read_options({**BASE, **extra})
     assert words in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_kafkas_first_lines_work_as_they_are() -> None:
+    options = parse_read_options(
+        {
+            "kafka.bootstrap.servers": "h:1",
+            "assign": '{"orders":[0,2],"payments":["g1:1"]}',
+            "includeHeaders": "true",
+            "startingOffsetsByTimestamp": '{"orders":{"0":1000,"g0:2":2000}}',
+            "startingOffsetsByTimestampStrategy": "latest",
+            "maxTriggerDelay": "15m",
+            "kafka.group.id": "etl",
+        }
+    )
+    assert (options.bootstrap, options.topics, options.group_id, options.limits.max_delay_ms) == (
+        "h:1",
+        ("orders", "payments"),
+        "etl",
+        900_000,
+    )
+    had = options.filters.has_queue
+    assert [had("orders", "g0", 0), had("orders", "g9", 2), had("orders", "g0", 1), had("payments", "g1", 1), had("payments", "g0", 1)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert [options.start.time_of("orders", "g0", queue) for queue in range(3)] == [1000, None, 2000]
+    assert "properties" in options.columns
+    assert "properties" not in parse_read_options({**BASE, "includeHeaders": "false"}).columns
+
+
+def test_a_queue_by_its_number_is_that_of_the_topics_only_group() -> None:
+    asked = parse_read_options({**BASE, "startingOffsets": '{"orders":{"0":5,"g0:1":6}}', "endingOffsets": '{"orders":{"0":9}}'})
+    start = asked.start.with_groups("startingOffsets", {"orders": {"g0"}})
+    assert start.queues == {"orders": {("g0", 0): 5, ("g0", 1): 6}}
+    with pytest.raises(
+        InvalidArgumentError, match='option endingOffsets: topic orders has queues in the groups g0, g1; expected "group:0"'
+    ):
+        asked.end.with_groups("endingOffsets", {"orders": {"g1", "g0"}})
+
+
+def test_sizes_durations_and_times_have_units() -> None:
+    options = parse_read_options(
+        {**BASE, "fetchBytes": "1MiB", "maxBytesPerTrigger": "10m", "readTimeoutMs": "30s", "startingTimestamp": "2026-11-21"}
+    )
+    assert (options.fetch_bytes, options.limits.max_bytes, options.read_timeout_ms) == (1 << 20, 10 << 20, 30_000)
+    assert options.start.timestamp_ms == 1_795_219_200_000
+    assert parse_read_options({**BASE, "endingTimestamp": "2026-11-21T01:00:00+01:00"}).end.timestamp_ms == 1_795_219_200_000
+    assert parse_read_options({**BASE, "readFrom": "Leader"}).read_from == "leader"
+
+
+def test_what_spark_adds_is_no_mistake() -> None:
+    """Among them the name of a streaming query."""
+    for name in ("queryname", "path", "checkpointlocation", "asyncProgressTrackingEnabled"):
+        parse_write_options({"bootstrap": "h:1", "topic": "a", name: "x"})
+        parse_read_options({**BASE, name: "x"})
 
 
 def test_a_stream_may_start_at_the_end_and_its_limits_must_fit() -> None:
@@ -88,6 +154,7 @@ def test_writes_have_options_of_their_own() -> None:
         ({"txnAppId": "a", "txnVersion": "4294967296"}, "option txnVersion"),
         ({"stagingTopic": "a b"}, "topic name 'a b'"),
         ({"columns": "body"}, "option columns: unknown"),
+        ({"includeHeaders": "true"}, "option includeHeaders: unknown; a column 'properties' is written when there is one"),
     ):
         with pytest.raises(DledgerError, match=words):
             parse_write_options({"bootstrap": "h:1", **extra})
@@ -97,11 +164,6 @@ def test_a_timestamp_takes_precedence_over_offsets() -> None:
     options = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":5}}', "startingTimestamp": "1000"})
     assert options.start.timestamp_ms == 1000
     assert options.start.queues == {}
-
-
-def test_offsets_survive_the_way_through_json() -> None:
-    offsets = {"orders": {("g0", 3): 17, ("g1", 0): EARLIEST}}
-    assert parse_offsets("startingOffsets", format_offsets(offsets)) == offsets
 
 
 def test_columns_and_switches() -> None:
@@ -127,7 +189,7 @@ def test_ranges_by_word_offset_and_time() -> None:
 def test_filters_narrow_ranges() -> None:
     bounds = {Q0: QueueBounds(10, 100, {5: 40, 6: 60}), Q1: QueueBounds(0, 50, {5: 0, 6: 50})}
     options = parse_read_options({**BASE, "queues": "g0:0"})
-    assert [options.filters.has_queue("g0", 0), options.filters.has_queue("g0", 1)] == [True, False]
+    assert [options.filters.has_queue("orders", "g0", 0), options.filters.has_queue("orders", "g0", 1)] == [True, False]
     narrow = Filters(least_offset=30, end_offset=45, since_ms=5, until_ms=6)
     found = resolve(bounds, options.start, options.end, narrow, fail_on_data_loss=True)
     assert found == [OffsetRange(Q0, 40, 45), OffsetRange(Q1, 30, 45)]

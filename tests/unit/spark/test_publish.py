@@ -16,9 +16,10 @@ import pytest
 from dledger_client import Message
 from dledger_client.aio.numbered import NumberedSender
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import CorruptBatchError, DledgerError, OffsetOutOfRangeError, ProducerFencedError
+from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
 from dledger_wire.message_id import UniqueIds
 from pyspark_dledger import packs, writer
+from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished
 from pyspark_dledger.options import parse_write_options
 from pyspark_dledger.packs import Lane, Maker, Packer, PackReader
 from pyspark_dledger.publish import Published, Publisher, Staged, WriteName
@@ -144,6 +145,55 @@ def test_a_replay_without_rows_finishes_what_the_first_attempt_began() -> None:
             done = await second.publish(WriteName("query", 8), [])
             assert (done.rows, done.resumed) == (0, False)
         assert sorted(flat(await stored(rig))) == list(range(200))
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("survived", [1, 3, 6, 10_000])
+def test_a_job_without_a_name_whose_driver_died_in_its_commit_is_finished_from_its_manifest(survived: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        async with publisher(rig) as other:
+            await other.publish(WriteName("query:q", 1), [await stage(rig, "o", list(range(1000, 1100)))])
+        DyingSender.left = survived
+        with contextlib.suppress(ConnectionAbortedError):
+            async with publisher(rig, DyingSender) as dying:
+                await dying.publish(WriteName("job:1", 0), [await stage(rig, "a", list(range(200)))])
+        async with publisher(rig) as later, rig.consumer() as control:
+            left = [] if survived > 100 else ["not finished", "finished"]
+            for look_only, result in ((True, left[:1]), (False, left[1:]), (False, [])):
+                told = await finish_all(later, control, STAGING, "g0", look_only=look_only)
+                assert told == [Finished("a job without a name", 0, 200, each) for each in result]
+            assert sorted(flat(await stored(rig))) == [*range(200), *range(1000, 1100)]
+        found = await stored(rig)
+        assert all([n for n in queue if n < 1000] == sorted(n for n in queue if n < 1000) for queue in found)
+
+    Rig().run(scenario)
+
+
+def test_finishing_beside_a_commit_that_lives_stores_nothing_twice_and_what_is_fenced_stays() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = await stage(rig, "a", list(range(300)))
+        async with publisher(rig) as one, publisher(rig) as two, rig.consumer() as control:
+            committing = asyncio.ensure_future(one.publish(WriteName("job:1", 0), [part]))
+            while not (left := await unfinished(control, STAGING, "g0")):  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.001)
+            await two.finish(*left[0])
+            assert (await committing).rows == 300
+            assert not await two.finish(*left[0])
+        assert sorted(flat(await stored(rig))) == list(range(300))
+        DyingSender.left = 1
+        with pytest.raises(ConnectionAbortedError):
+            async with publisher(rig, DyingSender) as dying:
+                await dying.publish(WriteName("txn:nightly", 3), [part])
+        async with publisher(rig) as later, rig.consumer() as control:
+            await later.publish(WriteName("txn:nightly", 4), [])
+            told = await finish_all(later, control, STAGING, "g0", look_only=False)
+            assert [(each.write, each.number, each.result[:20]) for each in told] == [("nightly", 3, "cannot be finished: ")]
+            with pytest.raises(OffsetOutOfRangeError, match="too long ago"):
+                await later.finish(WriteName("job:forgotten", 0), [part])
+        assert sorted(flat(await stored(rig))) == list(range(300))
 
     Rig().run(scenario)
 
@@ -300,9 +350,27 @@ def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> 
         ({"body": None}, "a row without a body"),
         ({"body": b"x", "properties": [("TAGS", "x")]}, "property 'TAGS' is reserved"),
         ({"body": b"x", "tags": "a|b"}, "a message has one tag"),
+        ({"body": b"x", "keys": ["a", None]}, "a null among the keys"),
     ):
         with pytest.raises(DledgerError, match=words):
             add(row)
+
+
+def test_properties_without_a_value_are_left_out() -> None:
+    """Spark's maps have nulls by default; as the text "None" they would be read back."""
+    kind = pa.map_(pa.string(), pa.string())
+    rows = {"body": [b"1", b"2", b"3"], "properties": pa.array([[("p", None), ("q", "v")], [("p", None)], None], kind)}
+    made = Maker(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
+    packer = Packer(made, lambda _: LANES, TARGET, turn=0)
+    whole = b"".join([*packer.add(pa.RecordBatch.from_pydict(rows)), *packer.finish()])
+    assert (whole.count(b"None"), whole.count(b"p\x01"), whole.count(b"q\x01v\x02")) == (0, 0, 1)
+
+
+def test_columns_that_kafka_has_get_the_name_they_have_here() -> None:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    with pytest.raises(InvalidArgumentError, match="column 'value' is unknown; Kafka's value is body here; expected some of body, topic"):
+        packs.check_schema(StructType([StructField("value", BinaryType())]), "t")
 
 
 class SimLess:

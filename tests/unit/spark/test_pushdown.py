@@ -69,7 +69,7 @@ def test_tags_queues_and_topics_are_taken_once() -> None:
     conditions = [In(("tags",), ["a", "b"]), EqualTo(("queue_id",), 3), EqualTo(("topic",), "orders"), IsNotNull(("queue_id",))]
     found, left = narrowed(options(), conditions)
     assert left == []
-    assert (found.filters.tags, found.topics, found.filters.has_queue("g", 3), found.filters.has_queue("g", 2)) == (
+    assert (found.filters.tags, found.topics, found.filters.has_queue("orders", "g", 3), found.filters.has_queue("orders", "g", 2)) == (
         ("a", "b"),
         ("orders",),
         True,
@@ -77,11 +77,17 @@ def test_tags_queues_and_topics_are_taken_once() -> None:
     )
 
 
+@pytest.mark.parametrize("number", [9, -1, 1])
+def test_a_queue_that_the_options_leave_out_or_that_does_not_exist_gives_no_rows(number: int) -> None:
+    found, left = narrowed(options(queues="0"), [EqualTo(("queue_id",), number), In(("queue_id",), [number, 0])])
+    assert left == []
+    assert not any(found.filters.has_queue("orders", "g", queue) for queue in range(10))
+
+
 def test_what_cannot_be_taken_exactly_goes_back() -> None:
     conditions = [
         EqualTo(("topic",), "other"),
         EqualTo(("tags",), "x"),
-        EqualTo(("queue_id",), 1),
         StringContains(("tags",), "a"),
         Not(EqualTo(("queue_offset",), 1)),
         EqualTo(("keys",), "k"),

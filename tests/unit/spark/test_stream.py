@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger_client.received import Chunk
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
 from pyspark_dledger import cluster, stream
 from pyspark_dledger.cluster import View
 from pyspark_dledger.options import parse_read_options
@@ -27,7 +28,7 @@ Q = [QueueId("t", "g0", number) for number in range(3)]
 def seen(monkeypatch: pytest.MonkeyPatch) -> View:
     """What the cluster holds; the test changes it."""
     view = View({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
-    monkeypatch.setattr(cluster, "describe", lambda _options, _may_lack=(): copy.deepcopy(view))
+    monkeypatch.setattr(cluster, "describe", lambda _options, _may_lack=(), **_how: copy.deepcopy(view))
     monkeypatch.setattr(cluster, "least_held", lambda _options, queue, _offset: view.bounds[queue].min_offset)
     return view
 
@@ -206,6 +207,73 @@ def test_a_group_that_is_silent_keeps_its_offsets(seen: View) -> None:
     assert from_json(end) == ({Q[0]: 100, Q[1]: 50, far: 5}, {"t": "g0:7,g1:9"})
 
 
+def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, alive = [1_000_000], [True]
+    monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
+    look = cluster.describe
+
+    def describe(*rest: Any, **how: Any) -> View:
+        if not alive[0]:
+            raise UnreachableError("nobody answers")
+        return look(*rest, **how)
+
+    monkeypatch.setattr(cluster, "describe", describe)
+    found, one_shot = reader(maxOutageMs="1m"), reader(maxOutageMs="1m")
+    start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    one_shot.prepareForTriggerAvailableNow()
+    alive[0], seen.bounds[Q[0]] = False, QueueBounds(0, 500)
+    now[0] += 59_000
+    assert found.latestOffset(start, ReadAllAvailable()) == start
+    with pytest.raises(UnreachableError):
+        one_shot.latestOffset(start, ReadAllAvailable())
+    alive[0] = True
+    assert offsets(found.latestOffset(start, ReadAllAvailable())) == {Q[0]: 500, Q[1]: 50}
+    alive[0] = False
+    now[0] += 60_000
+    with pytest.raises(UnreachableError):
+        found.latestOffset(start, ReadAllAvailable())
+
+
+def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: View) -> None:
+    far = QueueId("far", "g1", 0)
+    start = to_json({Q[0]: 20, Q[1]: 30, far: 5}, {"t": "g0:7", "far": "g1:9"})
+    seen.silent["g1"] = UnreachableError("g1 is dead")
+    found = reader(topic="t,far")
+    end = found.latestOffset(start, ReadAllAvailable())
+    assert from_json(end) == ({Q[0]: 100, Q[1]: 50, far: 5}, {"t": "g0:7", "far": "g1:9"})
+    assert ranges(found, start, end) == [OffsetRange(Q[0], 20, 100), OffsetRange(Q[1], 30, 50)]
+    found.prepareForTriggerAvailableNow()
+    with pytest.raises(UnreachableError, match="g1 is dead"):  # it would end as if it had read everything
+        found.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("incarnations", [{}, {"t": "g0:3"}])
+def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: View, incarnations: dict[str, str]) -> None:
+    start = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"})
+    seen.leaderless = {"g0"}
+    assert offsets(reader().latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
+    seen.incarnations.clear()
+    seen.incarnations |= incarnations
+    assert reader().latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_one_look_serves_a_whole_trigger(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look = [], cluster.describe
+    monkeypatch.setattr(cluster, "describe", lambda *rest, **how: looks.append(how) or look(*rest, **how))
+    found = reader()
+    start = found.initialOffset()
+    assert looks.pop() == {}
+    end = found.latestOffset(start, ReadAllAvailable())
+    assert ranges(found, start, end) == [OffsetRange(Q[0], 0, 100), OffsetRange(Q[1], 0, 50)]
+    assert found.reportLatestOffset() == end
+    assert looks == [{"start_times": False, "whole": False}]
+    assert ranges(found, to_json({Q[0]: 5, Q[1]: 0}, {"t": "g0:7"}), to_json({Q[0]: 9, Q[1]: 0}, {"t": "g0:7"})) == [
+        OffsetRange(Q[0], 5, 9)
+    ]
+    assert len(looks) == 2  # of another batch than the one just told
+    assert pickle.loads(pickle.dumps(found))._seen is None  # noqa: S301 - our own
+
+
 def test_pyspark_4_1_has_no_admission_control() -> None:
     """There the module with the limits is missing, and latestOffset is called without arguments."""
     script = """
@@ -216,7 +284,7 @@ from pyspark_dledger import DefaultSource, cluster
 from pyspark_dledger.cluster import View
 from pyspark_dledger.plan import QueueBounds, QueueId
 from pyspark.sql.types import LongType, StructField, StructType
-cluster.describe = lambda options, may_lack=(): View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+cluster.describe = lambda options, may_lack=(), **how: View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
 source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})
 reader = source.streamReader(StructType([StructField("queue_offset", LongType())]))
 assert reader.latestOffset()["topics"]["t"]["queues"] == {"g0:0": 9}

@@ -1,0 +1,103 @@
+"""Finish: the rest of writes whose driver died in the commit, so that each write is stored whole.
+
+Owns the search for them, which needs no Spark: a manifest in the staging topic's control queue without a note that it is done.  A write
+that is named, or a stream's, finishes itself when it is run again; one without a name has nobody else.  Finishing beside a commit that
+lives does no harm: both send the same records under the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dledger_client import PullConsumer
+from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
+from dledger_wire.errors import DledgerError, TopicNotFoundError
+from pyspark_dledger.jobs.common import LOOK_TIMEOUT_MS, JobFailedError, finish, print_report, table
+from pyspark_dledger.options import STAGING_TOPIC, parse_write_options
+from pyspark_dledger.publish import CONTROL_QUEUE, DONE_BODY, Publisher, Staged, WriteName, read_manifest
+from pyspark_dledger.writer import StagingPlace, with_publisher
+
+SHOWN = {"job:": "a job without a name", "txn:": "", "query:": "query "}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What became of one write."""
+
+    write: str
+    number: int
+    rows: int
+    result: str
+
+
+async def unfinished(control: AsyncPullConsumer, topic: str, group: str) -> list[tuple[WriteName, list[Staged]]]:
+    """The manifests without a note that they are done, oldest first."""
+    held = (await control.offsets(topic))[group, CONTROL_QUEUE]
+    begun: dict[str, tuple[WriteName, list[Staged]]] = {}
+    async for chunk in control.read_chunks(topic, CONTROL_QUEUE, held.min_offset, held.max_offset, group_name=group):
+        for message in chunk.messages():
+            manifest = read_manifest(message.body)
+            if manifest is not None:
+                begun[message.tags] = manifest
+            elif message.body == DONE_BODY:
+                begun.pop(message.tags, None)
+    return list(begun.values())
+
+
+async def finish_all(publisher: Publisher, control: AsyncPullConsumer, topic: str, group: str, *, look_only: bool) -> list[Finished]:
+    """Finish every write that is not."""
+    found = []
+    for write, parts in await unfinished(control, topic, group):
+        result = "not finished"
+        if not look_only:
+            try:
+                result = "finished" if await publisher.finish(write, parts) else "was finished"
+            except DledgerError as error:
+                result = f"cannot be finished: {error.message}"
+        found.append(Finished(shown(write.application), write.number, sum(part.rows for part in parts), result))
+    return found
+
+
+def shown(application: str) -> str:
+    """An application as its user knows it."""
+    kind, separator, name = application.partition(":")
+    return f"{SHOWN.get(kind + separator, '')}{'' if kind == 'job' else name}"
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    made = argparse.ArgumentParser(
+        prog="dledger spark finish",
+        description="Store the rest of writes whose driver died in the commit; nothing is stored twice.",
+        epilog="Example: dledger spark finish --look",
+    )
+    made.add_argument("--bootstrap", required=True, metavar="HOST:PORT,...", help="brokers or name servers")
+    made.add_argument("--staging-topic", default=STAGING_TOPIC, metavar="TOPIC", help=f"as in option stagingTopic; default {STAGING_TOPIC}")
+    made.add_argument("--look", action="store_true", help="only tell what is not finished")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    arguments = made.parse_args(argv)
+    topic = arguments.staging_topic
+    options = parse_write_options({"bootstrap": arguments.bootstrap, "stagingTopic": topic})
+    with PullConsumer(arguments.bootstrap, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+        try:
+            queues = sorted(consumer.topic(topic), key=lambda each: each.group)[0]
+        except TopicNotFoundError:
+            raise TopicNotFoundError(f"there is no topic {topic}: nothing was written from Spark") from None
+    place = StagingPlace(topic, queues.group, queues.write_queues)
+    found = with_publisher(
+        options, place, lambda publisher, control: finish_all(publisher, control, topic, place.group, look_only=arguments.look)
+    )
+    report = {"writes": [asdict(each) for each in found]}
+    rows = [[each.write, each.number, each.rows, each.result] for each in found]
+    print_report(arguments, report, lambda: table(["WRITE", "NUMBER", "ROWS", "RESULT"], rows) if rows else print("nothing is unfinished"))
+    left = [each for each in found if each.result.startswith("cannot")]
+    if left:
+        raise JobFailedError(f"{len(left)} of {len(found)} writes cannot be finished; a part of their rows is stored")
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(finish(main))

@@ -1,0 +1,144 @@
+"""Where a read starts and ends: words, offsets and times, of all queues or queue by queue.
+
+Owns the parsing of the options for it, and the naming of queues: ``group:queue``, or the number alone for a topic that has one replica
+group; its group is filled in once the cluster was looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger.given import Given
+
+EARLIEST = -2
+LATEST = -1
+
+# (group, queue) -> offset or time, of one topic; group "" until it is filled in
+ByQueue = dict[tuple[str, int], int]
+
+_KEY = 'a key "group:queue" such as "g0:3", or "3" where the topic has one group'
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """``fallback`` (EARLIEST or LATEST) for every queue that ``queues`` (offsets) or ``times`` (ms) do not name, unless ``timestamp_ms``
+    rules."""
+
+    fallback: int
+    queues: Mapping[str, ByQueue] = field(default_factory=dict)
+    timestamp_ms: int | None = None
+    times: Mapping[str, ByQueue] = field(default_factory=dict)
+
+    def time_of(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The time that rules in a queue."""
+        if self.timestamp_ms is not None:
+            return self.timestamp_ms
+        named = self.times.get(topic, {})
+        return named.get((group, queue_id), named.get(("", queue_id)))
+
+    def with_groups(self, option: str, groups: Mapping[str, Iterable[str]]) -> Position:
+        """The same with every queue's group, by topic in ``groups``.  InvalidArgumentError where a topic has several."""
+        return replace(self, queues=_filled(option, self.queues, groups), times=_filled(option, self.times, groups))
+
+
+def _filled(option: str, named: Mapping[str, ByQueue], groups: Mapping[str, Iterable[str]]) -> dict[str, ByQueue]:
+    found: dict[str, ByQueue] = {}
+    for topic, queues in named.items():
+        own = sorted(groups.get(topic, ()))
+        if len(own) > 1 and any(not group for group, _ in queues):
+            short = next(queue for group, queue in queues if not group)
+            raise InvalidArgumentError(
+                f'option {option}: topic {topic} has queues in the groups {", ".join(own)}; expected "group:{short}" for "{short}"'
+            )
+        found[topic] = {(group or "".join(own), queue): value for (group, queue), value in queues.items()}
+    return found
+
+
+def parse_position(given: Given, which: str, default: int, *, both: bool) -> Position:
+    """``which``: starting or ending.  Times take precedence over offsets, one for all over those of single queues, as in the Kafka source.
+    ``both``: either word may be said, as at a stream's start."""
+    if given.optional(f"{which}Timestamp") is not None:
+        return Position(default, timestamp_ms=given.moment_ms(f"{which}Timestamp"))
+    times = given.optional(f"{which}OffsetsByTimestamp")
+    if times is not None:
+        return Position(default, times=parse_times(f"{which}OffsetsByTimestamp", times))
+    name = f"{which}Offsets"
+    text = given.optional(name)
+    if text is None:
+        return Position(default)
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in words:
+        return _checked_word(name, text, words[text.lower()], default, both=both)
+    return Position(default, queues=parse_offsets(name, text))
+
+
+def _checked_word(name: str, text: str, value: int, default: int, *, both: bool) -> Position:
+    # A batch that starts at the end, or ends at the start, reads nothing: surely a mistake.
+    if value != default and not both:
+        opposite = "earliest" if default == EARLIEST else "latest"
+        raise InvalidArgumentError(f"option {name}: {text!r} reads nothing in a batch; expected {opposite} or JSON offsets")
+    return Position(value)
+
+
+def parse_offsets(name: str, text: str) -> dict[str, ByQueue]:
+    """``{"topic": {"group:queue": offset}}``; offset -2 is earliest, -1 latest.  Raises InvalidArgumentError naming what is wrong."""
+    return _by_queue(name, text, 'earliest, latest or JSON {"topic":{"group:queue":offset}}', _offset)
+
+
+def parse_times(name: str, text: str) -> dict[str, ByQueue]:
+    """``{"topic": {"group:queue": ms}}``."""
+    return _by_queue(name, text, 'JSON {"topic":{"group:queue":milliseconds}}', _time)
+
+
+def parse_assigned(name: str, text: str) -> list[tuple[str, str, int]]:
+    """``{"topic": [0, "g0:1"]}`` as (topic, group or "", queue)."""
+    shape = 'JSON {"topic":[queue,...]}'
+    return [
+        (topic, *_queue_key(name, str(queue)))
+        for topic, queues in _object(name, text, shape).items()
+        for queue in _checked(isinstance(queues, list) and queues, queues, name, f"{topic}: {queues}", "a list of queues")
+    ]
+
+
+def _by_queue(name: str, text: str, shape: str, value_of: Callable[[str, str, Any], int]) -> dict[str, ByQueue]:
+    result: dict[str, ByQueue] = {}
+    for topic, queues in _object(name, text, shape).items():
+        _checked(isinstance(queues, dict) and queues, queues, name, f"{topic}: {queues}", 'an object {"group:queue":number}')
+        result[topic] = {_queue_key(name, key): value_of(name, key, value) for key, value in queues.items()}
+    return result
+
+
+def _object(name: str, text: str, shape: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except ValueError:
+        raise InvalidArgumentError(f"option {name}: {text!r}; expected {shape}") from None
+    return dict(_checked(isinstance(loaded, dict) and loaded, loaded, name, text, shape))
+
+
+def _queue_key(name: str, key: str) -> tuple[str, int]:
+    group, separator, queue = key.rpartition(":")
+    good = queue.isascii() and queue.isdecimal() and bool(group) == bool(separator)
+    _checked(good, key, name, repr(key), _KEY)
+    return group, int(queue)
+
+
+def _offset(name: str, key: str, value: Any) -> int:
+    good = isinstance(value, int) and not isinstance(value, bool) and value >= EARLIEST
+    return int(_checked(good, value, name, f"{key}: {value!r}", "an offset of 0 or more, -2 (earliest) or -1 (latest)"))
+
+
+def _time(name: str, key: str, value: Any) -> int:
+    good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return int(_checked(good, value, name, f"{key}: {value!r}", "milliseconds since 1970"))
+
+
+def _checked(condition: object, value: Any, name: str, found: str, expected: str) -> Any:
+    """``value`` where the condition holds."""
+    if not condition:
+        raise InvalidArgumentError(f"option {name}: {found}; expected {expected}")
+    return value

@@ -1,0 +1,39 @@
+"""Sizes, durations and times as people write them in options: ``64m``, ``1GiB``, ``15m``, ``2026-11-21``, or a bare number.
+
+Owns the parsing; what cannot be read is a ValueError.  Suffixes of one letter mean what they mean in Spark's own settings.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+DURATIONS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NUMBER_WITH_UNIT = re.compile(r"(-?\d+)\s*([A-Za-z]*)")
+
+
+def size(text: str) -> int:
+    """Bytes."""
+    return _whole(text, SIZES)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds."""
+    return _whole(text, DURATIONS_MS)
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number of them, or of an ISO date or time, in UTC when it names no zone."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _whole(text: str, units: dict[str, int]) -> int:
+    found = _NUMBER_WITH_UNIT.fullmatch(text)
+    if found is None or found[2].lower() not in units:
+        raise ValueError(text)
+    return int(found[1]) * units[found[2].lower()]
