@@ -25,6 +25,7 @@ from pyspark_dledger.options import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema
 
 OPENED_BYTES = 32 << 20  # of bodies in one record batch, and as much as one of them more
+ENOUGH_ROWS, ENOUGH_BYTES = 4096, 1 << 20  # from here on a record batch is worth its way to Spark
 _STRING_OFFSET_LIMIT = (1 << 31) - 1
 
 
@@ -196,6 +197,26 @@ def record_batches(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_F
         arrays = [others[name].slice(start, len(bodies)) if name != "body" else pa.array(bodies, pa.binary()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         start += len(bodies)
+
+
+def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: small ones, as many queues give that hold little each, cost Spark more than their rows do."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ENOUGH_ROWS or size >= ENOUGH_BYTES:
+            yield from _one(waiting)
+            waiting, rows, size = [], 0, 0
+    yield from _one(waiting)
+
+
+def _one(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) < 2:
+        yield from batches
+    else:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def _has_key(decoder: ChunkDecoder, wanted: Sequence[str]) -> pa.Array:

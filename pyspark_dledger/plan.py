@@ -15,6 +15,9 @@ from pyspark_dledger.positions import EARLIEST, LATEST, Position
 
 # A Python task costs some 50 ms of its own, so a split below this many messages loses more than it wins.
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
+# Ranges with fewer messages share a task: always up to so many, more where there are many ranges.
+ALWAYS_SHARED, SHARED_AT_MOST = 1_000, 25_000
+SHARED_BY_TASKS = 16  # sharing leaves about as many tasks
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,11 +110,32 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) 
     total = sum(piece.end - piece.start for piece in ranges)
     if total == 0:
         return []
-    step = max_records or DEFAULT_MAX_RECORDS_PER_PARTITION
-    if min_partitions:
-        step = min(step, max(1, total // min_partitions))
+    step = _step(total, min_partitions, max_records)
     pieces = []
     for piece in ranges:
         cuts = [piece.start, *range((piece.start // step + 1) * step, piece.end, step), piece.end]
         pieces += [OffsetRange(piece.queue, low, high) for low, high in pairwise(cuts)]
     return pieces
+
+
+def shared(pieces: Sequence[OffsetRange], min_partitions: int, max_records: int) -> list[tuple[OffsetRange, ...]]:
+    """Pieces of ``split``, neighbours with few messages together: what one task reads.  It depends on pieces and options only."""
+    total = sum(piece.end - piece.start for piece in pieces)
+    most = min(_step(total, min_partitions, max_records), SHARED_AT_MOST, max(ALWAYS_SHARED, -(-total // SHARED_BY_TASKS)))
+    tasks: list[tuple[OffsetRange, ...]] = []
+    size = 0
+    for piece in pieces:
+        count = piece.end - piece.start
+        if tasks and size + count <= most:
+            tasks[-1] += (piece,)
+            size += count
+        else:
+            tasks.append((piece,))
+            size = count
+    return tasks
+
+
+def _step(total: int, min_partitions: int, max_records: int) -> int:
+    """Messages of one task at most."""
+    step = max_records or DEFAULT_MAX_RECORDS_PER_PARTITION
+    return min(step, max(1, total // min_partitions)) if min_partitions else step

@@ -1,4 +1,4 @@
-"""The batch read, and what one task does: a range of one queue from a replica, as Arrow record batches.
+"""The batch read, and what one task does: ranges of queues from replicas, as Arrow record batches.
 
 Owns the task.  It chooses its replica when it runs, one on its own host first, goes on at another one when that goes away, and hands out
 every offset of its range once; what the range no longer holds is an error, or left out, as ``failOnDataLoss`` says.
@@ -20,7 +20,7 @@ from pyspark_dledger import cluster
 from pyspark_dledger.by_key import narrowed_by_keys
 from pyspark_dledger.incarnations import by_group, groups_of
 from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
-from pyspark_dledger.plan import OffsetRange, named_offsets, resolve, split
+from pyspark_dledger.plan import OffsetRange, named_offsets, resolve, shared, split
 from pyspark_dledger.schema import NEEDS_BODY
 
 if TYPE_CHECKING:
@@ -31,17 +31,20 @@ _logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """What one task reads, of which incarnation of the topic; None is nothing at all (Spark wants at least one partition)."""
+    """What one task reads, and of which incarnations of the topics; no pieces are nothing at all (Spark wants at least one partition)."""
 
-    def __init__(self, piece: OffsetRange | None, incarnation: str = "") -> None:
+    def __init__(self, pieces: Sequence[OffsetRange], incarnations: Sequence[str] = ()) -> None:
         super().__init__(0)
-        self.piece, self.incarnation = piece, incarnation
+        self.pieces, self.incarnations = tuple(pieces), tuple(incarnations)
 
 
-def partitions_of(pieces: Sequence[OffsetRange], incarnations: Mapping[str, str]) -> list[InputPartition]:
-    """A partition for each piece, never none."""
+def partitions_of(ranges: Sequence[OffsetRange], options: ReadOptions, incarnations: Mapping[str, str]) -> list[InputPartition]:
+    """The ranges as tasks read them, never none."""
+    limits = (options.min_partitions, options.max_records_per_partition)
     made = {topic: by_group(text) for topic, text in incarnations.items()}
-    return [RangePartition(piece, made[piece.queue.topic].get(piece.queue.group, "")) for piece in pieces] or [RangePartition(None)]
+    tasks = shared(split(ranges, *limits), *limits)
+    found = [RangePartition(pieces, [made[piece.queue.topic].get(piece.queue.group, "") for piece in pieces]) for pieces in tasks]
+    return found or [RangePartition(())]
 
 
 class BatchReader(DataSourceReader):
@@ -58,7 +61,7 @@ class BatchReader(DataSourceReader):
         cluster.widen(view, options, named_offsets(start))
         ranges = resolve(view.bounds, start, end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
         wanted = narrowed_by_keys(options, ranges)
-        return partitions_of(split(wanted, options.min_partitions, options.max_records_per_partition), view.incarnations)
+        return partitions_of(wanted, options, view.incarnations)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
@@ -81,13 +84,11 @@ def near_hosts(bootstrap: str) -> frozenset[str]:
 
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition's range, a record batch or more a chunk."""
-    from pyspark_dledger.arrow import record_batches
+    """The messages of a partition's ranges, a record batch or more a chunk; small ones are put together."""
+    from pyspark_dledger.arrow import put_together
 
-    if not isinstance(partition, RangePartition) or partition.piece is None:
+    if not isinstance(partition, RangePartition) or not partition.pieces:
         return
-    piece = partition.piece
-    queue, at = piece.queue, piece.start
     where: dict[str, Any] = {
         "read_from": options.read_from,
         "replica": options.replica or None,
@@ -95,25 +96,33 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         "local_files": options.local_files,
         "mend": options.mend,
     }
-    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "incarnation": partition.incarnation}
+    with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
+        pieces = zip(partition.pieces, partition.incarnations, strict=True)
+        yield from put_together(batch for piece, incarnation in pieces for batch in _read_piece(options, consumer, piece, incarnation))
+
+
+def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange, incarnation: str) -> Iterator[pa.RecordBatch]:
+    from pyspark_dledger.arrow import record_batches
+
+    queue, at = piece.queue, piece.start
+    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "incarnation": incarnation}
     how["without_body"] = NEEDS_BODY.isdisjoint(options.columns)
     how["max_lag"] = None if options.max_lag == NO_LAG_LIMIT else options.max_lag
-    with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
-        while at < piece.end:
-            try:
-                for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
-                    at = chunk.next_offset
-                    yield from record_batches(chunk, options.columns, options.filters)
-                return
-            except TopicNotFoundError as error:
-                gone = f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} are gone: {error.message}"
-                if options.fail_on_data_loss:
-                    raise TopicNotFoundError(f"{gone}; set failOnDataLoss to false to go on without them", **error.details) from None
-                _logger.warning("%s", gone)
-                return
-            except OffsetOutOfRangeError as error:
-                if options.fail_on_data_loss or error.min_offset <= at:
-                    raise
-                lost = f"{at} to {min(error.min_offset, piece.end)}"
-                _logger.warning("topic %s queue %s:%d: messages %s are gone", queue.topic, queue.group, queue.queue_id, lost)
-                at = error.min_offset  # deleted meanwhile
+    while at < piece.end:
+        try:
+            for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
+                at = chunk.next_offset
+                yield from record_batches(chunk, options.columns, options.filters)
+            return
+        except TopicNotFoundError as error:
+            gone = f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} are gone: {error.message}"
+            if options.fail_on_data_loss:
+                raise TopicNotFoundError(f"{gone}; set failOnDataLoss to false to go on without them", **error.details) from None
+            _logger.warning("%s", gone)
+            return
+        except OffsetOutOfRangeError as error:
+            if options.fail_on_data_loss or error.min_offset <= at:
+                raise
+            lost = f"{at} to {min(error.min_offset, piece.end)}"
+            _logger.warning("topic %s queue %s:%d: messages %s are gone", queue.topic, queue.group, queue.queue_id, lost)
+            at = error.min_offset  # deleted meanwhile

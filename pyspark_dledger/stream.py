@@ -24,7 +24,7 @@ from pyspark_dledger import cluster
 from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.incarnations import by_group, check_same, groups_of, is_remade, joined, merged
 from pyspark_dledger.options import ReadOptions
-from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of, split
+from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of
 from pyspark_dledger.positions import EARLIEST
 from pyspark_dledger.reader import partitions_of, read_range
 
@@ -199,8 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "topic %s queue %s:%d: messages up to %d are gone with it", queue.topic, queue.group, queue.queue_id, offset
                 )
         filled = [piece for piece in ranges if piece.start < piece.end]
-        pieces = split(filled, self._options.min_partitions, self._options.max_records_per_partition)
-        return partitions_of(pieces, planned)
+        return partitions_of(filled, self._options, planned)
 
     def _held(self, queue: QueueId, start: int, end: int, bounds: Mapping[QueueId, QueueBounds]) -> OffsetRange:
         """The range as far as it is still held; a queue new since the last batch starts at its earliest message."""

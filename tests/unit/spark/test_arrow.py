@@ -141,3 +141,14 @@ def test_frames_without_bodies_have_everything_else(sizes: list[int]) -> None:
     bare = Chunk("orders", "g0", 3, "n1", whole.offsets, np.frombuffer(left, ">u4"), cut, bodiless=True)
     assert record_batch(bare, columns).to_pylist() == record_batch(whole, columns).to_pylist()
     assert record_batch(bare, ("body_size",)).to_pylist() == [{"body_size": size} for size in sizes]
+
+
+def test_small_batches_are_put_together_and_large_ones_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "ENOUGH_ROWS", 10)
+    sizes = [1, 2, 3, 4, 12, 1, 0, 1]
+    batches = [pa.RecordBatch.from_pydict({"n": pa.array(range(size), pa.int64())}) for size in sizes]
+    found = list(arrow.put_together(iter(batches)))
+    assert [batch.num_rows for batch in found] == [10, 12, 2]
+    assert pa.Table.from_batches(found).equals(pa.Table.from_batches(batches))
+    assert found[1] is batches[4]
+    assert list(arrow.put_together(iter([]))) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
 from pyspark_dledger.admission import cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.options import Filters, parse_read_options, parse_write_options, wanted_columns
-from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, resolve, split
+from pyspark_dledger.plan import ALWAYS_SHARED, SHARED_AT_MOST, OffsetRange, QueueBounds, QueueId, resolve, shared, split
 from pyspark_dledger.positions import EARLIEST, LATEST
 from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
 
@@ -217,10 +217,25 @@ def test_split_covers_every_offset_once_and_obeys_the_limits(spans: list[tuple[i
     pieces = split(ranges, minimum, most)
     covered = [(piece.queue, offset) for piece in pieces for offset in range(piece.start, piece.end)]
     assert covered == [(piece.queue, offset) for piece in ranges for offset in range(piece.start, piece.end)]
+    tasks = shared(pieces, minimum, most)
+    assert [piece for task in tasks for piece in task] == pieces
     if most:
-        assert all(piece.end - piece.start <= most for piece in pieces)
+        assert all(sum(piece.end - piece.start for piece in task) <= most for task in tasks)
     if minimum:
-        assert len(pieces) >= min(minimum, len(covered))
+        assert len(tasks) >= min(minimum, len(covered))
+
+
+def test_queues_with_few_messages_share_tasks_and_those_with_many_do_not() -> None:
+    def tasks(*sizes: int) -> list[int]:
+        ranges = [OffsetRange(QueueId("t", "g", n), 7, 7 + size) for n, size in enumerate(sizes)]
+        return [sum(piece.end - piece.start for piece in task) for task in shared(split(ranges, 0, 0), 0, 0)]
+
+    assert tasks(*[20] * 40) == [800]
+    assert tasks(*[20] * 2000) == [2500] * 16
+    assert tasks(*[1000] * 3) == [ALWAYS_SHARED] * 3
+    assert tasks(*[60_000] * 4) == [60_000] * 4
+    assert tasks(5, 300_000, 5) == [5, 249_993, 50_007, 5]
+    assert max(tasks(*[2000] * 1000)) == SHARED_AT_MOST - SHARED_AT_MOST % 2000
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=5), st.integers(1, 300), st.integers(1, 50))

@@ -42,7 +42,7 @@ def offsets(stored: dict[str, Any]) -> dict[QueueId, int]:
 
 
 def ranges(found: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
-    return [partition.piece for partition in found.partitions(start, end) if partition.piece is not None]
+    return [piece for partition in found.partitions(start, end) for piece in partition.pieces]
 
 
 def test_offsets_survive_the_checkpoint_and_others_are_refused() -> None:
