@@ -78,10 +78,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_progress_ms = self._last_look_ms = _now_ms()
         self._seen: cluster.View | None = None  # by this trigger, for what Spark asks next
         self._told: dict[str, Any] | None = None  # the end this trigger was given
+        self._shown: Offsets = {}  # what the consumer group was told
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks, which only read."""
-        return {**self.__dict__, "_seen": None, "_told": None, "_target": None}
+        return {**self.__dict__, "_seen": None, "_told": None, "_target": None, "_shown": {}}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts; a restarted one starts where its checkpoint says."""
@@ -119,6 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             return to_json(end, incarnations)
         self._check_same(known, incarnations)
+        self._show({queue: offset for queue, offset in begun.items() if queue.group not in view.silent.keys() | view.leaderless})
         held = {queue: bounds.min_offset for queue, bounds in view.bounds.items()}
         kept = {queue: offset for queue, offset in begun.items() if not is_remade(queue, known, incarnations)}
         # A queue new since the last batch is read from its first message; one that cannot be seen now waits where it is.
@@ -217,11 +219,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint is Spark's; the consumer group only shows how far it is, so that it cannot be told stops nothing."""
-        if not self._options.group_id:
+        self._show(from_json(end)[0])
+
+    def _show(self, done: Offsets) -> None:
+        """Tell the consumer group how far the query is.  Spark asks for the next batch when all before it is done, and once more when there
+        is none, so the group has the query's end then.  The checkpoint is Spark's: that the group cannot be told stops nothing."""
+        if not self._options.group_id or done == self._shown:
             return
         try:
-            cluster.mirror(self._options, from_json(end)[0])
+            cluster.mirror(self._options, {queue: offset for queue, offset in done.items() if self._shown.get(queue) != offset})
+            self._shown = done
         except DledgerError as error:
             _logger.warning("group %s: offsets were not committed: %s", self._options.group_id, error.message)
 

@@ -257,6 +257,23 @@ def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: View, i
     assert reader().latestOffset(start, ReadAllAvailable()) == start
 
 
+def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[QueueId, int]] = []
+    monkeypatch.setattr(cluster, "mirror", lambda _options, positions: told.append(dict(positions)))
+    found = reader(groupId="job", maxMessagesPerTrigger="75")
+    start = found.initialOffset()
+    first = found.latestOffset(start, found.getDefaultReadLimit())
+    second = found.latestOffset(first, found.getDefaultReadLimit())
+    found.commit(first)
+    assert found.latestOffset(second, found.getDefaultReadLimit()) == second == to_json({Q[0]: 100, Q[1]: 50}, {"t": "g0:7"})
+    found.latestOffset(second, found.getDefaultReadLimit())
+    assert told == [{Q[0]: 0, Q[1]: 0}, {Q[0]: 50, Q[1]: 25}, {Q[0]: 100, Q[1]: 50}]
+    seen.leaderless = {"g0"}  # it would only be waited for
+    later = reader(groupId="job")
+    later.latestOffset(second, ReadAllAvailable())
+    assert len(told) == 3
+
+
 def test_one_look_serves_a_whole_trigger(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, look = [], cluster.describe
     monkeypatch.setattr(cluster, "describe", lambda *rest, **how: looks.append(how) or look(*rest, **how))
