@@ -20,6 +20,7 @@ from pyspark_dledger import cluster
 from pyspark_dledger.by_key import narrowed_by_keys
 from pyspark_dledger.incarnations import by_group, groups_of
 from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
+from pyspark_dledger.plain import plain_errors
 from pyspark_dledger.plan import OffsetRange, named_offsets, resolve, shared, split
 from pyspark_dledger.schema import NEEDS_BODY
 
@@ -47,6 +48,7 @@ def partitions_of(ranges: Sequence[OffsetRange], options: ReadOptions, incarnati
     return found or [RangePartition(())]
 
 
+@plain_errors
 class BatchReader(DataSourceReader):
     """One batch query: the bounds are fixed when it is planned."""
 
@@ -67,6 +69,7 @@ class BatchReader(DataSourceReader):
         return read_range(self._options, partition)
 
 
+@plain_errors
 class PushdownReader(BatchReader):
     """A batch query whose conditions narrow what is read.  A class of its own: where the session does not allow it, Spark refuses every
     reader that could."""

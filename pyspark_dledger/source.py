@@ -9,9 +9,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from pyspark_dledger.options import parse_read_options, parse_write_options, wanted_columns
+from pyspark_dledger.plain import plain_errors
 from pyspark_dledger.schema import columns_of, ddl
 
 
+@plain_errors
 class DefaultSource(DataSource):
     """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default; batch and streaming writes."""
 

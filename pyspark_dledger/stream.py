@@ -24,6 +24,7 @@ from pyspark_dledger import cluster
 from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.incarnations import by_group, check_same, groups_of, is_remade, joined, merged
 from pyspark_dledger.options import ReadOptions
+from pyspark_dledger.plain import plain_errors
 from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of
 from pyspark_dledger.positions import EARLIEST
 from pyspark_dledger.reader import partitions_of, read_range
@@ -69,6 +70,7 @@ def from_json(stored: Mapping[str, Any]) -> tuple[Offsets, dict[str, str]]:
     return offsets, incarnations
 
 
+@plain_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's source.  One object lives on the driver as long as the query; tasks have copies that only read."""
 

@@ -28,6 +28,7 @@ from dledger_wire.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options import WriteOptions
 from pyspark_dledger.packs import Lane, Maker, Packer, check_schema
+from pyspark_dledger.plain import plain_errors
 from pyspark_dledger.publish import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, Staged, WriteName
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def lanes_of(consumer: PullConsumer, topic: str) -> list[Lane]:
     return lanes
 
 
+@plain_errors
 class BatchWriter(DataSourceArrowWriter):
     """One batch write; made on the driver, its ``write`` runs in the tasks."""
 
@@ -105,6 +107,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Nothing to do: nobody names what was staged."""
 
 
+@plain_errors
 class StreamWriter(DataSourceStreamArrowWriter):
     """The sink of one streaming query; Spark makes it anew for each batch, on the driver and for the commit."""
 

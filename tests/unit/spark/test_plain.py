@@ -1,0 +1,70 @@
+"""What Spark prints of an error of ours: the line, not the way to it."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger import DefaultSource
+from pyspark_dledger.plain import plain_errors
+from pyspark_dledger.stream import StreamReader
+
+
+@plain_errors
+class Faulty:
+    """Fails in every way."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "faulty"
+
+    def ours(self) -> None:
+        try:
+            self._deep()
+        except ZeroDivisionError as error:
+            raise InvalidArgumentError("option x: expected y") from error
+
+    def theirs(self) -> None:
+        self._deep()
+
+    def rows(self) -> Iterator[int]:
+        yield 1
+        self.ours()
+
+    def _deep(self) -> float:
+        return 1 / 0
+
+
+def lines(error: BaseException) -> list[str]:
+    return "".join(traceback.format_exception(error)).splitlines()
+
+
+def test_an_error_of_ours_is_short_and_any_other_is_whole() -> None:
+    faulty = Faulty()
+    with pytest.raises(InvalidArgumentError) as ours:
+        faulty.ours()
+    assert "ZeroDivisionError" not in "".join(lines(ours.value))
+    assert lines(ours.value)[-1] == "dledger_wire.errors.InvalidArgumentError: option x: expected y"
+    with pytest.raises(ZeroDivisionError) as theirs:
+        faulty.theirs()
+    assert "_deep" in "".join(lines(theirs.value))
+    rows = faulty.rows()
+    assert next(iter(rows)) == 1
+    with pytest.raises(InvalidArgumentError) as while_reading:
+        list(rows)
+    assert not any("_deep" in line for line in lines(while_reading.value))
+    assert Faulty.name() == "faulty"
+
+
+def test_spark_sees_methods_as_they_are() -> None:
+    """It counts the parameters of latestOffset."""
+    assert list(inspect.signature(StreamReader.latestOffset).parameters) == ["self", "start", "limit"]
+    source: Any = DefaultSource({"colums": "x"})
+    with pytest.raises(InvalidArgumentError) as caught:
+        source.schema()
+    assert len(lines(caught.value)) <= 8
