@@ -34,14 +34,10 @@ def archive(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: st
         stream = stream.option(name, value)
     frame = stream.load().selectExpr("*", f"{DATE} AS date", f"{HOUR} AS hour")
     writer = frame.writeStream.format("parquet").partitionBy(*PARTITIONS).option("path", path)
-    counter = RowCounter("archive")
-    spark.streams.addListener(counter)
-    try:
+    with RowCounter.listening(spark, "archive") as counter:
         query = writer.option("checkpointLocation", f"{path}/_checkpoint").trigger(availableNow=True).start()
         query.awaitTermination()
         return counter.rows_of(query)
-    finally:
-        spark.streams.removeListener(counter)
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:

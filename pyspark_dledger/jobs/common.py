@@ -9,7 +9,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_TIMEOUT_MS = 15_000
+LISTENER_WAIT_S = 10.0
 
 
 class JobFailedError(DledgerError):
@@ -80,6 +83,20 @@ class RowCounter(StreamingQueryListener):
         super().__init__()
         self._job = job
         self._rows: dict[tuple[str, int], int] = {}
+        self._ended = threading.Event()
+
+    @classmethod
+    @contextmanager
+    def listening(cls, spark: SparkSession, job: str) -> Iterator[RowCounter]:
+        """A counter for the one query of a block.  It is taken away when it has heard all of the query: Spark tells it in a thread of Java,
+        which prints its stack when the process ends under it."""
+        counter = cls(job)
+        spark.streams.addListener(counter)
+        try:
+            yield counter
+            counter._ended.wait(LISTENER_WAIT_S)
+        finally:
+            spark.streams.removeListener(counter)
 
     def rows_of(self, query: StreamingQuery) -> int:
         """Of a query that has ended: its own reports count too, the listener may not have heard the last ones yet."""
@@ -104,7 +121,7 @@ class RowCounter(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        pass
+        self._ended.set()
 
 
 def topic_list(text: str) -> list[str]:
@@ -129,9 +146,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequence[str] | None = None) -> int:
-    """Run a job's ``main``; its exit code."""
+    """Run a job's ``main``, and end its session; its exit code."""
     try:
         main(argv)
+        end_session()
     except DledgerError as error:
         print(f"dledger: {error.message}", file=sys.stderr, flush=True)
         return 1
@@ -139,6 +157,15 @@ def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequenc
         print(f"dledger: {reason(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def end_session() -> None:
+    """Stop this process's Spark session if it has one: what Java still has to tell is told before the process ends."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        spark.stop()
 
 
 def reason(error: BaseException) -> str:

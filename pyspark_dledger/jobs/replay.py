@@ -46,18 +46,16 @@ def replay(
     writer = writer.option("checkpointLocation", checkpoint)
     # A rate is so many messages each second; without one, whatever there is, batch after batch.
     trigger = {"processingTime": "1 second"} if rate else {"availableNow": True}
-    counter = RowCounter("replay")
-    spark.streams.addListener(counter)
-    query = writer.trigger(**trigger).start()
-    try:
-        if rate:
-            query.processAllAvailable()
-        else:
-            query.awaitTermination()
-        return counter.rows_of(query)
-    finally:
-        query.stop()
-        spark.streams.removeListener(counter)
+    with RowCounter.listening(spark, "replay") as counter:
+        query = writer.trigger(**trigger).start()
+        try:
+            if rate:
+                query.processAllAvailable()
+            else:
+                query.awaitTermination()
+            return counter.rows_of(query)
+        finally:
+            query.stop()
 
 
 def rows_to_send(frame: Any, to: str) -> Any:
