@@ -6,7 +6,6 @@ Owns the way there only: arguments are the job's own (``dledger spark NAME --hel
 from __future__ import annotations
 
 import importlib
-import sys
 
 import typer
 
@@ -42,4 +41,4 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
     wants_help = any(argument in ("-h", "--help") for argument in arguments)
     if not wants_help and not any(argument.partition("=")[0] == "--bootstrap" for argument in arguments):
         arguments += ["--bootstrap", load_config(config).bootstrap()]
-    sys.exit(common.finish(job.main, arguments))
+    common.run_program(job.main, arguments)

@@ -10,12 +10,11 @@ message once.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.jobs.common import RowCounter, bounds, finish, parser, print_report, session, table, topic_list
+from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, run_program, session, table, topic_list
 from pyspark_dledger.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -95,4 +94,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(finish(main))
+    run_program(main)

@@ -7,7 +7,6 @@ Spans that differ are looked into message by message until the first one is name
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,11 @@ from pyspark_dledger.jobs.common import (
     LOOK_TIMEOUT_MS,
     JobFailedError,
     bounds,
-    finish,
     parser,
     print_report,
     progress,
     reason,
+    run_program,
     session,
     table,
     topic_list,
@@ -212,4 +211,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(finish(main))
+    run_program(main)

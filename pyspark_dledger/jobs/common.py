@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -146,10 +146,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequence[str] | None = None) -> int:
-    """Run a job's ``main``, and end its session; its exit code."""
+    """Run a job's ``main``; its exit code."""
     try:
         main(argv)
-        end_session()
     except DledgerError as error:
         print(f"dledger: {error.message}", file=sys.stderr, flush=True)
         return 1
@@ -159,13 +158,15 @@ def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequenc
     return 0
 
 
-def end_session() -> None:
-    """Stop this process's Spark session if it has one: what Java still has to tell is told before the process ends."""
+def run_program(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a job's ``main`` as all that this process does.  Its session is stopped: what Java still has to tell is told before the end."""
     from pyspark.sql import SparkSession
 
+    code = finish(main, argv)
     spark = SparkSession.getActiveSession()
     if spark is not None:
         spark.stop()
+    sys.exit(code)
 
 
 def reason(error: BaseException) -> str:

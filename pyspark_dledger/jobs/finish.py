@@ -8,7 +8,6 @@ lives does no harm: both send the same records under the same numbers.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
-from pyspark_dledger.jobs.common import LOOK_TIMEOUT_MS, JobFailedError, finish, print_report, table
+from pyspark_dledger.jobs.common import LOOK_TIMEOUT_MS, JobFailedError, print_report, run_program, table
 from pyspark_dledger.options import STAGING_TOPIC, parse_write_options
 from pyspark_dledger.publish import CONTROL_QUEUE, DONE_BODY, Publisher, Staged, WriteName, read_manifest
 from pyspark_dledger.writer import StagingPlace, with_publisher
@@ -100,4 +99,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(finish(main))
+    run_program(main)

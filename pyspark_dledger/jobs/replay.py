@@ -7,14 +7,13 @@ stores each batch once, so a replay that died, or is run again with the same che
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dledger_client.message import RESERVED_PROPERTIES
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import dlq_topic
-from pyspark_dledger.jobs.common import RowCounter, bounds, finish, parser, print_report, progress, session, topic_list
+from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, progress, run_program, session, topic_list
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,4 +143,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(finish(main))
+    run_program(main)

@@ -5,13 +5,12 @@ Owns the figures and their picture.  Bodies are not read: their sizes are in the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_dledger.jobs.common import finish, parser, print_report, progress, session, source, table, topic_list
+from pyspark_dledger.jobs.common import parser, print_report, progress, run_program, session, source, table, topic_list
 from pyspark_dledger.jobs.picture import bars
 
 if TYPE_CHECKING:
@@ -105,4 +104,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(finish(main))
+    run_program(main)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from dledger_client import Admin, PullConsumer
+from dledger_client.aio.numbered import NumberedSender
+from pyspark_dledger import packs, writer
+from pyspark_dledger.options import parse_write_options
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS
 
@@ -101,6 +107,38 @@ def test_a_failed_job_leaves_nothing_to_be_seen(spark: Any, cluster: Cluster) ->
     with pytest.raises(Exception, match="stop"):
         write(frame, cluster, "failed")
     assert messages_of(cluster, "failed") == []
+
+
+def test_a_job_without_a_name_whose_driver_died_in_its_commit_is_finished_by_a_command(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that dies sends no more: here its sender fails behind the manifest and a part of the rows."""
+    make(cluster, "halved")
+    left = [4]
+
+    class Dying(NumberedSender):
+        async def send(self, group: str, record: Any) -> None:
+            if left[0] == 0:
+                raise ConnectionAbortedError("killed")
+            left[0] -= 1
+            await super().send(group, record)
+            await self.flush()
+
+    monkeypatch.setattr(writer, "NumberedSender", Dying)
+    monkeypatch.setattr(packs, "PACK_BYTES", 2_000)
+    schema = StructType([StructField("body", StringType()), StructField("queue_key", StringType())])
+    job = writer.BatchWriter(schema, parse_write_options({"bootstrap": cluster.bootstrap, "topic": "halved"}), overwrite=False)
+    rows = pa.RecordBatch.from_pylist([{"body": str(number), "queue_key": str(number % 5)} for number in range(500)])
+    with pytest.raises(ConnectionAbortedError):
+        job.commit([job.write(iter([rows]))])
+    assert 0 < len(messages_of(cluster, "halved")) < 500
+    told = [json.loads(cluster.cli_ok("spark", "finish", "--json", *more)) for more in (["--look"], [], ["--look"])]
+    assert [[(each["rows"], each["result"]) for each in report["writes"]] for report in told] == [
+        [(500, "not finished")],
+        [(500, "finished")],
+        [],
+    ]
+    assert sorted(int(message.body) for message in messages_of(cluster, "halved")) == list(range(500))
 
 
 def test_a_write_with_a_name_is_done_once(spark: Any, cluster: Cluster) -> None:
