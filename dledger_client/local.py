@@ -37,21 +37,11 @@ def surroundings(bootstrap: str, network: Network | None, clock: Clock | None, r
     return Surroundings(_own_network(), clock or SystemClock(), random or system_random(), f"{own_address(bootstrap)}:0", os.getpid())
 
 
-_network_made_in = 0  # the process that first made a network of its own
-
-
 def _own_network() -> Network:
-    """This machine's network.  RuntimeError in a child of a process that used one: gRPC does not survive a fork, calls would hang."""
-    global _network_made_in
-    if _network_made_in not in (0, os.getpid()):
-        raise RuntimeError(
-            "this process was forked from one that had used a client already, and gRPC does not survive that; "
-            "make the first client after the fork, or start the process anew (multiprocessing: spawn)"
-        )
-    from dledger_wire.mixed_network import MixedNetwork
+    """This machine's network, of this process: connections are made by the loop that uses them, so a forked child makes its own."""
+    from dledger_wire.tcp_network import TcpNetwork
 
-    _network_made_in = os.getpid()
-    return MixedNetwork()
+    return TcpNetwork()
 
 
 def own_address(bootstrap: str) -> str:

@@ -1,7 +1,8 @@
 """The event loop behind the synchronous faces: one thread a process, shared by all clients, made when it is first needed.
 
 Owns the thread, which nothing ends: it serves all clients of the process.  After a fork the child gets one of its own: threads do not
-survive a fork, and neither do the connections.
+survive a fork.  The parent's loop is kept in the child as it was, and cut off from what parent and child share: freed there, it would
+take the parent's connections out of the parent's epoll.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from dledger_wire.forked import close_in_child
 
 T = TypeVar("T")
 
@@ -84,10 +87,18 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+_inherited: list[LoopThread] = []
+
+
 def _after_fork() -> None:
     # The lock may have been held by a thread that does not exist here.
     LoopThread._lock = threading.Lock()
-    LoopThread._shared = None
+    inherited, LoopThread._shared = LoopThread._shared, None
+    if inherited is not None:
+        _inherited.append(inherited)
+        handle = getattr(inherited.loop, "_get_backend_id", lambda: -1)()  # uvloop's epoll
+        if handle > 2:
+            close_in_child(handle)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -26,6 +26,7 @@ from dledger_wire.error_detail import from_detail, to_detail
 from dledger_wire.errors import AddressInUseError, DeadlineExceededError, DledgerError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc import ByteStream, StreamHandler, UnaryHandler
 
+UNIX = "unix:"  # an address that is the path of a socket
 ERROR_KEY = "dledger-error-bin"
 MAX_MESSAGE_BYTES = 64 << 20
 BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
@@ -63,6 +64,8 @@ _SERVER_OPTIONS: Options = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 2_000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 300_000),
 ]
 
 # What a stock gRPC client sees; ours read the ErrorDetail.
@@ -404,7 +407,8 @@ class GrpcServer:
                 port = server.add_secure_port(self.address, self._credentials)
         except RuntimeError:
             raise AddressInUseError(f"{self.address}: cannot listen: {_why_not_bound(self.address)}", address=self.address) from None
-        self.address = f"{self.address.rpartition(':')[0]}:{port}"
+        if not self.address.startswith(UNIX):
+            self.address = f"{self.address.rpartition(':')[0]}:{port}"
         await server.start()
         self._server = server
 

@@ -1,183 +1,165 @@
-"""The network that nodes and clients use: gRPC on the address everybody knows, plain TCP for the streams that move the bytes.
+"""The network of a node: our protocol and gRPC on one configured port.
 
-Owns the pairing.  A server offers the same handlers on both; its TCP port (any free one unless given) is told by the gRPC method
-``/dledger.v1.Transport/Endpoint``, so that one address in the configuration is enough.  A channel makes its calls over gRPC and opens its
-streams over TCP; a server that does not know the method, a stock gRPC one, gets its streams over gRPC too.  Why: docs/adr/0004.
+Owns the pairing.  Whoever connects with the preface of HTTP/2 (a stock gRPC client, a health probe) is joined to a gRPC server of this
+process, which listens on a Unix socket; everybody else is served by ``tcp_server`` itself, with nothing in between.  The same handlers
+serve both.  Nodes and clients dial with our protocol only.  Why: docs/adr/0010.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import shutil
 import ssl
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable
 
-from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
-from dledger_wire.grpc_network import GrpcNetwork
-from dledger_wire.rpc import ByteStream, CallContext, Channel, Network, Server, StreamHandler, UnaryHandler
-from dledger_wire.tcp_network import TcpNetwork, TcpServer
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import Server, StreamHandler, UnaryHandler
+from dledger_wire.tcp_connection import Connection
+from dledger_wire.tcp_network import TcpChannel, TcpNetwork
+from dledger_wire.tcp_server import TcpServer
 
-ENDPOINT_METHOD = "/dledger.v1.Transport/Endpoint"
-DISCOVERY_TIMEOUT_S = 2.0
-_GRPC_ONLY = -1
+MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
+FAR_WRITE_BUFFER = 1 << 20
+OPENED_S = 5.0
 
 
 class MixedNetwork:
-    """``stream_port``: the TCP port servers listen on, 0 for any free one."""
+    """Channels over TCP; servers over TCP with gRPC behind the same port.  With contexts given, over TLS (the server's context has to
+    offer ``h2`` by ALPN, which gRPC clients insist on)."""
 
-    def __init__(
-        self,
-        *,
-        stream_port: int = 0,
-        client_context: ssl.SSLContext | None = None,
-        server_context: ssl.SSLContext | None = None,
-        grpc_network: Network | None = None,
-    ) -> None:
-        self._grpc: Network = grpc_network or GrpcNetwork()
+    def __init__(self, *, client_context: ssl.SSLContext | None = None, server_context: ssl.SSLContext | None = None) -> None:
         self._tcp = TcpNetwork(client_context=client_context, server_context=server_context)
-        self._stream_port = stream_port
 
-    def connect(self, address: str) -> Channel:
-        return MixedChannel(address, self._grpc.connect(address), self._tcp)
+    def connect(self, address: str) -> TcpChannel:
+        return self._tcp.connect(address)
 
     def serve(self, address: str) -> Server:
-        host = address.rpartition(":")[0]
-        return MixedServer(self._grpc.serve(address), self._tcp.serve(f"{host}:{self._stream_port}"))
+        from dledger_wire.grpc_network import GrpcNetwork
+
+        return MixedServer(self._tcp.serve(address), GrpcNetwork().serve)
 
 
 class MixedServer:
-    """One set of handlers on two listeners."""
+    """One set of handlers, two protocols."""
 
-    def __init__(self, grpc_server: Server, tcp_server: TcpServer) -> None:
-        self._grpc = grpc_server
-        self._tcp = tcp_server
-        self._grpc.add_unary(ENDPOINT_METHOD, self._endpoint)
+    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server]) -> None:
+        self._tcp = tcp
+        self._folder = _socket_folder()
+        self._path = os.path.join(self._folder, "grpc")
+        self._grpc = make_grpc(f"unix:{self._path}")
+        self._joints: set[_Joint] = set()
+        tcp.foreign = self._join
 
-    async def _endpoint(self, _request: bytes, _context: CallContext) -> bytes:
-        return str(self._tcp.port).encode()
+    @property
+    def port(self) -> int:
+        return self._tcp.port
+
+    def _join(self, connection: Connection) -> None:
+        joint = _Joint(connection, self._path)
+        self._joints.add(joint)
+        connection.closed.add_done_callback(lambda _: self._joints.discard(joint))
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         self._grpc.add_unary(method, handler)
+        self._tcp.add_unary(method, handler)
 
     def add_stream(self, method: str, handler: StreamHandler) -> None:
         self._grpc.add_stream(method, handler)
         self._tcp.add_stream(method, handler)
 
     async def start(self) -> None:
-        # TCP first: whoever reaches the gRPC port must be told a port that listens.
-        await self._tcp.start()
+        # gRPC first: whoever is joined to it must find it listening.
         try:
             await self._grpc.start()
-        except AddressInUseError:
-            await self._tcp.stop(0)
+            await self._tcp.start()
+        except (DledgerError, OSError):
+            await self._grpc.stop(0)
+            self._remove_folder()
             raise
 
     async def stop(self, grace_s: float) -> None:
         await asyncio.gather(self._grpc.stop(grace_s), self._tcp.stop(grace_s))
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class MixedChannel:
-    """Calls over gRPC, streams over TCP, to one server."""
+def _socket_folder() -> str:
+    """A folder of this user's alone, with a path short enough for a socket in it."""
+    folder = tempfile.mkdtemp(prefix="dledger-")
+    if len(os.fsencode(folder)) > MAX_SOCKET_PATH - len("/grpc"):
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="dledger-", dir="/tmp")
+    return folder
 
-    def __init__(self, address: str, grpc_channel: Channel, tcp: TcpNetwork) -> None:
-        self._address = address
-        self._grpc = grpc_channel
-        self._tcp = tcp
-        self._bulk: Channel | None = None
-        self._retired: list[Channel] = []
-        self._discovery: asyncio.Task[int] | None = None
-        self._closed = False
 
-    async def call(self, method: str, request: bytes, *, timeout_s: float) -> bytes:
-        return await self._grpc.call(method, request, timeout_s=timeout_s)
+class _Joint(asyncio.Protocol):
+    """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow."""
 
-    def open(self, method: str, *, metadata: Mapping[str, str] | None = None) -> ByteStream:
-        if self._closed:
-            raise UnreachableError(f"{self._address}: channel closed", address=self._address)
-        return _MixedStream(self, method, dict(metadata or {}))
+    def __init__(self, near: Connection, path: str) -> None:
+        self._near = near
+        self._far: asyncio.Transport | None = None
+        self._waiting: list[bytes] = []
+        near.receiver = self
+        near.raw = self._forward
+        near.pause_reading()
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
 
-    async def open_found(self, method: str, metadata: Mapping[str, str]) -> ByteStream:
-        """The stream, over whatever the server offers."""
-        if self._discovery is None or (self._discovery.done() and (self._discovery.cancelled() or self._discovery.exception() is not None)):
-            self._discovery = asyncio.get_running_loop().create_task(self._discover())
-        port = await asyncio.shield(self._discovery)
-        if port == _GRPC_ONLY:
-            return self._grpc.open(method, metadata=metadata)
-        if self._bulk is None:
-            host = self._address.rpartition(":")[0]
-            self._bulk = self._tcp.connect(f"{host}:{port}")
-        return self._bulk.open(method, metadata=metadata)
-
-    async def _discover(self) -> int:
+    async def _connect(self, path: str) -> None:
         try:
-            answer = await self._grpc.call(ENDPOINT_METHOD, b"", timeout_s=DISCOVERY_TIMEOUT_S)
-        except DledgerError as error:
-            if error.code == DledgerError.code:
-                return _GRPC_ONLY
-            raise UnreachableError(f"{self._address}: {error.message}", address=self._address) from None
-        if not (answer.isdigit() and len(answer) <= 5 and 0 < int(answer) < 65536):
-            raise UnreachableError(f"{self._address}: told {answer[:20]!r} for the port of its streams", address=self._address)
-        return int(answer)
+            async with asyncio.timeout(OPENED_S):
+                await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+        except (OSError, TimeoutError):
+            self._near.abort()
+        else:
+            self._near.resume_reading()
 
-    def forget(self) -> None:
-        """The streams' port answered no more: the server may come back with another one."""
-        self._discovery = None
-        if self._bulk is not None:
-            # Other streams on it may still be well; they end with the channel.
-            self._retired.append(self._bulk)
-            self._bulk = None
+    # -- near: the accepted connection's receiver
 
-    async def close(self) -> None:
-        self._closed = True
-        if self._discovery is not None:
-            self._discovery.cancel()
-        for bulk in (*self._retired, *([self._bulk] if self._bulk else [])):
-            await bulk.close()
-        await self._grpc.close()
+    def _forward(self, data: bytes) -> None:
+        if self._far is None:
+            self._waiting.append(data)
+        else:
+            self._far.write(data)
 
+    def frame(self, kind: int, payload: bytes) -> None: ...
 
-class _MixedStream:
-    """A stream that finds its server's port at first use."""
+    def lost(self) -> None:
+        self._connecting.cancel()
+        if self._far is not None:
+            self._far.close()
 
-    def __init__(self, channel: MixedChannel, method: str, metadata: Mapping[str, str]) -> None:
-        self._channel = channel
-        self._opening: asyncio.Task[ByteStream] = asyncio.get_running_loop().create_task(channel.open_found(method, metadata))
-        self._opening.add_done_callback(lambda task: None if task.cancelled() else task.exception() and None)
-        self._used = False
+    # -- far: the connection to the gRPC server
 
-    async def _stream(self) -> ByteStream:
-        try:
-            return await asyncio.shield(self._opening)
-        except asyncio.CancelledError:
-            if self._opening.cancelled():
-                raise UnreachableError("channel closed") from None
-            raise
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._far = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=FAR_WRITE_BUFFER)  # type: ignore[attr-defined]
+        for data in self._waiting:
+            transport.write(data)  # type: ignore[attr-defined]
+        self._waiting.clear()
 
-    async def read(self) -> bytes | None:
-        stream = await self._stream()
-        try:
-            return await stream.read()
-        except UnreachableError:
-            self._forget()
-            raise
+    def data_received(self, data: bytes) -> None:
+        self._near.put_raw(data)
+        held_back = self._near.held_back
+        if held_back is not None and self._far is not None:
+            self._far.pause_reading()
+            held_back.add_done_callback(lambda _: self._resume_far())
 
-    async def write(self, message: bytes) -> None:
-        stream = await self._stream()
-        try:
-            await stream.write(message)
-        except UnreachableError:
-            self._forget()
-            raise
-        self._used = True
+    def _resume_far(self) -> None:
+        if self._far is not None and not self._far.is_closing():
+            with contextlib.suppress(RuntimeError):  # it reads already
+                self._far.resume_reading()
 
-    def _forget(self) -> None:
-        # A stream that never carried anything points at a port that is gone; one that did may just have been cut.
-        if not self._used:
-            self._channel.forget()
-        self._used = True
+    def pause_writing(self) -> None:
+        self._near.pause_reading()
 
-    async def close(self) -> None:
-        try:
-            stream = await self._stream()
-        except DledgerError:
-            return  # never opened, or its channel was closed meanwhile: there is nothing to close
-        await stream.close()
+    def resume_writing(self) -> None:
+        self._near.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._far = None
+        self._near.close_after_flush()

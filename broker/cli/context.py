@@ -101,9 +101,9 @@ class NodeAnswer:
 
 
 def real_network() -> Network:
-    from dledger_wire.mixed_network import MixedNetwork
+    from dledger_wire.tcp_network import TcpNetwork
 
-    return MixedNetwork()
+    return TcpNetwork()
 
 
 async def ask_nodes(config: ClusterConfig, deadline_s: float = STATUS_DEADLINE_S) -> list[NodeAnswer]:

@@ -89,8 +89,6 @@ class PrivateCluster:
             process = self.processes.get(node_id)
             if process is None or process.poll() is not None:
                 self.processes[node_id] = self.local.spawn(node_id, self._files.get(node_id))
-                if node_id in self._files:
-                    self.wires.connect(node_id)
         if wait:
             self.wait_healthy(timeout_s)
 

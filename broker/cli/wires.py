@@ -1,7 +1,7 @@
 """Cables between the nodes of a private cluster that can be cut: what a partition is made of, without touching the machine's network.
 
 Every ordered pair of nodes has a loopback address of its own (127.1.FROM.TO) where node FROM dials node TO; what arrives there is carried
-to TO's real ports.  A cut cable carries nothing and tells nobody, like a dead switch: connections stay open, bytes wait, and go on when
+to TO's real port.  A cut cable carries nothing and tells nobody, like a dead switch: connections stay open, bytes wait, and go on when
 it is mended.  Clients use the real addresses.  Used by ``dledger bench failover --fault partition`` and the cluster tests.
 """
 
@@ -10,15 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
-
-from dledger_wire.errors import DledgerError
-from dledger_wire.grpc_network import GrpcNetwork
-from dledger_wire.mixed_network import ENDPOINT_METHOD
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 PIECE_BYTES = 256 << 10
-T = TypeVar("T")
 
 
 class _Cable:
@@ -103,21 +98,6 @@ class Wires:
         """Where ``one`` dials ``other``."""
         return f"{self._cables[one, other].ip}:{self._addresses[other].rpartition(':')[2]}"
 
-    def connect(self, node_id: str) -> None:
-        """Carry the port of a node that has started: its streams come to another one at every start."""
-
-        async def find() -> int:
-            channel = GrpcNetwork().connect(self._addresses[node_id])
-            try:
-                return int(await _patiently(lambda: channel.call(ENDPOINT_METHOD, b"", timeout_s=2)))
-            finally:
-                await channel.close()
-
-        port = self._do(find())
-        for (_, other), cable in self._cables.items():
-            if other == node_id:
-                self._do(cable.listen(port))
-
     def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
         """``one`` reaches ``other`` no more (and the other way round)."""
         for cable in self._between(one, other, both_ways=both_ways):
@@ -152,12 +132,3 @@ class Wires:
 
 async def _made(ip: str, target_host: str) -> _Cable:
     return _Cable(ip, target_host)
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    for _ in range(100):
-        try:
-            return await ask()
-        except DledgerError:
-            await asyncio.sleep(0.1)
-    return await ask()

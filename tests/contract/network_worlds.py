@@ -13,7 +13,7 @@ from typing import Protocol
 from broker.cli.free_ports import free_ports
 from dledger_wire.grpc_network import GrpcNetwork
 from dledger_wire.mixed_network import MixedNetwork
-from dledger_wire.rpc import Network
+from dledger_wire.rpc import Channel, Network
 from dledger_wire.tcp_network import TcpNetwork
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import SimNetwork
@@ -66,6 +66,16 @@ class MixedWorld(SocketWorld):
     make = MixedNetwork
 
 
+class StockGrpcWorld(SocketWorld):
+    """A stock gRPC client at a node's port."""
+
+    name = "grpc-to-mixed"
+
+    class make(MixedNetwork):
+        def connect(self, address: str) -> Channel:  # type: ignore[override]
+            return GrpcNetwork().connect(address)
+
+
 class SimWorld:
     """Every process is a host of its own, in virtual time; ``shuffle`` interleaves them at random."""
 
@@ -100,4 +110,4 @@ class ShuffledSimWorld(SimWorld):
         super().__init__(shuffle=True)
 
 
-WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, MixedWorld, SimWorld, ShuffledSimWorld]
+WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, MixedWorld, StockGrpcWorld, SimWorld, ShuffledSimWorld]
