@@ -18,6 +18,7 @@ from typing import Any
 
 from broker.config import NodeSettings
 from broker.data_folder import DataFolderLock
+from broker.handles import raise_handle_limit
 from broker.log_setup import configure_logging
 from broker.malloc import restart_with_malloc_settings
 from dledger_wire.errors import DledgerError
@@ -30,6 +31,7 @@ STOP_GRACE_S = 20.0
 def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     """Run a node until it is told to stop; its files are in ``data``/ID."""
     restart_with_malloc_settings()
+    handles = raise_handle_limit()
     # The disk threads need the interpreter for moments only; at the default 5 ms they would wait for it longer than for the disk.
     sys.setswitchinterval(0.0005)
     # Nothing here makes cycles at the rate of messages; what the imports left need not be looked at ever again.
@@ -40,6 +42,7 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     try:
         lock.acquire()
         configure_logging(group=settings.group.name, node=settings.node.id, log_file=log_file)
+        logger.info("open files and connections: at most %s", handles if handles >= 0 else "as many as there are")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, folder))
     except (DledgerError, OSError) as error:

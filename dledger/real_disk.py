@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from dledger.env import After, Buffer, SyncFailedError
 from dledger.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
+from dledger.real_handles import open_handle, with_handle
 from dledger_wire.check import require
 
 _T = TypeVar("_T")
@@ -278,7 +279,7 @@ class RealDisk:
 def _open(local: str, create: bool, root: str) -> int:
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
-        return os.open(local, flags)
+        return open_handle(local, flags)
     except FileNotFoundError:
         if not create:
             raise
@@ -286,16 +287,16 @@ def _open(local: str, create: bool, root: str) -> int:
         # Checks and dumps also read what they may not write.
         if create or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        return os.open(local, os.O_RDONLY | os.O_CLOEXEC)
+        return open_handle(local, os.O_RDONLY | os.O_CLOEXEC)
     _make_folders(os.path.dirname(local), root)
-    fd = os.open(local, flags | os.O_CREAT, 0o644)
+    fd = open_handle(local, flags | os.O_CREAT, 0o644)
     _sync_folder(os.path.dirname(local))
     return fd
 
 
 def _names(local: str) -> Iterator[str]:
     try:
-        with os.scandir(local) as entries:
+        with with_handle(lambda: os.scandir(local)) as entries:
             for entry in entries:
                 yield entry.name + ("/" if entry.is_dir() else "")
     except (FileNotFoundError, NotADirectoryError):
@@ -353,7 +354,7 @@ def _allocate(fd: int, direct_fd: int | None, size: int, fill: bool, path: str) 
 def _write_atomic(local: str, data: bytes, root: str) -> None:
     _make_folders(os.path.dirname(local), root)
     temporary = local + TEMPORARY_SUFFIX
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = open_handle(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         _pwrite_all(fd, 0, [data])
         _fdatasync(fd, temporary)
@@ -379,7 +380,7 @@ def _make_folders(local: str, root: str) -> None:
 
 
 def _sync_folder(local: str) -> None:
-    fd = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_handle(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _fdatasync_folder(fd, local)
     finally:

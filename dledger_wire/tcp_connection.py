@@ -49,6 +49,16 @@ class Receiver(Protocol):
         ...
 
 
+class Nobody:
+    """The receiver before and after there is one."""
+
+    def frame(self, kind: int, payload: bytes) -> None: ...
+    def lost(self) -> None: ...
+
+
+NOBODY = Nobody()
+
+
 class _Scratch(threading.local):
     """The shared buffer.  Loops read one connection after the other, and each takes out what it was given before the next is read."""
 
@@ -100,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection, of either side.  ``prologue`` takes what comes before frames (bytes used, or -1 for more); ``raw`` takes the place
     of frames where the other side speaks another protocol."""
 
-    receiver: Receiver
+    receiver: Receiver = NOBODY
     max_frame = MAX_MESSAGE_BYTES
 
     def __init__(self, peer: str, memory: ReceivedBytes, *, write_buffer: int = WRITE_BUFFER_BYTES) -> None:
@@ -218,7 +228,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed.done():
             self.closed.set_result(None)
         self.resume_writing()  # whoever is held back learns that the connection is lost
-        self.receiver.lost()
+        # Nothing is to hold the connection through itself: it goes at once, without the collector.
+        receiver, self.receiver = self.receiver, NOBODY
+        self.prologue = self.raw = None
+        receiver.lost()
 
     def _drop_buffers(self) -> None:
         self._rest, self._large = b"", None

@@ -14,7 +14,6 @@ import os
 import ssl
 import struct
 from collections.abc import Mapping
-from typing import cast
 
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.request_limits import request_limit
@@ -97,14 +96,13 @@ class TcpChannel:
         raise UnreachableError(f"{self._address}: {reason}", address=self._address, reason=reason)
 
     def _made(self) -> Connection:
-        connection = Connection(self._address, self._memory)
-        connection.receiver = Stream(connection, dialled=True)
-        return connection
+        return Connection(self._address, self._memory)
 
     async def dial_stream(self, opening: dict[str, object]) -> Stream:
         connection = await self._dial()
+        stream = connection.receiver = Stream(connection, dialled=True)
         send_opening(connection, opening)
-        return cast(Stream, connection.receiver)
+        return stream
 
     async def _dial_calls(self) -> Calls:
         connection = await self._dial()

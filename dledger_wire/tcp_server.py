@@ -47,19 +47,11 @@ class _Context:
         self.metadata = metadata
 
 
-class _Unopened:
-    """The receiver of a connection that has not said what it is."""
-
-    def frame(self, kind: int, payload: bytes) -> None: ...
-    def lost(self) -> None: ...
-
-
 class _Accepted(Connection):
     """A connection just accepted."""
 
     def __init__(self, server: TcpServer, memory: ReceivedBytes) -> None:
         super().__init__("a peer", memory)
-        self.receiver = _Unopened()
         self.prologue = self._opening
         self.near_limit = False
         self._server = server

@@ -1,0 +1,43 @@
+"""Opening files while the process or the machine has no file handles left.
+
+Owns the waiting: handles come back when connections close, so "too many open files" is "try again later" to the disk's threads, and only
+after a minute an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+PATIENCE_S = 60.0
+PAUSE_S = 0.02
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+
+_logger = logging.getLogger(__name__)
+
+
+def open_handle(path: str, flags: int, mode: int = 0o777) -> int:
+    """``os.open``, as soon as there is a handle."""
+    return with_handle(lambda: os.open(path, flags, mode))
+
+
+def with_handle(use: Callable[[], _T]) -> _T:
+    """What ``use`` returns, tried again while it fails for want of a handle.  On a thread of the disk's."""
+    end_s = time.monotonic() + PATIENCE_S
+    told = False
+    while True:
+        try:
+            return use()
+        except OSError as error:
+            if error.errno not in _NONE_LEFT or time.monotonic() > end_s:
+                raise
+            if not told:
+                _logger.warning("no file handle left: waiting for one (raise the limit of open files)")
+                told = True
+            time.sleep(PAUSE_S)

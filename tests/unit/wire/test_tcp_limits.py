@@ -1,0 +1,261 @@
+"""What strangers and broken peers may cost a server: handles, memory, log lines.  (docs/operations.md, "Connections and handles")"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import resource
+import struct
+import weakref
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.cli.free_ports import free_ports
+from dledger_wire import tcp_connection, tcp_server
+from dledger_wire.errors import BusyError, UnreachableError
+from dledger_wire.rpc import ByteStream, CallContext
+from dledger_wire.tcp_connection import Connection, ReceivedBytes
+from dledger_wire.tcp_network import TcpNetwork
+from dledger_wire.tcp_server import TcpServer
+
+CALL, STREAM, SMALL, LINK = "/test.Tcp/Call", "/test.Tcp/Stream", "/dledger.v1.Broker/Fetch", "/dledger.v1.Raft/Link"
+CLAIM = struct.pack(">BI", 1, 60 << 20)
+ATTACKERS = 20
+Writer = asyncio.StreamWriter
+
+
+async def echo(request: bytes, _context: CallContext) -> bytes:
+    return request
+
+
+async def read_all(stream: ByteStream, _context: CallContext) -> None:
+    while (message := await stream.read()) is not None:
+        await stream.write(str(len(message)).encode())
+
+
+def opening(method: str) -> bytes:
+    packed = json.dumps({"method": method, "metadata": {}}).encode()
+    return b"DLTP" + struct.pack(">I", len(packed)) + packed
+
+
+class Rig:
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.memory = ReceivedBytes(limit)
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        self.server = TcpServer(self.address, None, self.memory)
+        self.server.add_unary(CALL, echo)
+        for method in (STREAM, SMALL, LINK):
+            self.server.add_stream(method, read_all)
+
+    def run(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def bounded() -> None:
+            await self.server.start()
+            try:
+                await asyncio.wait_for(scenario(), 90)
+            finally:
+                await self.server.stop(0)
+
+        asyncio.run(bounded())
+
+    async def dial(self, begin: bytes) -> tuple[asyncio.StreamReader, Writer]:
+        host, port = self.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(begin)
+        return reader, writer
+
+    async def well(self) -> None:
+        """The server goes on."""
+        channel = TcpNetwork().connect(self.address)
+        assert await channel.call(CALL, b"x", timeout_s=30) == b"x"
+        await channel.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another task does."""
+    for _ in range(30_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("waited in vain")
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(4096):
+            pass
+
+
+@pytest.fixture(autouse=True)
+def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_connection, "violations", tcp_connection.RareWarning())
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01",
+        b"DLTP" + struct.pack(">I", 60_000) + b"[" * 60_000,
+        b"DLTP" + struct.pack(">I", 2) + b"[]",
+        b"DLTP\xff\xff\xff\xff",
+        opening(STREAM) + b"\x09\x00\x00\x00\x00",
+        opening(STREAM) + b"\x01\xff\xff\xff\xff" + b"x" * 70_000,
+        opening(SMALL) + struct.pack(">BI", 1, 2 << 20),
+        opening(STREAM) + struct.pack(">BI", 4, 0),
+    ],
+)
+def test_what_is_not_our_protocol_is_closed_with_one_line(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        for _ in range(5):
+            reader, writer = await rig.dial(begin)
+            await closed(reader)
+            writer.close()
+        await rig.well()
+
+    with caplog.at_level(logging.WARNING):
+        rig.run(scenario)
+    assert len(caplog.records) == 1
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize("begin", [b"", b"DLT", opening(STREAM)[:20], b"PRI"])
+def test_whoever_does_not_say_what_he_wants_is_closed(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "OPENING_S", 0.05)
+    rig = Rig()
+
+    async def scenario() -> None:
+        reader, writer = await rig.dial(begin)
+        await closed(reader)
+        writer.close()
+        await rig.well()
+
+    rig.run(scenario)
+
+
+def test_idle_connections_for_calls_are_closed_and_streams_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "CALLS_IDLE_S", 0.0)
+    monkeypatch.setattr(tcp_server, "SWEEP_S", 0.02)
+    rig = Rig()
+
+    async def scenario() -> None:
+        network = TcpNetwork()
+        channel = network.connect(rig.address)
+        stream = channel.open(STREAM)
+        await stream.write(b"x")
+        assert await stream.read() == b"1"
+        packed = b'{"calls": true}'
+        reader, writer = await rig.dial(b"DLTP" + struct.pack(">I", len(packed)) + packed)
+        await closed(reader)
+        writer.close()
+        await stream.write(b"xx")
+        assert await stream.read() == b"2"
+        await channel.close()
+
+    rig.run(scenario)
+
+
+def test_near_the_limit_of_handles_strangers_are_busy_and_replicas_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        channel = TcpNetwork().connect(rig.address)
+        monkeypatch.setattr(resource, "getrlimit", lambda _which: (100, 100))
+        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 150)
+        monkeypatch.setattr(tcp_server, "LEAST_RESERVE", 150)  # handle numbers 0 to 24 are in the first half of the reserve
+        with pytest.raises(BusyError):
+            await channel.call(CALL, b"x", timeout_s=30)
+        with pytest.raises(BusyError):
+            await channel.open(STREAM).read()
+        link = channel.open(LINK)
+        await link.write(b"abc")
+        assert await link.read() == b"3"
+        monkeypatch.setattr(tcp_server, "LEAST_RESERVE", 1 << 20)
+        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 1 << 20)
+        with pytest.raises(UnreachableError):
+            await channel.open(LINK).read()
+        monkeypatch.setattr(resource, "getrlimit", lambda _which: (1 << 20, 1 << 20))
+        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 64)
+        await channel.close()
+        await rig.well()
+
+    rig.run(scenario)
+
+
+def test_claimed_lengths_cost_nothing_and_what_was_received_goes_with_its_connection() -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        for _ in range(3):
+            dialled = [await rig.dial(opening(STREAM) + CLAIM) for _ in range(ATTACKERS)]
+            await rig.well()
+            await until(lambda: len(rig.server._connections) >= ATTACKERS)
+            assert rig.memory.held < ATTACKERS * (64 << 10)
+            for _, writer in dialled:
+                writer.write(bytes(1 << 20))
+                await writer.drain()
+            await until(lambda: rig.memory.held >= ATTACKERS << 20)
+            assert rig.memory.held <= tcp_connection.GROWTH * len(dialled) << 20
+            left = [connection.closed for connection in rig.server._connections]
+            for _, writer in dialled:
+                writer.close()
+            await asyncio.wait(left)
+            assert rig.memory.held == 0
+
+    rig.run(scenario)
+
+
+def test_beyond_the_limit_over_all_connections_the_largest_unfinished_message_is_refused() -> None:
+    rig = Rig(limit=8 << 20)
+
+    async def scenario() -> None:
+        small_reader, small = await rig.dial(opening(STREAM) + struct.pack(">BI", 1, 1 << 20) + bytes(1 << 19))
+        large_reader, large = await rig.dial(opening(STREAM) + CLAIM)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(60):
+                large.write(bytes(1 << 20))
+                await large.drain()
+        await closed(large_reader)
+        assert rig.memory.held <= 4 << 20
+        small.write(bytes(1 << 19))
+        answer = await small_reader.readexactly(12)
+        assert answer == struct.pack(">BI", 1, 7) + b"1048576"
+        large.close()
+        small.close()
+        await rig.well()
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("begin", [b"", b"junk", opening(STREAM), opening(STREAM) + CLAIM + bytes(1 << 19), opening("/test.Tcp/None")])
+def test_a_lost_connection_is_freed_without_the_collector(begin: bytes) -> None:
+    rig = Rig()
+    seen: list[weakref.ref[Connection]] = []
+    accepted = rig.server.accepted
+
+    def note(connection: tcp_server._Accepted, transport: asyncio.BaseTransport) -> None:
+        seen.append(weakref.ref(connection))
+        accepted(connection, transport)
+
+    rig.server.accepted = note  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            reader, writer = await rig.dial(begin)
+            await until(lambda: bool(seen))
+            if len(begin) > 1000:
+                await until(lambda: rig.memory.held > 0)
+            writer.close()
+            await closed(reader)
+            await until(lambda: all(one() is None for one in seen))
+        finally:
+            gc.enable()
+
+    rig.run(scenario)
