@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -67,16 +68,16 @@ def surroundings() -> Iterator[Surroundings]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def fill(around: Surroundings, topic: str, messages: int, size: int) -> None:
-    """A topic of four queues with messages of one size."""
+def fill(around: Surroundings, topic: str, messages: int, size: int, spread: int = 0) -> None:
+    """A topic of four queues with messages of one size, or of sizes up to ``spread`` to both sides of it."""
     from dledger_client import Admin, Message, Producer
 
-    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    body, draw = bytes(range(256)) * ((size + spread) // 256 + 1), random.Random(size)
     with Admin(around.bootstrap) as admin:
         admin.create_topic(topic, queues=4)
     with Producer(around.bootstrap) as producer:
         for _ in range(messages):
-            producer.send_oneway(Message(topic, body, tags="bench"))
+            producer.send_oneway(Message(topic, body[: draw.randint(size - spread, size + spread)], tags="bench"))
         producer.flush()
     around.cluster.wait_equal()
 

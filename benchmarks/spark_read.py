@@ -1,8 +1,10 @@
 """How fast Spark reads a topic from the followers, against Parquet and a plain memory-mapped file through the same API, in one session.
 
-    python benchmarks/spark_read.py [--megabytes 200] [--sizes 100,1024,10240]
+    python benchmarks/spark_read.py [--megabytes 200] [--sizes 100,1024,512-1536,10240]
 
-Each size is so many messages that they fill --megabytes (at most 1 000 000).  One JSON line a figure, the quickest of three rounds;
+512-1536 is a topic of bodies of mixed sizes: those of one size take quicker ways (one stride, one CRC over a whole chunk), which few topics
+in use do; the mapped file beside it has the mean size.  Each size is so many messages that they fill --megabytes (at most 1 000 000).
+One JSON line a figure, the quickest of three rounds;
 start-up is not counted.  "with body" has the same four columns in all three sources; processor seconds of nodes are of all its rounds.
 """
 
@@ -83,9 +85,12 @@ def write_mapped(path: Path, count: int, size: int) -> None:
     rows.tofile(path)
 
 
-def measure(around: Surroundings, size: int, count: int) -> None:
-    topic = f"bench-{size}"
-    fill(around, topic, count, size)
+def measure(around: Surroundings, sizes: str, megabytes: int) -> None:
+    low, _, high = sizes.partition("-")
+    size = (int(low) + int(high or low)) // 2
+    count = min(1_000_000, megabytes * 1_000_000 // size)
+    topic = f"bench-{sizes}"
+    fill(around, topic, count, size, size - int(low))
     for replica in around.cluster.processes:
         everything(around.source(topic, replica=replica))  # from here on files are in the page cache, as they are for the others
     leader, before = around.cluster.leader(), around.cpu_s()
@@ -94,31 +99,31 @@ def measure(around: Surroundings, size: int, count: int) -> None:
     followers = [seconds for node, seconds in used.items() if node != leader]
     local = best_of(lambda: everything(around.source(topic, columns=FOUR, minPartitions=TASKS, localFiles=True)))
     spark = around.spark
-    file, folder = around.work / "mapped", str(around.work / f"parquet-{size}")
+    file, folder = around.work / "mapped", str(around.work / f"parquet-{sizes}")
     write_mapped(file, count, size)
     spark.dataSource.register(MappedSource)
     reader = spark.read.format("mapped").option("path", str(file)).option("size", size).option("count", count)
     mapped = best_of(lambda: everything(reader.load()))
     around.source(topic, columns=FOUR).repartition(TASKS).write.parquet(folder)
     parquet = best_of(lambda: everything(spark.read.parquet(folder)))
-    tell("with body", count, ours, size=size, of_mapped=round(mapped / ours, 2), leader_cpu_s=used[leader], follower_cpu_s=followers)
-    tell("with body, localFiles", count, local, size=size, of_mapped=round(mapped / local, 2))
-    tell("mapped file, with body", count, mapped, size=size)
-    tell("parquet, with body", count, parquet, size=size)
-    tell("all columns", count, best_of(lambda: everything(around.source(topic, minPartitions=TASKS))), size=size)
+    tell("with body", count, ours, size=sizes, of_mapped=round(mapped / ours, 2), leader_cpu_s=used[leader], follower_cpu_s=followers)
+    tell("with body, localFiles", count, local, size=sizes, of_mapped=round(mapped / local, 2))
+    tell("mapped file, with body", count, mapped, size=sizes)
+    tell("parquet, with body", count, parquet, size=sizes)
+    tell("all columns", count, best_of(lambda: everything(around.source(topic, minPartitions=TASKS))), size=sizes)
     bare = best_of(lambda: everything(around.source(topic, columns=FOUR.replace(",body", ""), minPartitions=TASKS)))
-    tell("without body", count, bare, size=size)
+    tell("without body", count, bare, size=sizes)
     file.unlink()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--sizes", default="100,1024,10240")
+    parser.add_argument("--sizes", default="100,1024,512-1536,10240")
     arguments = parser.parse_args()
     with surroundings() as around:
-        for size in map(int, arguments.sizes.split(",")):
-            measure(around, size, min(1_000_000, arguments.megabytes * 1_000_000 // size))
+        for sizes in arguments.sizes.split(","):
+            measure(around, sizes, arguments.megabytes)
 
 
 if __name__ == "__main__":
