@@ -104,7 +104,7 @@ class ProducerEngine:
         with self.lock:
             known = self.topics.get(topic)
             if known is None or known.lanes != lanes:  # else the one in use keeps its place in the queues
-                self.topics[topic] = TopicLanes(lanes, start, self.faults)
+                self.topics[topic] = TopicLanes(lanes, start, self.faults, self.options.sticky_messages)
 
     async def _refresh(self) -> None:
         """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""
@@ -178,10 +178,15 @@ class ProducerEngine:
             if topic is None:
                 return None
             free = queue_key is None and queue_id is None
-            lane = topic.sticky if free else selected or topic.choose(message.topic, queue_key, queue_id)
             if message.delay_level or message.deliver_at_ms or message.transaction_group:
-                message, lane = self._parking_place(message, lane)
+                meant = topic.next_parked() if free else selected or topic.choose(message.topic, queue_key, queue_id)
+                message, lane = self._parking_place(message, meant)
                 free, queue_key = False, None
+            elif free:
+                lane = topic.sticky
+                topic.took()
+            else:
+                lane = selected or topic.choose(message.topic, queue_key, queue_id)
             batch = lane.open
             if batch is None:
                 batch = lane.open = self._new_batch(lane)

@@ -50,6 +50,7 @@ class ProducerSettings(TypedDict, total=False):
     send_timeout_ms: int
     linger_ms: int
     batch_bytes: int
+    sticky_messages: int
     max_buffered_bytes: int
     max_message_bytes: int
     retry_times: int
@@ -86,6 +87,7 @@ class ProducerOptions:
     send_timeout_ms: int = 10_000
     linger_ms: int = 0
     batch_bytes: int = 1 << 20
+    sticky_messages: int = 100  # without a key: to one queue before the next one takes over
     max_buffered_bytes: int = 64 << 20
     max_message_bytes: int = 4 << 20
     retry_times: int = UNLIMITED  # as often as there is time
@@ -100,7 +102,14 @@ class ProducerOptions:
     compress_level: int = DEFAULT_LEVEL
 
     def __post_init__(self) -> None:
-        for name in ("send_timeout_ms", "batch_bytes", "max_buffered_bytes", "max_message_bytes", "default_topic_queues"):
+        for name in (
+            "send_timeout_ms",
+            "batch_bytes",
+            "sticky_messages",
+            "max_buffered_bytes",
+            "max_message_bytes",
+            "default_topic_queues",
+        ):
             _at_least(1, name, getattr(self, name))
         _at_least(0, "linger_ms", self.linger_ms)
         _at_least(0, "compress_over_bytes", self.compress_over_bytes)

@@ -1,7 +1,9 @@
 """The choice of a queue: which of a topic's queues a message goes to.
 
-Owns RocketMQ's selectors.  A message without a key goes to the sticky queue, which moves on with every full batch and passes over groups
-that answer badly; a key or a selector decides by itself, so that what belongs together stays together.
+Owns RocketMQ's selectors.  A message without a key goes to the sticky queue, which moves on with every full batch and every
+``sticky_messages`` messages, and passes over groups that answer badly.  Messages that are parked first (delays, transactions) go round
+one by one: their batches are those of the parking place.  A key or a selector decides by itself, so that what belongs together stays
+together.
 """
 
 from __future__ import annotations
@@ -37,20 +39,36 @@ def by_random(random: Random | None = None) -> QueueSelector:
 class TopicLanes:
     """The queues of a topic a producer may write to, over all groups, and the one that takes messages without a key now."""
 
-    def __init__(self, lanes: list[Lane], start: int, faults: LatencyFaults) -> None:
+    def __init__(self, lanes: list[Lane], start: int, faults: LatencyFaults, sticky_messages: int = 1 << 30) -> None:
         self.lanes = lanes
+        self._sticky_messages = sticky_messages
         self._by_number = {lane.queue_id: lane for lane in reversed(lanes)}  # of several groups' the first one
         self._faults = faults
         self._several_groups = len({lane.group for lane in lanes}) > 1
-        self._place = start % len(lanes)
+        self._place = self._parked_place = start % len(lanes)
+        self._given = 0  # messages to the sticky queue since it is that
         self.sticky = lanes[self._place]
 
     def rotate(self) -> None:
         """Go on to the next queue, of a group that answers well if there is one."""
-        count = len(self.lanes)
-        places = [(self._place + step) % count for step in range(1, count + 1)] if self._several_groups else [(self._place + 1) % count]
-        self._place = next((place for place in places if self._faults.is_available(self.lanes[place].group)), places[0])
+        self._place, self._given = self._behind(self._place), 0
         self.sticky = self.lanes[self._place]
+
+    def _behind(self, place: int) -> int:
+        count = len(self.lanes)
+        places = [(place + step) % count for step in range(1, count + 1)] if self._several_groups else [(place + 1) % count]
+        return next((place for place in places if self._faults.is_available(self.lanes[place].group)), places[0])
+
+    def took(self) -> None:
+        """The sticky queue was given a message."""
+        self._given += 1
+        if self._given >= self._sticky_messages:
+            self.rotate()
+
+    def next_parked(self) -> Lane:
+        """The queue that a message without a key is meant for which is parked first."""
+        self._parked_place = self._behind(self._parked_place)
+        return self.lanes[self._parked_place]
 
     def choose(self, topic: str, key: QueueKey, queue_id: int | None) -> Lane:
         """The queue of a key, the one a selector names, or the one with that number."""

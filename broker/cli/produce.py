@@ -16,6 +16,7 @@ from broker.cli.output import error_line, is_terminal, note, print_json, with_sp
 
 WINDOW = 10_000
 SHOWN_ERRORS = 5
+STICKY_MESSAGES = 1  # lines go round all queues, so that the consumers of a group share also few of them
 
 
 def register(app: typer.Typer) -> None:
@@ -104,7 +105,8 @@ class _Sending:
         from dledger_client import Message, Producer
 
         send_timeout_ms = int(timeout_s * 1000)
-        with Producer(bootstrap, group="dledger-cli", send_timeout_ms=send_timeout_ms, compress_type=compress_type) as producer:
+        options = {"send_timeout_ms": send_timeout_ms, "compress_type": compress_type, "sticky_messages": STICKY_MESSAGES}
+        with Producer(bootstrap, group="dledger-cli", **options) as producer:
             start = time.monotonic()
             try:
                 for body in bodies:

@@ -48,7 +48,8 @@ class Producer:
     Settings have RocketMQ's names too (``dledger_client/options.py``).  ``send_timeout_ms``: how long a message is tried before its future
     fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
     ``retry_another_group``: messages without a key that were never sent leave a group without a leader for another one.  ``linger_ms``: how
-    long an open batch waits for company even when nothing is in flight (0: not at all).  Bodies over ``compress_over_bytes`` are compressed
+    long an open batch waits for company even when nothing is in flight (0: not at all).  ``sticky_messages``: how many messages without a
+    key go to one queue before the next one takes over (1: each to another one).  Bodies over ``compress_over_bytes`` are compressed
     by ``compress_type`` (zlib, lz4, zstd or none) when that makes them smaller; consumers open them unasked.  Retries never store a message
     twice.
     ``producer_id``: a name of this producer that stays when it is started again; see ``stored``.  Errors are those of
