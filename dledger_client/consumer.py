@@ -11,6 +11,7 @@ from dledger_client.loop_thread import LoopThread
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.router import TopicQueues
 from dledger_client.send_back import SendBackResult
+from dledger_client.unclosed import warn as warn_unclosed
 
 
 class PullConsumer:
@@ -19,6 +20,15 @@ class PullConsumer:
     def __init__(self, bootstrap: str, group: str = "", **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncPullConsumer(bootstrap, group, **settings))
+        self._inner.has_outside = True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._inner.described}>"
+
+    def __del__(self) -> None:
+        inner = getattr(self, "_inner", None)
+        if inner is not None and inner.is_open and not self._thread.is_inherited:
+            warn_unclosed(self)
 
     def __enter__(self) -> Self:
         return self

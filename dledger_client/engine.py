@@ -134,7 +134,7 @@ class ProducerEngine:
         if queues.group not in self._links:
             self._fresh[queues.group] = []
             link = self._links[queues.group] = GroupLink(self, queues.group)
-            self.tasks.spawn(link.run(), f"produce to {queues.group}")
+            self.tasks.spawn(self._serve(link), f"produce to {queues.group}")
         return found
 
     async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:
@@ -385,14 +385,33 @@ class ProducerEngine:
 
     async def flush(self) -> None:
         """Return when every message added so far is acknowledged or failed."""
-        outcomes = []
+        held = self.held()
+        for link in self._links.values():
+            link.flush()
+        for outcome, _ in held:
+            await settled(outcome)
+
+    def held(self) -> list[tuple[Outcome, int]]:
+        """The outcomes of every message added so far that is not acknowledged, with their numbers of messages.  On the loop."""
         for link in self._links.values():
             self._woken(link)
-            link.flush()
-            outcomes += [batch.outcome for batch in link.batches() if not batch.told]
-        outcomes += self.refused.outcomes()
-        for outcome in outcomes:
-            await settled(outcome)
+        batches = [batch for link in self._links.values() for batch in link.batches() if not batch.told]
+        return [(batch.outcome, len(batch.messages)) for batch in [*batches, *self.refused.batches()]]
+
+    async def _serve(self, link: GroupLink) -> None:
+        try:
+            await link.run()
+        except asyncio.CancelledError:
+            if not self.closed:
+                self._abandoned()
+            raise
+
+    def _abandoned(self) -> None:
+        """The event loop ends, and nobody closed the producer."""
+        lost = sum(count for _, count in self.held())
+        self._end("the event loop ended before the producer was closed")
+        if lost:
+            _logger.error("the event loop ended before the producer was closed: %d messages were not acknowledged", lost)
 
     async def close(self) -> None:
         """Send what is there, then end.  What is not stored by its deadline fails."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from dledger_client import unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
-from dledger_client.engine import ProducerEngine
 from dledger_client.loop_thread import LoopThread
 from dledger_client.message import Message, SendResult, check_topic_type
 from dledger_client.options import ProducerSettings
@@ -20,11 +19,13 @@ from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotSentError
 from dledger_wire.rpc import Network
 
-_engines: weakref.WeakSet[ProducerEngine] = weakref.WeakSet()
-
 
 class Producer:
-    """Sends messages; safe to use from many threads.  See ``dledger_client.aio.Producer`` for the settings."""
+    """Sends messages; safe to use from many threads.  See ``dledger_client.aio.Producer`` for the settings.
+
+    Close it, or use it in a ``with`` block.  What a producer that was left open holds is sent when the process ends in order (the end of
+    the script, sys.exit, an exception), for as long as ``send_timeout_ms``; not when it is killed.
+    """
 
     def __init__(
         self,
@@ -42,9 +43,18 @@ class Producer:
         """Become the synchronous face of ``inner``."""
         self._thread = LoopThread.shared()
         self._inner = inner
+        inner.has_outside = True
         self._engine = self._thread.call(lambda: self._inner.engine)
         self._timeout_ms = self._engine.options.send_timeout_ms
-        _engines.add(self._engine)
+        unclosed.watch(self._engine)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._inner.described}>"
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not engine.closed:
+            unclosed.warn(self)
 
     def __enter__(self) -> Self:
         return self
@@ -109,10 +119,4 @@ class Producer:
             self._thread.run(self._inner.close())
 
 
-def _after_fork() -> None:
-    # What the parent still sends is the parent's; here nobody would.
-    for engine in list(_engines):
-        engine.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=unclosed.forget_inherited)

@@ -9,6 +9,7 @@ from dledger_client.aio.push import PushConsumer as AsyncPushConsumer
 from dledger_client.listener import Listener
 from dledger_client.loop_thread import LoopThread
 from dledger_client.runners import ThreadRunner
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.allocation import MessageQueue
 
 
@@ -19,6 +20,15 @@ class PushConsumer:
     def __init__(self, bootstrap: str, group: str, listener: Listener | None = None, **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncPushConsumer(bootstrap, group, listener, runner=ThreadRunner, **settings))
+        self._inner.has_outside = True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._inner.described}>"
+
+    def __del__(self) -> None:
+        inner = getattr(self, "_inner", None)
+        if inner is not None and inner.is_running and not self._thread.is_inherited:
+            warn_unclosed(self)
 
     def __enter__(self) -> Self:
         self.start()

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dledger_client.lanes import Batch, Lane
-from dledger_client.outcome import Outcome
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -30,9 +29,9 @@ class Refused:
         self._engine = engine
         self._homeless: list[tuple[Batch, DledgerError]] = []  # their queue is there no more
 
-    def outcomes(self) -> list[Outcome]:
-        """Of what waits here."""
-        return [batch.outcome for batch, _ in self._homeless]
+    def batches(self) -> list[Batch]:
+        """What waits here."""
+        return [batch for batch, _ in self._homeless]
 
     def fail_all(self) -> None:
         """Nobody sends any more."""

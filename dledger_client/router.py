@@ -99,6 +99,11 @@ class Router:
             channel = self._channels[address] = self._network.connect(address)
         return channel
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there are connections to close."""
+        return bool(self._channels)
+
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
         for channel in channels.values():

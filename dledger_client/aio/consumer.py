@@ -20,6 +20,7 @@ from dledger_client.retry import PauseDrawn, may_try_again, until
 from dledger_client.router import Router, TopicQueues, parse_bootstrap
 from dledger_client.send_back import SendBackResult, send_back
 from dledger_client.subscription import parse_tags
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.error_detail import from_detail
@@ -63,10 +64,29 @@ class PullConsumer:
         around = surroundings(bootstrap, network, clock, random)
         self.group = group
         self._timeout_ms = timeout_ms
+        self._bootstrap = bootstrap
+        self.has_outside = False  # a synchronous face, which warns when it is left open
         self._router = Router(bootstrap, around.network, around.clock, around.random)
         self._committed_state = CommittedState(self._router, replica)
         self._reads_followers = read_from != "leader" or replica is not None
         self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, mend=mend)
+
+    @property
+    def described(self) -> str:
+        """What tells this consumer from others, for people."""
+        return f"{self.group!r} at {self._bootstrap}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are connections to close."""
+        return self._router.is_open
+
+    def __repr__(self) -> str:
+        return f"<aio.{type(self).__name__} {self.described}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "has_outside", True) and self._router.is_open:
+            warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from dledger_client.options import ProducerOptions, ProducerSettings
 from dledger_client.outcome import AsyncSendFuture, Outcome
 from dledger_client.router import Router, parse_bootstrap
 from dledger_client.topic_lanes import QueueKey
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.frame_layout import pack_host
@@ -44,6 +45,8 @@ class _Delayed:
 
 class Producer:
     """Sends messages; safe to use from many tasks of one loop.
+
+    Close it (``async with``, or ``await close()``) before the loop ends: what it holds then is lost, and a log line says how much that was.
 
     Settings have RocketMQ's names too (``dledger_client/options.py``).  ``send_timeout_ms``: how long a message is tried before its future
     fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
@@ -74,6 +77,7 @@ class Producer:
         self._delayed: deque[_Delayed] = deque()
         self._adding: asyncio.Task[None] | None = None
         self._closed = False
+        self.has_outside = False  # a synchronous face, which warns when it is left open
 
     @property
     def engine(self) -> ProducerEngine:
@@ -83,6 +87,21 @@ class Producer:
             router = Router(self._bootstrap, around.network, around.clock, around.random)
             self._engine = ProducerEngine(router, self._options, around.unique_ids(), pack_host(around.address))
         return self._engine
+
+    @property
+    def described(self) -> str:
+        """What tells this producer from others, for people."""
+        name = self._options.producer_id or self._options.group
+        return f"{name!r} at {self._bootstrap}{' (closed)' if self._closed else ''}"
+
+    def __repr__(self) -> str:
+        return f"<aio.{type(self).__name__} {self.described}>"
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not engine.closed and not self.has_outside:
+            held = engine.buffered_bytes
+            warn_unclosed(self, f" with {held} bytes of messages that are not acknowledged" if held else "")
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,7 +145,17 @@ class Producer:
         return outcome
 
     async def _add_delayed(self) -> None:
-        engine = self.engine
+        try:
+            await self._add_all_delayed(self.engine)
+        except asyncio.CancelledError:
+            lost, self._delayed = self._delayed, deque()
+            for delayed in lost:
+                delayed.outcome.fail(NotSentError("the event loop ended before the producer was closed; nothing was stored"))
+            count = sum(len(delayed.messages) for delayed in lost)
+            _logger.error("the event loop ended before the producer was closed: %d messages were not sent", count)
+            raise
+
+    async def _add_all_delayed(self, engine: ProducerEngine) -> None:
         while self._delayed:
             delayed = self._delayed[0]
             try:

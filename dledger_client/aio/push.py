@@ -18,6 +18,7 @@ from dledger_client.replicas import Replicas
 from dledger_client.router import Router, parse_bootstrap
 from dledger_client.runners import Runner, TaskRunner
 from dledger_client.subscription import Subscription
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import InvalidArgumentError
@@ -74,6 +75,24 @@ class PushConsumer:
         self._engine: PushEngine | None = None
         self._file: OffsetFile | None = None
         self._started = self._ended = False
+        self.has_outside = False  # a synchronous face, which warns when it is left open
+
+    @property
+    def described(self) -> str:
+        """What tells this consumer from others, for people."""
+        return f"{self._client_id or 'a member'!r} of group {self.group!r} at {self._bootstrap}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not shut down."""
+        return self._started and not self._ended
+
+    def __repr__(self) -> str:
+        return f"<aio.{type(self).__name__} {self.described}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "has_outside", True) and self.is_running:
+            warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,10 +1,11 @@
-"""The synchronous clients in processes that fork, as Spark's workers do."""
+"""The synchronous clients in processes that fork, as Spark's workers do, and that end with producers open."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+from dledger_client import PullConsumer
 from tests.cluster.harness import ROOT, Cluster
 from tests.waiting import LIMIT_S
 
@@ -48,3 +49,58 @@ def test_forked_children_make_clients_of_their_own_before_and_while_their_parent
     done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
     bodies = ["child 0", "child 1", "child 2", "child 3", "parent", "parent again"]
     assert done.stdout.splitlines() == ["[0, 0, 0]", "[0]", str(bodies)], done.stderr
+
+
+LEFT_OPEN = """
+import sys
+
+from dledger_client import Message, Producer
+
+bootstrap, topic, end = sys.argv[1:]
+producer = Producer(bootstrap, "left-open", send_timeout_ms=60_000)
+for number in range(3000):
+    producer.send_async(Message(topic, b"%d" % number))
+for number in range(300):
+    producer.send_oneway(Message(topic, b"one way"))
+if end == "exit":
+    sys.exit(0)
+if end == "raise":
+    raise ValueError("the application's own")
+"""
+ENDS = {"script": 0, "exit": 0, "raise": 1, "dev": 0}
+
+
+def test_what_a_producer_holds_that_nobody_closed_is_stored_when_the_process_ends(cluster: Cluster) -> None:
+    """docs/semantics.md, row P10."""
+    programs = {}
+    for end in ENDS:
+        cluster.cli_ok("topic", "create", f"left-open-{end}", "--queues", "2")
+        options = ["-X", "dev"] if end == "dev" else []
+        program = [sys.executable, *options, "-c", LEFT_OPEN, cluster.bootstrap, f"left-open-{end}", end]
+        programs[end] = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    for end, program in programs.items():
+        _, errors = program.communicate(timeout=LIMIT_S)
+        assert program.returncode == ENDS[end], errors
+        assert ("ResourceWarning" in errors) == (end == "dev"), errors
+        assert "not stored" not in errors
+        with PullConsumer(cluster.bootstrap) as consumer:
+            assert sum(held.max_offset for held in consumer.offsets(f"left-open-{end}").values()) == 3300, errors
+
+
+def test_what_could_not_be_sent_when_the_process_ended_is_counted(cluster: Cluster) -> None:
+    cluster.cli_ok("topic", "create", "gone", "--queues", "1")
+    program = """
+import sys
+
+from dledger_client import Admin, Message, Producer
+producer = Producer(sys.argv[1], "left-open", send_timeout_ms=1000)
+producer.send(Message("gone", b"x"))
+Admin(sys.argv[1]).delete_topic("gone")
+for number in range(7):
+    producer.send_oneway(Message("gone", b"x"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, cluster.bootstrap], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "7 messages of producers that were not closed were not stored before the process ended: topic 'gone'" in done.stderr
