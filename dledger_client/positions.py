@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from dledger_wire.errors import DledgerError, NotReadyError, OffsetsResetError
 from dledger_wire.names import RETRY_PREFIX
 
 OFFSETS = "/dledger.v1.Broker/Offsets"
+COMMIT_MOST = 10_000  # offsets that a broker takes in one request
 COMMIT = "/dledger.v1.Broker/CommitOffsets"
 POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 TIMEOUT_MS = 5000
@@ -184,9 +185,12 @@ class GroupPositions:
         return refused
 
     async def _send(self, group: str, request: broker_pb2.CommitOffsetsRequest) -> dict[MessageQueue, DledgerError]:
-        answer = await self._router.call_leader(group, COMMIT, request.SerializeToString(), deadline_ms=_deadline_ms(self._router))
-        refused = parse(broker_pb2.CommitOffsetsResponse, answer, group).refused
-        return {MessageQueue(each.topic, group, each.queue_id): from_detail(each.error) for each in refused}
+        refused: dict[MessageQueue, DledgerError] = {}
+        for page in commit_pages(request):
+            answer = await self._router.call_leader(group, COMMIT, page.SerializeToString(), deadline_ms=_deadline_ms(self._router))
+            for each in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
+                refused[MessageQueue(each.topic, group, each.queue_id)] = from_detail(each.error)
+        return refused
 
     async def generations(self, group: str) -> dict[MessageQueue, int]:
         return {queue: place.generation for queue, place in (await self._known(group)).items()}
@@ -227,6 +231,13 @@ class LocalPositions:
 
     def is_absent(self, topic: str) -> None:
         self._starts.is_absent(topic)
+
+
+def commit_pages(request: broker_pb2.CommitOffsetsRequest) -> Iterator[broker_pb2.CommitOffsetsRequest]:
+    """The same request in parts that a broker takes."""
+    for first in range(0, len(request.offsets), COMMIT_MOST):
+        rows = request.offsets[first : first + COMMIT_MOST]
+        yield broker_pb2.CommitOffsetsRequest(group=request.group, reset=request.reset, initial=request.initial, offsets=rows)
 
 
 def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:

@@ -12,7 +12,7 @@ none, whoever holds locks: so what is begun is begun once, and a queue without a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +56,13 @@ class ConsumerOffsets:
         """Every group that has committed something, by name."""
         return sorted({group for group, _ in self._offsets})
 
-    def of(self, group: str) -> dict[str, dict[int, int]]:
-        """Topic -> queue -> offset of one group; empty for one nobody knows."""
-        return {topic: dict(queues) for (name, topic), queues in self._offsets.items() if name == group}
+    def of_groups(self, groups: Collection[str] | None) -> dict[str, dict[str, Mapping[int, int]]]:
+        """Group -> topic -> queue -> offset of these groups, or of all (None); those that have no position are not in it."""
+        found: dict[str, dict[str, Mapping[int, int]]] = {}
+        for (group, topic), queues in self._offsets.items():
+            if groups is None or group in groups:
+                found.setdefault(group, {})[topic] = queues
+        return found
 
     def position(self, group: str, topic: str, queue_id: int) -> int:
         """The next message a group reads in a queue; 0 for one it never committed."""

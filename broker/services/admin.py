@@ -14,6 +14,7 @@ from broker.process_facts import ProcessFacts
 from broker.services.checksums import check_segment, committed_end, segment_sums
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.limits import in_slices
 from broker.services.members import check_new_member, wanted_members
 from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
@@ -81,14 +82,10 @@ class AdminService:
 
     async def list_topics(self, _request: bytes, _context: CallContext) -> bytes:
         group = self._face.settings.group.name
-        topics = [
-            admin_pb2.TopicReply(
-                name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group
-            )
-            for topic in self._face.store.topics
-            if not is_system_topic(topic.name)
-        ]
-        return admin_pb2.TopicList(topics=topics).SerializeToString()
+        reply = admin_pb2.TopicList()
+        async for topic in in_slices([topic for topic in self._face.store.topics if not is_system_topic(topic.name)]):
+            reply.topics.add(name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group)
+        return reply.SerializeToString()
 
     # Status
 

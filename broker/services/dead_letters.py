@@ -12,6 +12,7 @@ from broker.mending import StoredMessages
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.group_topics import ensure_retry_topic
+from broker.services.limits import at_most, in_slices
 from broker.turns import Turns
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OutcomeUnknownError, TopicNotFoundError
@@ -43,9 +44,10 @@ class DeadLetterService:
         self._face.require_master()
         store = self._face.store
         asked = list(decoded(retry_pb2.DeadLettersRequest, request).groups)
+        at_most(len(asked), "consumer groups")
         known = sorted(topic.name.removeprefix(DLQ_PREFIX) for topic in store.topics if topic.name.startswith(DLQ_PREFIX))
         reply = retry_pb2.DeadLettersResponse()
-        for group in asked or known:
+        async for group in in_slices(dict.fromkeys(asked) or known):
             topic = store.topics.get(dlq_topic(group))
             if topic is not None:
                 low, high = store.reader.bounds(topic.name, 0, for_service=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.limits import at_most, in_slices
 from dledger_wire._pb import broker_pb2
 from dledger_wire.error_detail import to_detail
 from dledger_wire.errors import error_from_code
@@ -15,6 +16,7 @@ from store.consumer_offsets import COMMIT, RESET
 
 PREFIX = "/dledger.v1.Broker/"
 TIMEOUT_S = 5.0
+TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
 
 class GroupService:
@@ -30,6 +32,7 @@ class GroupService:
 
     async def commit(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.CommitOffsetsRequest, request)
+        at_most(len(wish.offsets), "offsets to commit")
         arguments: dict[str, Any] = {"group": wish.group, "offsets": [_row(each) for each in wish.offsets]}
         if wish.initial:
             arguments["initial"] = True
@@ -46,10 +49,13 @@ class GroupService:
         self._face.require_master()
         known = self._face.store.consumer_offsets
         reply = broker_pb2.GroupOffsetsResponse()
-        for group in decoded(broker_pb2.GroupOffsetsRequest, request).groups or known.groups():
+        asked = decoded(broker_pb2.GroupOffsetsRequest, request).groups
+        at_most(len(asked), "consumer groups")
+        positions = known.of_groups(set(asked) or None)
+        async for group in in_slices(dict.fromkeys(asked) or sorted(positions)):
             found = reply.groups.add(group=group)
-            for topic, queues in sorted(known.of(group).items()):
-                for queue_id, offset in sorted(queues.items()):
+            async for topic in in_slices(sorted(positions.get(group, {})), TOPICS_AT_ONCE):
+                for queue_id, offset in sorted(positions[group][topic].items()):
                     generation = known.generation(group, topic, queue_id)
                     found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation)
         return reply.SerializeToString()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.limits import at_most, in_slices
 from dledger.core.types import Role
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import is_system_topic
@@ -27,6 +28,7 @@ class MetadataService:
 
     async def metadata(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.MetadataRequest, request)
+        at_most(len(wish.topics), "topics")
         face = self._face
         reply = broker_pb2.MetadataResponse(cluster=face.settings.cluster.cluster, version=face.store.topics.version)
         for group in face.settings.cluster.groups:
@@ -36,10 +38,11 @@ class MetadataService:
                 nodes = [broker_pb2.NodeInfo(id=node.id, address=node.address, voter=True) for node in group.nodes]
                 reply.groups.add(name=group.name, nodes=nodes)
         if wish.all_topics:
-            reply.topics.extend(self._topic(topic) for topic in face.store.topics if not is_system_topic(topic.name))
-        for name in wish.topics:
-            topic = face.store.topics.get(name)
-            reply.topics.append(self._topic(topic) if topic is not None else broker_pb2.TopicInfo(name=name, found=False))
+            async for topic in in_slices([topic for topic in face.store.topics if not is_system_topic(topic.name)]):
+                reply.topics.append(self._topic(topic))
+        async for name in in_slices(wish.topics):
+            found = face.store.topics.get(name)
+            reply.topics.append(self._topic(found) if found is not None else broker_pb2.TopicInfo(name=name, found=False))
         return reply.SerializeToString()
 
     def _own_group(self) -> broker_pb2.GroupInfo:

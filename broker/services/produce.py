@@ -1,7 +1,8 @@
 """The Produce stream: batches in, results out as they commit.
 
 Owns what is in flight on one stream: requests are checked and proposed as they arrive, answered in the order they came, and bounded by
-bytes, so that a client that sends faster than the group commits is slowed down by the stream's own flow control.
+bytes, so that a client that sends faster than the group commits is slowed down by the stream's own flow control.  A request of many small
+batches is checked and proposed in slices, between which the node's other work goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from broker.services.face import ServiceFace
+from broker.services.limits import at_most
 from broker.services.send_status import waiting_for
 from dledger.core.types import EntryId
 from dledger_wire import envelope
@@ -24,17 +26,26 @@ from store.message_log import BatchOutcome
 METHOD = "/dledger.v1.Broker/Produce"
 STREAM_BYTES = 16 << 20  # in flight on one stream
 STREAM_REQUESTS = 4096
+MAX_BATCHES = 10_000  # of one request
+SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Batches proposed together: ``outcomes`` count once ``committed`` has resolved; ``refusal`` is why none of them was accepted."""
+
+    outcomes: list[BatchOutcome]
+    committed: asyncio.Future[EntryId] | None = None
+    refusal: DledgerError | None = None
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A request on its way: ``outcomes`` count once ``committed`` has resolved; ``refusal`` is why the whole of it was not accepted."""
+    """A request on its way."""
 
     request_id: int
     size_bytes: int
-    outcomes: list[BatchOutcome]
-    committed: asyncio.Future[EntryId] | None
-    refusal: DledgerError | None = None
+    slices: list[_Slice]
 
 
 class ProduceService:
@@ -52,7 +63,7 @@ class ProduceService:
         try:
             while (message := await stream.read()) is not None:
                 await self._face.raft.wait_for_room()
-                lane.accept(message)
+                await lane.accept(message)
                 if lane.is_full:
                     await lane.room()
                 if answers.done():
@@ -92,23 +103,29 @@ class _Lane:
         self._finished = True
         self._arrived.set()
 
-    def accept(self, message: bytes) -> None:
-        """Check a request and propose what it holds.  InvalidArgumentError ends the stream: these bytes are no request."""
+    async def accept(self, message: bytes) -> None:
+        """Check a request and propose what it holds.  InvalidArgumentError ends the stream: these bytes are no request, or too many."""
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
-        pending = _Pending(header.request_id, len(message), [], None)
+        pending = _Pending(header.request_id, len(message), [])
+        for first, upto, count in slices_of(payload):
+            if pending.slices:
+                await asyncio.sleep(0)
+            pending.slices.append(self._proposed(payload[first:upto], count))
+        self._pending.append(pending)
+        self._bytes += pending.size_bytes
+        self._arrived.set()
+
+    def _proposed(self, payload: memoryview, count: int) -> _Slice:
         try:
             self._face.require_master()
             prepared = self._face.store.prepare(payload)
         except DledgerError as error:
-            pending.refusal = error
-            pending.outcomes = [BatchOutcome() for _ in range(count_records(payload))]
-        else:
-            pending.outcomes = prepared.outcomes
-            if prepared.size_bytes:
-                pending.committed = self._face.raft.propose(prepared)
-        self._pending.append(pending)
-        self._bytes += pending.size_bytes
-        self._arrived.set()
+            return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
+        part = _Slice(prepared.outcomes)
+        if prepared.size_bytes:
+            part.committed = self._face.raft.propose(prepared)
+            part.committed.add_done_callback(_forget)
+        return part
 
     async def answer(self) -> None:
         """Answer each request once it is known what became of it."""
@@ -120,8 +137,8 @@ class _Lane:
                     self._arrived.clear()
                     await self._arrived.wait()
                 pending = self._pending[0]
-                if pending.committed is not None:
-                    while not await _settle(pending, pending.committed, self._timeout_s):
+                for part in pending.slices:
+                    while part.committed is not None and not await _settle(part, part.committed, self._timeout_s):
                         waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._face).value)
                         await self._stream.write(waiting.SerializeToString())
                 await self._stream.write(_response(pending))
@@ -131,12 +148,9 @@ class _Lane:
         finally:
             self._finished = True
             self._left.set()
-            for pending in self._pending:
-                if pending.committed is not None:
-                    pending.committed.add_done_callback(_forget)
 
 
-async def _settle(pending: _Pending, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:
+async def _settle(part: _Slice, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:
     """Wait for the log's decision; False when there is none in time."""
     if not committed.done():
         # Not for the future itself: a stream that breaks must not call the write back.
@@ -146,40 +160,50 @@ async def _settle(pending: _Pending, committed: asyncio.Future[EntryId], timeout
     error = committed.exception()
     if error is not None and not isinstance(error, DledgerError):
         raise error
-    pending.refusal = error
+    part.refusal = error
     return True
 
 
 def _forget(committed: asyncio.Future[EntryId]) -> None:
-    """Nobody waits for this answer any more."""
+    """A stream that broke waits for no answer any more."""
     if not committed.cancelled():
         committed.exception()
 
 
 def _response(pending: _Pending) -> bytes:
     response = broker_pb2.ProduceResponse(request_id=pending.request_id)
-    refusal = to_detail(pending.refusal) if pending.refusal is not None else None
-    for outcome in pending.outcomes:
-        if outcome.error is not None:
-            response.results.add(error=to_detail(outcome.error))
-        elif refusal is not None:
-            response.results.add(error=refusal)
-        else:
-            response.results.add(
-                first_queue_offset=outcome.first_queue_offset,
-                physical_offset=outcome.physical_offset,
-                store_timestamp_ms=outcome.store_timestamp,
-                duplicate=outcome.duplicate,
-            )
+    for part in pending.slices:
+        refusal = to_detail(part.refusal) if part.refusal is not None else None
+        for outcome in part.outcomes:
+            if outcome.error is not None:
+                response.results.add(error=to_detail(outcome.error))
+            elif refusal is not None:
+                response.results.add(error=refusal)
+            else:
+                response.results.add(
+                    first_queue_offset=outcome.first_queue_offset,
+                    physical_offset=outcome.physical_offset,
+                    store_timestamp_ms=outcome.store_timestamp,
+                    duplicate=outcome.duplicate,
+                )
     return response.SerializeToString()
 
 
-def count_records(payload: memoryview) -> int:
-    """How many records a payload holds by their sizes, at least one: a refusal must answer for each without checking any."""
-    count = at = 0
+def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
+    """(first byte, end, records) of the parts a payload is worked off in, by its records' sizes; none of them is checked here.
+
+    A refusal must answer for each record, so there is always one.  InvalidArgumentError for more than a request may hold.
+    """
+    found: list[tuple[int, int, int]] = []
+    first = at = count = total = 0
     while at + COMMAND_HEADER_SIZE <= len(payload):
         size = int.from_bytes(payload[at + 4 : at + 8], "big")
         if size < COMMAND_HEADER_SIZE:
             break
+        at_most(total := total + 1, "batches", MAX_BATCHES)
+        if count and (count >= SLICE_BATCHES or at + size - first > SLICE_BYTES):
+            found.append((first, at, count))
+            first, count = at, 0
         count, at = count + 1, at + size
-    return max(1, count)
+    found.append((first, len(payload), max(1, count)))  # what is left and is no record is told with the last one
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.limits import at_most
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import check_group
 from dledger_wire.rpc import CallContext, Server
@@ -11,6 +12,7 @@ from store.producers import INIT_PRODUCER
 
 METHOD = "/dledger.v1.Broker/InitProducer"
 TIMEOUT_S = 5.0
+MAX_NAME_CHARS = 255
 
 
 class ProducerService:
@@ -24,6 +26,7 @@ class ProducerService:
 
     async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.InitProducerRequest, request)
+        at_most(len(wish.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
         arguments = {"producer_id": wish.producer_id, "name": wish.producer_name}
         if wish.stable_id:
             arguments["stable_id"] = check_group(wish.stable_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.limits import MAX_NAME_CHARS, at_most, in_slices
 from dledger_wire import envelope
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -46,6 +47,7 @@ class QueryService:
         return envelope.encode(reply, [] if wish.places_only else [found.data for found in answer.messages])
 
     async def _answer(self, wish: query_pb2.QueryMessagesRequest) -> Answer:
+        at_most(max(len(wish.key), len(wish.unique_id)), "characters to look for", MAX_NAME_CHARS)
         store, query = self._face.store, self._face.store.query
         asked = [bool(wish.key), bool(wish.unique_id), wish.HasField("pos")]
         if sum(asked) != 1 or (wish.key and not wish.topic):
@@ -66,7 +68,7 @@ class QueryService:
         store = self._face.store
         store.topics.require(wish.topic)
         reply = query_pb2.ConsumedResponse(applied_index=store.applied_index)
-        for group in store.consumer_offsets.groups():
+        async for group in in_slices(store.consumer_offsets.groups()):
             committed = store.consumer_offsets.known_position(group, wish.topic, wish.queue_id)
             if committed is None:
                 continue

@@ -63,9 +63,7 @@ class LockKeeper:
         self._wishes.pop(session, None)
 
     def release(self, session: Session, places: list[tuple[str, int, int]]) -> None:
-        """Free those of these (topic, queue, epoch) that the session holds, and want none of them any more.  InvalidArgumentError."""
-        if len(places) > MAX_QUEUES:
-            raise InvalidArgumentError(f"{len(places)} queues to release; expected at most {MAX_QUEUES}")
+        """Free those of these (topic, queue, epoch) that the session holds, and want none of them any more."""
         wishes = self._wishes.get(session, {})
         for topic, queue_id, _ in places:
             wishes.pop((topic, queue_id), None)

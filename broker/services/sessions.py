@@ -17,6 +17,7 @@ from typing import Any
 
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
+from broker.services.limits import at_most, in_slices
 from broker.services.session_locks import LockKeeper
 from broker.services.session_table import Link, Members, Session, SessionTable
 from dledger.service import TaskOwner
@@ -33,6 +34,9 @@ SWEEP_MS = 50
 LATE_MS = 200  # a sweep as late as that means that this process stood still, and heard nobody meanwhile
 GATHER_S = 0.005  # news of one group within this time are told together, heartbeats confirmed together
 MAX_ID_CHARS = 255
+MAX_MEMBERS = MAX_SUBSCRIPTIONS = 10_000
+MAX_CONSUMED = 200_000  # queues that one member consumes
+GROUPS_AT_ONCE = 20  # of many members each
 CONFIRM_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 5.0
 
@@ -83,7 +87,9 @@ class SessionService:
     async def describe(self, request: bytes, _context: CallContext) -> bytes:
         table = self._sessions().table
         reply = sessions_pb2.DescribeMembersResponse()
-        for group in decoded(sessions_pb2.DescribeMembersRequest, request).groups or table.groups():
+        asked = decoded(sessions_pb2.DescribeMembersRequest, request).groups
+        at_most(len(asked), "consumer groups")
+        async for group in in_slices(dict.fromkeys(asked) or table.groups(), GROUPS_AT_ONCE):
             members = sorted((session.told for session in table.of(group).attending()), key=lambda told: told.client_id)
             reply.groups.add(group=group, members=members)
         return reply.SerializeToString()
@@ -137,10 +143,15 @@ class TermSessions:
 
     def _join(self, join: sessions_pb2.SessionJoin, link: Link, address: str) -> Session:
         check_group(join.group)
+        at_most(len(join.subscriptions), "subscriptions of a member", MAX_SUBSCRIPTIONS)
+        at_most(len(join.known_members), "members known to a member", MAX_MEMBERS)
+        at_most(len(join.queues), "queues consumed by a member", MAX_CONSUMED)
         if not join.client_id or not join.session_id:
             raise InvalidArgumentError("a session needs a client id and a session id")
         if max(len(join.client_id), len(join.session_id)) > MAX_ID_CHARS:
             raise InvalidArgumentError(f"a client id and a session id have at most {MAX_ID_CHARS} characters")
+        if not (join.client_id + join.session_id).isprintable():
+            raise InvalidArgumentError(f"client id {join.client_id!r}, session id {join.session_id!r}: expected printable characters")
         members = self.table.of(join.group)
         other = members.by_client(join.client_id)
         if other is not None and other.session_id != join.session_id:
@@ -194,12 +205,15 @@ class TermSessions:
             if kind == "heartbeat":
                 self._heartbeat(session, heard.heartbeat.number)
             elif kind == "queues":
+                at_most(len(heard.queues.queues), "queues consumed by a member", MAX_CONSUMED)
                 del session.told.queues[:]
                 session.told.queues.extend(heard.queues.queues)
                 self._changed(session.group)
             elif kind == "wish" and session.told.orderly:
+                at_most(len(heard.wish.queues), "queues to lock")
                 self._locks.wish(session, [(place.topic, place.queue_id) for place in heard.wish.queues])
             elif kind == "release" and session.told.orderly:
+                at_most(len(heard.release.queues), "queues to release")
                 self._locks.release(session, [(place.topic, place.queue_id, place.epoch) for place in heard.release.queues])
             elif kind == "leave":
                 await self._leave(session)

@@ -13,6 +13,7 @@ from dledger_client.attempts import Attempts, Source
 from dledger_client.committed import CommittedState
 from dledger_client.local import surroundings
 from dledger_client.log_files import LogFiles
+from dledger_client.positions import commit_pages
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas
@@ -32,7 +33,6 @@ OFFSETS = "/dledger.v1.Broker/Offsets"
 COMMIT = "/dledger.v1.Broker/CommitOffsets"
 POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 NO_TIME = -1
-QUEUES_A_REQUEST, SEARCHES_A_REQUEST = 10_000, 1000  # of one question for offsets
 ANSWER_BYTES = 64 << 20  # of one request of a long read
 
 
@@ -138,17 +138,14 @@ class PullConsumer:
             or_followers = self._reads_followers
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
-        most = QUEUES_A_REQUEST if timestamp_ms is None else SEARCHES_A_REQUEST
         found: dict[tuple[str, int], QueueOffsets] = {}
         for queues in await self.topic(topic):
-            for first in range(0, queues.read_queues, most):
-                upto = min(first + most, queues.read_queues)
-                refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(first, upto)]
-                answer = await self._offsets_of(queues.group, broker_pb2.OffsetsRequest(queues=refs), or_followers=or_followers)
-                for queue in answer.queues:
-                    found[queues.group, queue.queue_id] = QueueOffsets(
-                        queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
-                    )
+            refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
+            answer = await self._offsets_of(queues.group, broker_pb2.OffsetsRequest(queues=refs), or_followers=or_followers)
+            for queue in answer.queues:
+                found[queues.group, queue.queue_id] = QueueOffsets(
+                    queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
+                )
         return found
 
     async def _offsets_of(self, group: str, request: broker_pb2.OffsetsRequest, *, or_followers: bool) -> broker_pb2.OffsetsResponse:
@@ -175,9 +172,10 @@ class PullConsumer:
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         for group, request in by_group.items():
-            answer = await self._router.call_leader(group, COMMIT, request.SerializeToString(), deadline_ms=self._deadline_ms())
-            for refused in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
-                raise from_detail(refused.error)
+            for page in commit_pages(request):
+                answer = await self._router.call_leader(group, COMMIT, page.SerializeToString(), deadline_ms=self._deadline_ms())
+                for refused in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
+                    raise from_detail(refused.error)
 
     async def committed(self, topic: str) -> dict[tuple[str, int], int]:
         """By (replica group, queue id): where this consumer group has come to; queues it never committed are not in it."""

@@ -55,7 +55,7 @@ def test_a_commit_of_an_older_generation_is_refused_and_the_others_of_the_comman
     generation = found.offsets.generation("g", "t", 0)
     assert generation == found.offsets.reset_version("g") == found.pos
     assert found.commit(["t", 0, 11, 7, 0], ["t", 1, 11, 7, 0]) == [OffsetsResetError.code]
-    assert found.offsets.of("g") == {"t": {0: 3, 1: 11}}
+    assert found.offsets.of_groups({"g"})["g"] == {"t": {0: 3, 1: 11}}
     assert found.commit(["t", 0, 11, generation, 0]) == []
     assert found.offsets.generation("g", "t", 1) == 7
 
@@ -82,9 +82,9 @@ def test_a_group_begins_a_topic_once_with_all_its_queues_whoever_holds_locks() -
     epochs = found.lock("s1", 1)
     assert found.commit(["t", 0, 10], ["t", 1, 11], initial=True) == []
     assert found.commit(["t", 0, 20], ["t", 1, 21], ["t", 2, 22], ["u", 0, 5], initial=True) == []
-    assert found.offsets.of("g") == {"t": {0: 10, 1: 11}, "u": {0: 5}}
+    assert found.offsets.of_groups({"g"})["g"] == {"t": {0: 10, 1: 11}, "u": {0: 5}}
     assert found.commit(["t", 1, 12, 7, epochs[1]], ["t", 2, 0]) == []
-    assert found.offsets.of("g")["t"] == {0: 10, 1: 12, 2: 0}
+    assert found.offsets.of_groups({"g"})["g"]["t"] == {0: 10, 1: 12, 2: 0}
 
 
 def test_locks_go_to_one_session_each_with_a_growing_epoch() -> None:

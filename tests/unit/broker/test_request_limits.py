@@ -1,0 +1,162 @@
+"""One request does not keep a node busy: what may be asked for is limited, and what is long is worked off in slices."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from google.protobuf.message import Message as Request
+
+from broker.services.limits import MAX_ITEMS, in_slices
+from broker.services.offsets import SEARCHES_AT_ONCE, OffsetsService
+from broker.services.produce import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
+from dledger_client.aio import Message
+from dledger_wire import envelope
+from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2
+from dledger_wire.batch import COMMAND_HEADER_SIZE
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+from tests.unit.client.sim_rig import Rig
+
+if TYPE_CHECKING:
+    from broker.services.face import ServiceFace
+    from dledger_wire.rpc import CallContext
+
+TOO_MANY = MAX_ITEMS + 1
+BROKER, RETRY = "/dledger.v1.Broker/", "/dledger.v1.Retry/"
+CALLS: dict[str, Request] = {
+    BROKER + "Metadata": broker_pb2.MetadataRequest(topics=["t"] * TOO_MANY),
+    BROKER + "Offsets": broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic="t")] * TOO_MANY),
+    BROKER + "CommitOffsets": broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.GroupOffset(topic="t")] * TOO_MANY),
+    BROKER + "GroupOffsets": broker_pb2.GroupOffsetsRequest(groups=["g"] * TOO_MANY),
+    BROKER + "InitProducer": broker_pb2.InitProducerRequest(producer_name="g" * TOO_MANY),
+    RETRY + "DeadLetters": retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
+    RETRY + "SendBack": retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
+    "/dledger.v1.Sessions/DescribeMembers": sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
+    "/dledger.v1.Transactions/EndTransactions": transaction_pb2.EndTransactionsRequest(
+        producer_group="g", ends=[transaction_pb2.TransactionEnd()] * TOO_MANY
+    ),
+    "/dledger.v1.Query/QueryMessages": query_pb2.QueryMessagesRequest(topic="t", key="k" * 40_000),
+}
+
+
+def test_a_request_for_too_much_is_refused_in_one_line() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        router = rig.router()
+        await router.ensure_group("g0", router.clock.monotonic_ms() + 5000)
+        for method, request in CALLS.items():
+            deadline_ms = router.clock.monotonic_ms() + 5000
+            with pytest.raises(InvalidArgumentError, match=r"at most|1 to"):
+                await router.call_leader("g0", method, request.SerializeToString(), deadline_ms=deadline_ms)
+        await router.close()
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("join", "text"),
+    [
+        ({"subscriptions": [sessions_pb2.SessionSubscription()] * TOO_MANY}, "10001 subscriptions of a member"),
+        ({"known_members": ["a"] * TOO_MANY}, "10001 members known to a member"),
+        ({"queues": [sessions_pb2.QueuePlace()] * 200_001}, "200001 queues consumed by a member"),
+        ({"client_id": "a\nb"}, "expected printable characters"),
+    ],
+)
+def test_a_member_that_says_too_much_is_refused(join: dict[str, object], text: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        router = rig.router()
+        address = rig.cluster.hosts[rig.master].address
+        said = sessions_pb2.SessionJoin(**{"group": "g", "client_id": "c", "session_id": "s", **join})
+        stream = router.channel(address).open("/dledger.v1.Sessions/Attend")
+        await stream.write(sessions_pb2.MemberMessage(join=said).SerializeToString())
+        with pytest.raises(InvalidArgumentError, match=text):
+            await stream.read()
+        await router.close()
+
+    Rig().run(scenario)
+
+
+class EveryQueue:
+    """A store whose queues all hold offsets 3 to 9, found by time at 5 without a look at a disk."""
+
+    applied_index = 1
+    topics = SimpleNamespace(require=lambda name: SimpleNamespace(incarnation="1"))
+
+    @property
+    def reader(self) -> EveryQueue:
+        return self
+
+    def bounds(self, _topic: str, _queue_id: int) -> tuple[int, int]:
+        return 3, 9
+
+    async def offset_for_time(self, _topic: str, _queue_id: int, _timestamp_ms: int) -> int:
+        return 5
+
+
+def test_other_work_goes_on_while_many_times_are_searched() -> None:
+    async def main() -> None:
+        service = OffsetsService(cast("ServiceFace", SimpleNamespace(store=EveryQueue())))
+        refs = [broker_pb2.QueueRef(topic="t", queue_id=number, timestamp_ms=number % 2 - 1) for number in range(MAX_ITEMS)]
+        request, turns = broker_pb2.OffsetsRequest(queues=refs).SerializeToString(), 0
+        calls = [asyncio.ensure_future(service.offsets(request, cast("CallContext", None))) for _ in range(3)]
+        while not all(call.done() for call in calls):
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 3 * MAX_ITEMS // 2 // SEARCHES_AT_ONCE  # the searches of all three came one after the other
+        found = broker_pb2.OffsetsResponse.FromString(calls[0].result()).queues
+        assert [(each.queue_id, each.min_offset, each.max_offset) for each in found] == [(number, 3, 9) for number in range(MAX_ITEMS)]
+        assert [each.offset_for_time for each in found] == [9, 5] * (MAX_ITEMS // 2)
+
+    asyncio.run(main())
+
+
+def test_items_in_slices_are_all_of_them_in_order() -> None:
+    async def main() -> list[int]:
+        return [item async for item in in_slices(range(1001), 10)]
+
+    assert asyncio.run(main()) == list(range(1001))
+
+
+def records(*sizes: int) -> memoryview:
+    return memoryview(b"".join(bytes(4) + size.to_bytes(4, "big") + bytes(size - 8) for size in sizes))
+
+
+def test_a_payload_is_cut_between_its_records() -> None:
+    assert slices_of(memoryview(b"")) == [(0, 0, 1)]
+    assert slices_of(memoryview(b"x" * 100)) == [(0, 100, 1)]
+    many = records(*[32] * (2 * SLICE_BATCHES + 1))
+    assert slices_of(many) == [
+        (0, 32 * SLICE_BATCHES, SLICE_BATCHES),
+        (32 * SLICE_BATCHES, 64 * SLICE_BATCHES, SLICE_BATCHES),
+        (64 * SLICE_BATCHES, len(many), 1),
+    ]
+    large = records(SLICE_BYTES, SLICE_BYTES // 2, SLICE_BYTES // 2, 64)
+    assert [count for _, _, count in slices_of(large)] == [1, 2, 1]
+    torn = memoryview(bytes(records(64, 64)) + b"rest")
+    assert slices_of(torn) == [(0, len(torn), 2)]
+    with pytest.raises(InvalidArgumentError, match="10001 batches in one request; expected at most 10000"):
+        slices_of(records(*[COMMAND_HEADER_SIZE] * (MAX_BATCHES + 1)))
+
+
+def test_a_request_of_many_bad_batches_is_answered_for_each_and_does_no_harm() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        router = rig.router()
+        stream = router.channel(rig.cluster.hosts[rig.master].address).open(BROKER + "Produce")
+        bad = records(*[64] * (SLICE_BATCHES + 5))
+        await stream.write(envelope.encode(broker_pb2.ProduceRequest(request_id=7), [bad]))
+        message = await stream.read()
+        assert message is not None
+        answer = broker_pb2.ProduceResponse.FromString(message)
+        assert (answer.request_id, len(answer.results)) == (7, SLICE_BATCHES + 5)
+        assert {result.error.code for result in answer.results} == {"CORRUPT_BATCH"}
+        await stream.write(envelope.encode(broker_pb2.ProduceRequest(request_id=8), [records(*[64] * (MAX_BATCHES + 1))]))
+        with pytest.raises(DledgerError, match="batches in one request"):
+            await stream.read()
+        await router.close()
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"x"))
+
+    Rig().run(scenario)
