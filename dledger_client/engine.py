@@ -39,6 +39,7 @@ from dledger_wire.errors import (
     TopicPermissionError,
 )
 from dledger_wire.message_id import UniqueIds
+from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
 
 REFRESH_S = 30.0
@@ -85,6 +86,8 @@ class ProducerEngine:
         """
         if self.knows(topic, queue_id):
             return
+        if is_system_topic(topic):
+            raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
         try:
             await self._look_up(topic, deadline_ms)
         except TopicNotFoundError as missing:

@@ -29,10 +29,8 @@ from dledger_wire.checksum import Buffer
 from dledger_wire.error_detail import from_detail
 from dledger_wire.errors import (
     BusyError,
-    CorruptBatchError,
     DeadlineExceededError,
     DledgerError,
-    MessageTooLargeError,
     NotLeaderError,
     NotSentError,
     OutcomeUnknownError,
@@ -388,4 +386,4 @@ class GroupLink:
 
 def _first_bad(error: DledgerError) -> int:
     """The one message of a batch that was at fault; -1 when it was not a single one."""
-    return error.detail_int("first_bad") if isinstance(error, MessageTooLargeError | CorruptBatchError) else -1
+    return error.detail_int("first_bad")

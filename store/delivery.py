@@ -23,9 +23,10 @@ from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.status import Perm
 from dledger_wire.timer import TIMER_OUT
 from store.message_log import PreparedBatches, PreparedCommand
+from store.parked_places import REAL_QUEUE, REAL_TOPIC
 from store.topics import Topics
 
-REAL_TOPIC, REAL_QUEUE, DELAY = "REAL_TOPIC", "REAL_QID", "DELAY"
+DELAY = "DELAY"
 PARKED_POS = "PARKED_POS"  # where in the log a message was parked first, when it was moved since
 NO_HOST = "0.0.0.0:0"
 _PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, PARKED_POS)

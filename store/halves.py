@@ -10,9 +10,10 @@ from dataclasses import replace
 from dledger_wire.frame import Frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
-from store.delivery import REAL_QUEUE, REAL_TOPIC, copied, real_message
+from store.delivery import copied, real_message
+from store.parked_places import PREPARED, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC
 
-PREPARED, PRODUCER_GROUP, CHECK_TIMES = "TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 

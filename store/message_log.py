@@ -42,6 +42,7 @@ from dledger_wire.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.wide_hosts import with_wide_store_hosts
 from store.group_state import CommandOutcome, CommandResult
 from store.log_time import LogTime
+from store.parked_places import check_parked
 from store.producers import INIT_PRODUCER, who_registers
 from store.sequences import QueueKey, SequenceTable, TailSequences
 from store.settings import StoreSettings
@@ -218,8 +219,10 @@ class MessageLog:
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
-        if batch.topic == TIMER_TOPIC and not for_service:
-            self._check_timers(batch)
+        if batch.topic in MADE_BY_SERVICES and not for_service:
+            if batch.topic == TIMER_TOPIC:
+                self._check_timers(batch)
+            check_parked(batch, self._is_topic)
         if batch.topic == HALF_TOPIC:
             self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
@@ -232,6 +235,9 @@ class MessageLog:
             raise verdict.error
         part.void = verdict.duplicate_offset is not None
         return part
+
+    def _is_topic(self, name: str) -> bool:
+        return self._topics.get(name) is not None and name not in self._deleting
 
     def _check_timers(self, batch: BatchView) -> None:
         too_late = batch_due_times(batch) > self._time.now_ms() + MAX_TIMER_DELAY_MS

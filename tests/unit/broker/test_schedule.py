@@ -8,8 +8,9 @@ import pytest
 
 import broker.timers
 from dledger_client.aio import Message, Producer
-from dledger_wire.errors import InvalidArgumentError, MessageTooLargeError
-from dledger_wire.names import SCHEDULE_TOPIC
+from dledger_client.outcome import AsyncSendFuture
+from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -159,3 +160,40 @@ def test_system_topics_are_neither_shown_nor_changed_by_users() -> None:
                 await admin.create_topic("rmq_sys_mine")
 
     Rig().run(scenario)
+
+
+def test_users_neither_write_to_the_schedule_topic_nor_to_another_of_the_systems() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.producer() as producer:
+            for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
+                with pytest.raises(InvalidArgumentError, match=f"topic {topic} belongs to the system"):
+                    await producer.send(Message(topic, b"x"))
+
+    Rig().run(scenario)
+
+
+def test_one_delayed_message_whose_topic_is_gone_takes_no_others_along() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        await rig.topic("gone")
+        async with rig.producer(linger_ms=50) as producer, rig.consumer() as consumer:
+            await producer.send(Message("gone", b"x"))
+            await producer.send(Message("t", b"x"))
+            async with rig.admin() as admin:
+                await admin.delete_topic("gone")
+            topics = ["t", "gone", "t", "gone", "t"]
+            sends = [producer.send_async(Message(topic, b"later", delay_level=1)) for topic in topics]
+            outcomes = await asyncio.gather(*[_outcome(send) for send in sends])
+            assert outcomes == [None, TopicNotFoundError, None, TopicNotFoundError, None]
+            await asyncio.sleep(3)
+            assert len(await consumer.fetch("t", 0, 0)) == 4
+
+    Rig().run(scenario)
+
+
+async def _outcome(send: AsyncSendFuture) -> type[BaseException] | None:
+    try:
+        await send
+    except DledgerError as error:
+        return type(error)
+    return None

@@ -64,12 +64,12 @@ class StepClock:
 
 
 def frames_of(topic: str, queue_id: int, bodies: Sequence[bytes], **fields: Any) -> list[Frame]:
-    """Messages; ``tags``, ``keys`` and ``unique`` are lists as long as ``bodies``."""
+    """Messages; ``tags``, ``keys`` and ``unique`` are lists as long as ``bodies``; ``more`` are properties of each."""
     tags, keys, unique = (fields.get(name) or [""] * len(bodies) for name in ("tags", "keys", "unique"))
     frames = []
     for body, tag, key, unique_key in zip(bodies, tags, keys, unique, strict=True):
         named = {"UNIQ_KEY": unique_key, "TAGS": tag, "KEYS": key}
-        properties = {name: value for name, value in named.items() if value}
+        properties = {name: value for name, value in named.items() if value} | (fields.get("more") or {})
         frames.append(Frame(queue_id, 0, 0, body, topic, properties, born_timestamp=1))
     return frames
 

@@ -137,7 +137,7 @@ def test_no_message_goes_before_it_was_delivered() -> None:
         disk, clock = CrashDisk(), StepClock(START_MS)
         rig = await filled(disk, clock, 100)
         await rig.topic(SCHEDULE_TOPIC, LEVELS)
-        await rig.send(batch_of(SCHEDULE_TOPIC, 2, [b"later", b"and later"]))
+        await rig.send(batch_of(SCHEDULE_TOPIC, 2, [b"later", b"and later"], more={"REAL_TOPIC": "t", "REAL_QID": "0"}))
         await send(rig, 100, 300)
         (first, second) = (await rig.units((SCHEDULE_TOPIC, 2)))["pos"].tolist()
         await rig.store.expiry.expire(0)
