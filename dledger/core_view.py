@@ -1,9 +1,11 @@
-"""What the core may ask of entries from before the start: their places in memory, without waiting.  Owns nothing."""
+"""What the core starts from, and what it may ask of entries from before the start, without waiting.  Owns nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from dledger.configuration import Configuration
+from dledger.core.saved import Saved
 from dledger.core.types import EntryMeta
 from dledger.log.log import Log
 
@@ -22,3 +24,15 @@ class CoreLogView:
                 break
             metas.append(EntryMeta(place.term, place.size, place.kind))
         return metas
+
+
+def saved_of(log: Log, applied: int, configurations: Sequence[tuple[int, Configuration]]) -> Saved:
+    """What the core starts from: an open log, how far it is applied, and the configurations in it."""
+    return Saved(
+        hard_state=log.saved,
+        terms=log.terms(),
+        before=log.before,
+        last=log.last,
+        commit=max(applied, log.before.index),
+        configs=[(index, configuration.membership) for index, configuration in configurations],
+    )

@@ -146,22 +146,25 @@ class Driver:
         self._paused = False
         self._arm_timer()
 
-    def received(self, source: NodeId, data: bytes) -> None:
-        """A message from a peer.  InvalidArgumentError when it is none, or none that a correct peer sends: then nothing has changed."""
+    def received(self, source: NodeId, store: str, data: bytes) -> None:
+        """A message from a peer on the data folder ``store``.
+
+        InvalidArgumentError when it is none, or none that a correct peer sends: then nothing has changed.
+        """
         try:
-            self._receive(source, data)
+            self._receive(source, store, data)
         except InvalidArgumentError:
             self.refused_messages += 1
             raise
 
-    def _receive(self, source: NodeId, data: bytes) -> None:
+    def _receive(self, source: NodeId, store: str, data: bytes) -> None:
         message, entries, clocks = codec.decode(data)
         if self._stopped or self._paused:
             return
         misfit = self._log.misfit(message.prev, entries) if isinstance(message, AppendRequest) and entries else None
         if misfit is not None:
             raise InvalidArgumentError(f"AppendRequest of term {message.term}: {misfit}")
-        for effect in self.step(Received(source, message), entries):
+        for effect in self.step(Received(source, message, store), entries):
             if isinstance(effect, MessageRefused):
                 raise InvalidArgumentError(effect.reason)
         if clocks is not None and not self._stopped:

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from dledger import introduction
 from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
 from dledger.core.types import NodeId
+from dledger.introduction import Introduction
 from dledger.log.hard_state import MAX_VOTE_BYTES
 from dledger.service import TaskOwner
-from dledger_wire._pb import raft_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
 from dledger_wire.rpc import ByteStream, CallContext, Network, Server
@@ -48,11 +49,12 @@ class LinkHooks:
 
     # Bytes of a message; None when it has become pointless (its entries are gone from the log).
     encode: Callable[[Message], Awaitable[bytes | None]]
-    received: Callable[[NodeId, bytes], None]
+    received: Callable[[NodeId, str, bytes], None]  # from whom, and on which data folder
     lost: Callable[[NodeId], None]
-    # Raises when a peer may not come with this store id (its folder was wiped).
-    check_store: Callable[[NodeId, str, int], Awaitable[None]]
-    since: Callable[[], int]  # the length of the log when this replica was added to the group; 0: one of the first
+    introduction: Callable[[], Introduction]  # of this replica's own folder
+    # Raises when a peer may not come with this folder (wiped, exchanged, put back from a copy).  True: the peer was dialled at its address.
+    check: Callable[[NodeId, Introduction, bool], Awaitable[None]]
+    refused: Callable[[NodeId, InvalidArgumentError], None]  # a peer that was dialled takes no link from this replica, or it none from it
     place_of: Callable[[NodeId], str]  # where a replica is that some configuration has named; else empty
 
 
@@ -71,6 +73,7 @@ class _PeerLink:
         self.peer = peer
         self.address = address
         self.connected = False
+        self.store_id = ""  # of the folder it was on when it was connected last
         self._links = links
         self._queue: deque[Message] = deque()
         self._wake = asyncio.Event()
@@ -123,7 +126,7 @@ class _PeerLink:
             raise DeadlineExceededError(f"{self.address}: no greeting within {HELLO_TIMEOUT_S} s") from None
         if hello is None:
             raise UnreachableError(f"{self.address}: closed before the greeting")
-        await self._links.check_hello(self.peer, hello)
+        self.store_id = await self._links.check_hello(self.peer, hello)
         self._broken = None
         self.connected = True
         self._last_trouble = ""
@@ -161,6 +164,7 @@ class _PeerLink:
     def _tell(self, error: DledgerError) -> None:
         if isinstance(error, InvalidArgumentError):
             self._links.refused(self.peer, error)
+            self._links.hooks.refused(self.peer, error)
         text = f"{type(error).__name__}: {error.message}"
         if text != self._last_trouble:  # once per reason, not twice a second
             self._last_trouble = text
@@ -182,7 +186,7 @@ class RaftLinks:
         self.hooks = hooks
         self._outgoing: dict[NodeId, _PeerLink] = {}
         self._runs: dict[NodeId, asyncio.Task[None]] = {}
-        self._inbound: dict[NodeId, ByteStream] = {}
+        self._inbound: dict[tuple[NodeId, str], ByteStream] = {}  # by peer and data folder: one does not push out the other
         self._members: dict[NodeId, str] = {}
         self._callers: dict[NodeId, str] = {}  # where those are who have dialled us
         self._up: dict[NodeId, bool] = {}
@@ -237,26 +241,32 @@ class RaftLinks:
         connected = self.connected(peer)
         return connected, "" if connected else self._refused.get(peer, "")
 
+    def store_of(self, peer: NodeId) -> str:
+        """The folder of a connected peer."""
+        link = self._outgoing.get(peer)
+        return link.store_id if link is not None else ""
+
     def metadata_for(self, peer: NodeId) -> dict[str, str]:
         identity = self.identity
         return {
             "dledger-cluster": identity.cluster,
             "dledger-group": identity.group,
             "dledger-node": identity.node_id,
-            "dledger-store": identity.store_id,
-            "dledger-since": str(self.hooks.since()),
+            "dledger-hello": self._hello().hex(),
             "dledger-address": identity.address,
             "dledger-to": peer,
         }
 
-    async def check_hello(self, peer: NodeId, data: bytes) -> None:
-        try:
-            hello = raft_pb2.LinkHello.FromString(data)
-        except Exception as error:  # protobuf raises its own class
-            raise InvalidArgumentError(f"{peer}: unreadable greeting") from error
-        if hello.node_id != peer:
-            raise InvalidArgumentError(f"expected node {peer}, found node {hello.node_id!r}")
-        await self.hooks.check_store(peer, hello.store_id, hello.since)
+    def _hello(self) -> bytes:
+        return self.hooks.introduction().encode(self.identity.node_id)
+
+    async def check_hello(self, peer: NodeId, data: bytes) -> str:
+        """The folder that ``peer`` is on; InvalidArgumentError when it may not come with it."""
+        node_id, said = introduction.decode(data)
+        if node_id != peer:
+            raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
+        await self.hooks.check(peer, said, True)
+        return said.store_id
 
     def up(self, peer: NodeId) -> None:
         self._up[peer] = True
@@ -276,27 +286,27 @@ class RaftLinks:
         if not self._open:
             raise NotReadyError(f"{self.identity.node_id} is not started")
         try:
-            peer = await self._checked_peer(context.metadata)
+            peer, store = caller = await self._checked_peer(context.metadata)
         except InvalidArgumentError as refusal:
             self._tell_refusal(context.peer, refusal)
             raise
-        self._inbound[peer] = stream
+        self._inbound[caller] = stream  # from here on nothing of an earlier stream counts, which the greeting does not know of
         self._note_caller(peer, context.metadata.get("dledger-address", ""))
-        hello = raft_pb2.LinkHello(node_id=self.identity.node_id, store_id=self.identity.store_id, since=self.hooks.since())
-        await stream.write(hello.SerializeToString())
+        await stream.write(self._hello())
         self.up(peer)
         if peer in self._outgoing:
             self._outgoing[peer].retry_now()
         try:
-            await self._receive_all(peer, stream)
+            await self._receive_all(peer, store, stream)
         except InvalidArgumentError as refusal:
             self._tell_refusal(context.peer, refusal)
             raise
         except UnreachableError as error:
             _logger.info("%s: link from %s broke: %s", self.identity.node_id, peer, error.message)
         finally:
-            if self._inbound.get(peer) is stream:  # not when the peer has dialled anew meanwhile
-                del self._inbound[peer]
+            if self._inbound.get(caller) is stream:  # not when the peer has dialled anew meanwhile
+                del self._inbound[caller]
+            if all(other != peer for other, _store in self._inbound):
                 self.broke(peer)
                 if self._callers.pop(peer, "") and self._open:
                     self._dial()
@@ -307,14 +317,14 @@ class RaftLinks:
             self._callers[peer] = place
             self._dial()
 
-    async def _receive_all(self, peer: NodeId, stream: ByteStream) -> None:
+    async def _receive_all(self, peer: NodeId, store: str, stream: ByteStream) -> None:
         received = self.hooks.received
         while (data := await stream.read()) is not None:
-            if not self._open or self._inbound.get(peer) is not stream:
+            if not self._open or self._inbound.get((peer, store)) is not stream:
                 return
-            received(peer, data)
+            received(peer, store, data)
 
-    async def _checked_peer(self, metadata: Mapping[str, str]) -> NodeId:
+    async def _checked_peer(self, metadata: Mapping[str, str]) -> tuple[NodeId, str]:
         own = self.identity
         expected = {"dledger-cluster": own.cluster, "dledger-group": own.group, "dledger-to": own.node_id}
         for key, value in expected.items():
@@ -325,11 +335,14 @@ class RaftLinks:
             raise InvalidArgumentError(f"node: expected another node than {own.node_id!r}, got {peer!r}")
         if len(peer.encode(errors="replace")) > MAX_VOTE_BYTES or not peer.isprintable():
             raise InvalidArgumentError(f"node: expected at most {MAX_VOTE_BYTES} printable bytes, got {peer[:40]!r}")
-        since = metadata.get("dledger-since", "0")
-        if not (since.isascii() and since.isdigit()):
-            raise InvalidArgumentError(f"since: expected a number, got {since!r}")
-        await self.hooks.check_store(peer, metadata.get("dledger-store", ""), int(since))
-        return peer
+        try:
+            node_id, said = introduction.decode(bytes.fromhex(metadata.get("dledger-hello", "")))
+        except ValueError:
+            raise InvalidArgumentError(f"{peer}: unreadable greeting") from None
+        if node_id != peer:
+            raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
+        await self.hooks.check(peer, said, False)
+        return peer, said.store_id
 
     def _tell_refusal(self, address: str, refusal: InvalidArgumentError) -> None:
         # Ports of the same caller differ at each try: tell a reason once per host.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from dledger.applier import Applier, StateMachine
 from dledger.clock_judge import ClockJudge
@@ -23,6 +24,7 @@ from dledger.copy.source import Captured, CopySource
 from dledger.core.effects import (
     Effect,
     FetchCopy,
+    MemberMet,
     MembershipChanged,
     ReadFailed,
     ReadReady,
@@ -34,17 +36,17 @@ from dledger.core.effects import (
 from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed, Propose, ReadRequested, StandBack, TransferRequested
 from dledger.core.messages import Message
 from dledger.core.raft import Raft
-from dledger.core.saved import Saved
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
-from dledger.core_view import CoreLogView
+from dledger.core_view import CoreLogView, saved_of
 from dledger.driver import Driver, DriverHooks
 from dledger.env import Buffer, Environment
 from dledger.group_time import GroupTime
 from dledger.link import LinkHooks, NodeIdentity, RaftLinks
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.member_folders import MemberFolders
 from dledger.members import Members
-from dledger.peer_stores import PeerStores
+from dledger.naming import MemberNaming
 from dledger.proposals import Payload, Proposals
 from dledger.read_barriers import ReadBarriers
 from dledger.refusals import refusal
@@ -81,6 +83,7 @@ class RaftNode:
     """One replica.  ``register`` before the server starts, then ``start``; ``failed`` resolves when the node stopped by itself."""
 
     log: Log
+    _core: Raft
     failed: asyncio.Future[BaseException]
 
     def __init__(
@@ -108,18 +111,19 @@ class RaftNode:
         self.clocks = ClockJudge(identity.node_id, time, settings.core, self, lambda on: self._driver.step(StandBack(on)))
         self._machine = state_machine
         self._tasks = TaskOwner(identity.node_id, self._fail)
-        self._stores = PeerStores(env.disk, identity.node_id)
         self._configurations = ConfigurationFile(env.disk)
+        self._members = Members(settings.peers, settings.links)
+        self._folders = MemberFolders(identity, env, settings, self._members, self._tasks, lambda: self._core, self._fail)
         hooks = LinkHooks(
             encode=self._encode,
             received=self._received,
             lost=self._peer_lost,
-            check_store=self._check_store,
-            since=self._since,
+            introduction=self._folders.introduction,
+            check=self._folders.check,
+            refused=self._folders.refused,
             place_of=lambda peer: self._members.links.get(peer, ""),
         )
         self._links = RaftLinks(identity, env.network, self._tasks, hooks)
-        self._members = Members(settings.peers, settings.links)
         self._proposals = Proposals(
             join_bytes=settings.join_bytes,
             entry_bytes=min(settings.join_bytes, settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
@@ -131,6 +135,7 @@ class RaftNode:
         self._room = asyncio.Event()  # set whenever something of what waited went into the log, or nothing will any more
         self._offered = 0  # payloads the entry being proposed takes
         self._offered_configuration: Configuration | None = None
+        self._naming = MemberNaming(lambda: self._core, self._offer_configuration, settings.core.heartbeat_interval_ms / 1000)
         self._transferring = False
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
@@ -150,7 +155,7 @@ class RaftNode:
 
     def _repair(self) -> LogRepair:
         settings = self._settings
-        return LogRepair(self.identity, self._env, self._members.links, self._stores, settings.log, limit_s=settings.repair_limit_s)
+        return LogRepair(self.identity, self._env, self._members.links, self._folders.stores, settings.log, limit_s=settings.repair_limit_s)
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -163,7 +168,7 @@ class RaftNode:
         self.failed = self._loop.create_future()
         await install.finish(self._env.disk, CONFIGURATION_PATH)
         await self._catch_up.start()
-        await self._stores.load()
+        await self._folders.start()
         self.log, self.recovery = await Log.open(self._env.disk, self._settings.log)
         if self.recovery.damaged:
             self.log, self.recovery = await self._repair().run(self.log, self.recovery)
@@ -208,21 +213,12 @@ class RaftNode:
         for index, configuration in configurations:
             self._members.learn(index, configuration)
             if index <= applied:
-                self._forget_stores_outside(configuration.membership)
+                self._folders.settle(configuration.membership)
         self._members.committed(applied)
-        saved = Saved(
-            hard_state=log.saved,
-            terms=log.terms(),
-            before=log.before,
-            last=log.last,
-            commit=max(applied, log.before.index),
-            configs=[(index, configuration.membership) for index, configuration in configurations],
-        )
-        settings, env = self._settings, self._env
-        now_ms = env.clock.monotonic_ms()
-        core = Raft(
-            settings.core, self.identity.node_id, settings.membership, saved, env.random, CoreLogView(lambda: self.log), now_ms=now_ms
-        )
+        saved = saved_of(log, applied, configurations)
+        settings, env, now_ms = self._settings, self._env, self._env.clock.monotonic_ms()
+        own, store, view = self.identity.node_id, self.identity.store_id, CoreLogView(lambda: self.log)
+        core = Raft(settings.core, own, settings.membership, saved, env.random, view, store=store, now_ms=now_ms)
         self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
         return core
 
@@ -256,6 +252,7 @@ class RaftNode:
             return
         self._running = False
         self._driver.stop()
+        self._naming.stop()
         self._links.stop()
         self._proposals.fail_pending(lambda: NotLeaderError(f"not stored: {reason}"))
         self._room.set()
@@ -406,27 +403,34 @@ class RaftNode:
         self, voters: Sequence[str], learners: Sequence[str], addresses: Mapping[str, str], timeout_s: float
     ) -> Membership:
         """Replace the membership (one voter more or less, any learners); returns once the change is committed."""
-        membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
-        configuration = self._members.changed(self.membership, membership, addresses, self.log.last.index)
-        if self.role is not Role.LEADER:
-            raise self._not_leader()
-        self._offered_configuration = configuration
-        try:
-            size_bytes = ENTRY_HEADER_SIZE + len(configuration.encode())
-            self._raise_refused(self._driver.step(ChangeRequested(membership, size_bytes)))
-        finally:
-            self._offered_configuration = None
-        index = self.log.last.index
-        self._members.learn(index, configuration)
-        self._connect_members()
-        future: asyncio.Future[EntryId] = self._loop.create_future()
-        self._proposals.add_round(self.log.last, future)
+        wanted = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners))
+        await self._naming.finished(timeout_s)
+        future = self._offer_configuration(wanted, addresses)
+        index, membership = self.log.last.index, self.membership
         try:
             async with asyncio.timeout(timeout_s):
                 await future
         except TimeoutError:
             raise OutcomeUnknownError(f"the membership change at index {index} was not committed within {timeout_s} s") from None
         return membership
+
+    def _offer_configuration(self, wanted: Membership, addresses: Mapping[str, str]) -> asyncio.Future[EntryId]:
+        """Propose a configuration that names every folder known; the future resolves once it is committed.  Raises why not."""
+        if self.role is not Role.LEADER:
+            raise self._not_leader()
+        membership = self._core.named(wanted)
+        configuration = self._members.changed(membership, addresses)
+        self._offered_configuration = configuration
+        try:
+            size_bytes = ENTRY_HEADER_SIZE + len(configuration.encode())
+            self._raise_refused(self._driver.step(ChangeRequested(membership, size_bytes)))
+        finally:
+            self._offered_configuration = None
+        self._members.learn(self.log.last.index, configuration)
+        self._connect_members()
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        self._proposals.add_round(self.log.last, future)
+        return future
 
     def campaign(self) -> None:
         """Start an election now (operators, tests)."""
@@ -521,6 +525,7 @@ class RaftNode:
         if plan.configuration is not None:
             self._members.learn(plan.configuration_index, plan.configuration)
             self._members.committed(plan.last.index)
+            self._folders.settle(plan.configuration.membership, by_copy=True)
         membership = plan.configuration.membership if plan.configuration is not None else self._settings.membership
         log, before = self.log, self._applier
         self._applier = Applier(log, self._machine, self._applied, self._state_replaced)
@@ -547,9 +552,9 @@ class RaftNode:
         """Put the entry that ``damage`` names right with a peer's bytes; whether it is whole now."""
         return await self._mending.mend(damage)
 
-    def _received(self, source: NodeId, data: bytes) -> None:
+    def _received(self, source: NodeId, store: str, data: bytes) -> None:
         if self._running:
-            self._driver.received(source, data)
+            self._driver.received(source, store, data)
 
     def _peer_lost(self, peer: NodeId) -> None:
         if self._running:
@@ -570,19 +575,9 @@ class RaftNode:
         self._driver.applied(entries[-1].index)
         for entry in entries:
             if entry.kind is EntryKind.CONFIG:
-                self._forget_stores_outside(Configuration.decode(entry.body_bytes()).membership)
+                self._folders.settle(Configuration.decode(entry.body_bytes()).membership)
         if self._configurations.applied(entries):
             self._tasks.spawn(self._configurations.save(), "save-configuration")
-
-    async def _check_store(self, peer: NodeId, store_id: str, since: int) -> None:
-        await self._stores.check(peer, store_id, since, is_member=peer in self.membership)
-
-    def _since(self) -> int:
-        return self._members.since(self.identity.node_id)
-
-    def _forget_stores_outside(self, committed: Membership) -> None:
-        if self._stores.keep_only((*committed.voters, *committed.learners)):
-            self._tasks.spawn(self._stores.save(), "save-peer-stores")
 
     def _entries_added(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
@@ -607,6 +602,8 @@ class RaftNode:
             case MembershipChanged(membership=membership):
                 self.membership = membership
                 self._connect_members()
+            case MemberMet():
+                self._naming.soon()
             case FetchCopy():
                 self._catch_up.offered()
             case _:
@@ -622,6 +619,7 @@ class RaftNode:
         self._machine.role_changed(event)
         if event.role is Role.LEADER:
             self._schedule_offer()
+            self._naming.soon()
 
     def _leadership_lost(self, term: int) -> None:
         self._transferring = False
@@ -676,8 +674,9 @@ class RaftNode:
         return self._members.addresses.get(node, "")
 
     def status(self) -> RaftStatus:
-        patience_ms, addresses = self._settings.core.election_timeout_ms, self._members.addresses
-        peers = peer_statuses(self.identity.node_id, self.membership, addresses, self._core.status(), self._links.standing_of, patience_ms)
+        standing, patience_ms = partial(self._folders.standing_of, self._links), self._settings.core.election_timeout_ms
+        core, addresses = self._core.status(), self._members.addresses
+        peers = peer_statuses(self.identity.node_id, self.membership, addresses, core, standing, patience_ms)
         return RaftStatus(
             node_id=self.identity.node_id,
             group=self.identity.group,

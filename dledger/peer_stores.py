@@ -1,7 +1,10 @@
-"""Which data folder each peer came with: a known voter that returns with another one has forgotten what it promised.
+"""Which data folder each member is on, as far as this replica has learnt it: a cache, which the log overrides.
 
-Owns ``peers.json``.  The first store id seen of a member is kept; another one is refused until a committed configuration left it out,
-or until the member shows that it was added anew since: this replica may have been away all the while, and only the others can tell it.
+Owns ``peers.json``.  Of a member whose folder a committed configuration names, that one counts.  Until the first members are named, the
+folder first met does, so that one that was wiped meanwhile is not taken for the member.  Also kept is the newest start of each folder
+(``lives.py``), by which a folder put back from an older copy is known again.
+
+Only what answers at a member's own address is kept: whoever calls may call himself anything, and must not be able to lock a member out.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
 
-from dledger.core.types import NodeId
+from dledger.core.types import Membership, NodeId
 from dledger.env import Disk
+from dledger.introduction import Introduction
+from dledger.lives import Life
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 
 PATH = "peers.json"
@@ -21,13 +25,13 @@ _logger = logging.getLogger(__name__)
 
 
 class PeerStores:
-    """Store ids by peer."""
+    """Store ids and newest starts, by peer."""
 
     def __init__(self, disk: Disk, own_id: NodeId) -> None:
         self._disk = disk
         self._own_id = own_id
         self._stores: dict[NodeId, str] = {}
-        self._since: dict[NodeId, int] = {}  # when a peer with that folder was added to the group; not there: 0
+        self._lives: dict[NodeId, Life] = {}  # of the folder in _stores
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
@@ -39,49 +43,84 @@ class PeerStores:
         try:
             saved = json.loads(data)
             self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
-            self._since = {NodeId(node): int(since) for node, since in saved.get("since", {}).items()}
+            self._lives = {NodeId(node): Life(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._disk.local_path(PATH)
             raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
 
-    async def check(self, peer: NodeId, store_id: str, since: int, *, is_member: bool) -> None:
-        """InvalidArgumentError when ``peer`` came with another folder before and was not added anew.  Only a member's is kept in mind."""
-        if not store_id:
-            raise InvalidArgumentError(f"store: {peer} gave no store id")
-        known = self._stores.get(peer)
-        if known is None:
-            if is_member:
-                await self._keep(peer, store_id, since)
-        elif since > self._since.get(peer, 0):
-            await self._keep(peer, store_id, since)
-        elif known != store_id:
+    def check(self, peer: NodeId, said: Introduction, named: str, index: int) -> None:
+        """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older
+        copy of it.
+
+        ``index`` is the committed configuration that says so.  Who has a newer one may have been added anew by it, so it is let in: what
+        its folder counts for is decided by the log, message by message.
+        """
+        known = self._stores.get(peer, "")
+        expected = named or known
+        if expected and said.store_id != expected and said.configuration <= index:
+            whose = "the configuration names" if named else f"{self._own_id} knows it with"
             raise InvalidArgumentError(
-                f"store: {peer} comes with data folder {store_id}, but {self._own_id} knows it with {known}; "
-                "a voter whose folder was lost must be replaced as a member"
+                f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
+                "a member whose folder was lost or exchanged must be replaced as a member"
             )
+        life = self._lives.get(peer)
+        why = said.lives.why_older(life) if life is not None and said.store_id == known else None
+        if why is not None:
+            raise older_folder(peer, why)
 
-    def is_known(self, peer: NodeId, store_id: str) -> bool:
-        """Whether ``peer`` was met with this folder before."""
-        return bool(store_id) and self._stores.get(peer) == store_id
-
-    async def _keep(self, peer: NodeId, store_id: str, since: int) -> None:
-        self._stores[peer], self._since[peer] = store_id, since
+    async def met(self, peer: NodeId, said: Introduction, named: str) -> None:
+        """A member answered at its address, and was let in: keep its folder if none is known, and its newest start."""
+        store = named or self._stores.get(peer, "") or said.store_id
+        if said.store_id != store:
+            return
+        newest = said.lives.newest
+        if (self._stores.get(peer), self._lives.get(peer)) == (store, newest):
+            return
+        self._keep(peer, store)
+        if newest is not None:
+            self._lives[peer] = newest
         await self.save()
 
-    def keep_only(self, members: Sequence[NodeId]) -> bool:
-        """A committed configuration: who is out of it may come back with another folder.  True when somebody was forgotten."""
-        gone = [peer for peer in self._stores if peer not in members]
-        for peer in gone:
-            del self._stores[peer]
-            self._since.pop(peer, None)
-        return bool(gone)
+    def _keep(self, peer: NodeId, store: str) -> None:
+        if self._stores.get(peer) != store:
+            self._stores[peer] = store
+            self._lives.pop(peer, None)
+
+    def is_known(self, peer: NodeId, store_id: str) -> bool:
+        """Whether ``peer`` was met with this folder before, or is named with it."""
+        return bool(store_id) and self._stores.get(peer) == store_id
+
+    def settle(self, committed: Membership, *, by_copy: bool = False) -> bool:
+        """A configuration is committed: its folders count, and who is out of it may come back with another one.
+
+        A copy may have brought it over others in between, so who is not named by it may have been out, too.  True when something changed.
+        """
+        before = dict(self._stores)
+        for peer in before:
+            if peer not in committed or (by_copy and not committed.store_of(peer)):
+                del self._stores[peer]
+                self._lives.pop(peer, None)
+        for peer, store in committed.stores:
+            if peer != self._own_id:
+                self._keep(peer, store)
+        return self._stores != before
 
     async def save(self) -> None:
         """Write the list; a failure is told, and what is in memory counts."""
         async with self._saving:
-            saved = {"stores": dict(sorted(self._stores.items())), "since": {peer: at for peer, at in sorted(self._since.items()) if at}}
-            data = json.dumps(saved, indent=1).encode() + b"\n"
+            lives = {peer: (life.start, life.drawn) for peer, life in sorted(self._lives.items())}
+            data = json.dumps({"stores": dict(sorted(self._stores.items())), "lives": lives}, indent=1).encode() + b"\n"
             try:
                 await self._disk.write_atomic(PATH, data)
             except OSError as error:
                 _logger.warning("%s: cannot write %s: %s", self._own_id, PATH, error)  # known in memory; written with the next one
+
+
+def older_folder(node: NodeId, why: str) -> InvalidArgumentError:
+    """The refusal of a folder that was put back from an older copy; the node it is told to stops by it (``is_older_folder``)."""
+    text = f"{node}: its data folder is older than what it acknowledged ({why}): replace it as a member"
+    return InvalidArgumentError(text, older_folder=node)
+
+
+def is_older_folder(refusal: InvalidArgumentError, node: NodeId) -> bool:
+    return refusal.details.get("older_folder") == node

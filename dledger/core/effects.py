@@ -124,6 +124,13 @@ class MembershipChanged:
 
 
 @dataclass(slots=True)
+class MemberMet:
+    """A member whose data folder no configuration names has answered this leader: the next configuration may name it (``Raft.named``)."""
+
+    node: NodeId
+
+
+@dataclass(slots=True)
 class FetchCopy:
     """This replica needs entries its leader ``source`` has deleted: fetch sealed segments up to ``upto`` (what is committed there).
 
@@ -156,6 +163,7 @@ Effect = (
     | Refused
     | TransferEnded
     | MembershipChanged
+    | MemberMet
     | FetchCopy
     | MessageRefused
 )

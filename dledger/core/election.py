@@ -155,7 +155,8 @@ class Elections:
         self._begin_round(Role.PRE_CANDIDATE)
         self.deadline_ms = core.now_ms + self._round_timeout_ms()
         tally = self._tally = VoteTally(core.memberships.current.voters)
-        tally.record(core.node_id, True)
+        if core.memberships.is_voter:
+            tally.record(core.node_id, True)
         for voter in core.memberships.other_voters:
             core.send(voter, VoteRequest(term=core.term + 1, last=core.log.last, pre_vote=True))
         self._close_round_if_decided()
@@ -258,7 +259,8 @@ class Elections:
         core.hard_state_durable = True
         tally = self._tally
         if core.role is Role.CANDIDATE and tally is not None:
-            tally.record(core.node_id, True)
+            if core.memberships.is_voter:  # else only another folder under the same name is one
+                tally.record(core.node_id, True)
             self._close_round_if_decided()
 
     def _close_round_if_decided(self) -> None:

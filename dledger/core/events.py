@@ -18,10 +18,11 @@ class Tick:
 
 @dataclass(slots=True)
 class Received:
-    """A message arrived from ``source``."""
+    """A message arrived from ``source``, which runs on the data folder ``store``."""
 
     source: NodeId
     message: Message
+    store: str = ""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,10 @@ class TransferRequested:
 
 @dataclass(slots=True)
 class ChangeRequested:
-    """Replace the membership by ``membership`` (one voter more or less, any learners); needs a committed entry of this term."""
+    """Replace the membership by ``membership`` (one voter more or less, any learners); needs a committed entry of this term.
+
+    It has to name the folders that this leader knows, see ``Raft.named``; the same members may be asked for in order to name them.
+    """
 
     membership: Membership
     size_bytes: int

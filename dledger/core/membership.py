@@ -4,6 +4,12 @@ Owns the rules of single-step change (dissertation 4.1, with the correction of 2
 the log, and no longer when it is cut; the next change waits until the one before is committed and the leader has committed an entry of
 its own term; voters change by one*.  Two majorities of neighbouring configurations share a voter, so nothing more is needed.
 
+*A member is its data folder, not its name.*  A configuration names the folders as far as they are known; a vote, an acknowledgement or an
+answer to a heartbeat from another folder than the one named does not count, and a node on another folder is not that member in its own
+eyes either.  Under a name a folder is never exchanged: the member is removed and added anew, which are two changes.  The first members are
+not named by anybody: each is named by the folder that first answers a leader, and every configuration names whom the leader knows by
+then, so that a change of members finds the others named.
+
 A new voter comes from the learners and must have caught up.  Voters change only to a group of which the leader has just heard a majority:
 another one could never commit the change, nor take it back (etcd's strict reconfiguration check).  A node that a configuration not yet
 committed has removed still stands for election (4.2.2): it may be the only one that holds this configuration.  A leader that removed itself
@@ -29,6 +35,7 @@ class Memberships:
         self._configs: list[tuple[int, Membership]] = [(0, first), *configs]
         self.current = self._configs[-1][1]
         self.other_voters: tuple[NodeId, ...] = ()
+        self._stores: dict[NodeId, str] = {}
         self._refresh()
         self._forget_old()
 
@@ -39,11 +46,24 @@ class Memberships:
 
     def _refresh(self) -> None:
         self.current = self._configs[-1][1]
+        self._stores = dict(self.current.stores)
         self.other_voters = tuple(voter for voter in self.current.voters if voter != self._core.node_id)
 
     @property
     def is_voter(self) -> bool:
-        return self._core.node_id in self.current.voters
+        return self._votes_in(self.current)
+
+    def _votes_in(self, membership: Membership) -> bool:
+        core = self._core
+        return core.node_id in membership.voters and membership.store_of(core.node_id) in ("", core.store)
+
+    def is_named(self, member: NodeId, store: str) -> bool:
+        """Whether ``member`` may be on the folder ``store``: that one is named, or none is."""
+        return self._stores.get(member, store) == store
+
+    def named(self, membership: Membership) -> Membership:
+        """``membership`` with the folders of those named now and of those this leader has met."""
+        return membership.with_stores({**self._core.replication.stores_met(), **self._stores})
 
     @property
     def is_electable(self) -> bool:
@@ -51,7 +71,7 @@ class Memberships:
         if self.is_voter:
             return True
         undecided = len(self._configs) > 1 and self.index > self._core.commit and bool(self.current.voters)
-        return undecided and self._core.node_id in self._configs[-2][1].voters
+        return undecided and self._votes_in(self._configs[-2][1])
 
     @property
     def follower_role(self) -> Role:
@@ -141,6 +161,8 @@ class Memberships:
             return RefusedReason.CHANGE_IN_PROGRESS
         if not _is_single_step(self.current, wanted):
             return RefusedReason.INVALID_CHANGE
+        if wanted != self.named(wanted):
+            return RefusedReason.INVALID_CHANGE
         added = [voter for voter in wanted.voters if voter not in self.current.voters]
         if added and not core.replication.has_caught_up(added[0]):
             return RefusedReason.NOT_CAUGHT_UP
@@ -150,11 +172,12 @@ class Memberships:
 
 
 def _is_single_step(current: Membership, wanted: Membership) -> bool:
-    """At most one voter more or less, at least one left, nobody named twice, and a change at all."""
-    members = (*wanted.voters, *wanted.learners)
+    """At most one voter more or less, at least one left, nobody there twice, and a change at all, if only of the folders named."""
+    members = wanted.members
     if not wanted.voters or len(set(members)) != len(members):
         return False
-    if sorted(wanted.voters) == sorted(current.voters) and sorted(wanted.learners) == sorted(current.learners):
+    same = sorted(wanted.voters) == sorted(current.voters) and sorted(wanted.learners) == sorted(current.learners)
+    if same and wanted.stores == current.stores:
         return False
     changed = [voter for voter in wanted.voters if voter not in current.voters]
     changed += [voter for voter in current.voters if voter not in wanted.voters]

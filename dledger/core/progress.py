@@ -40,6 +40,7 @@ class Progress:
         "probe_due",
         "round",
         "state",
+        "store",
     )
 
     def __init__(self, node: NodeId, next_index: int, now_ms: int) -> None:
@@ -57,6 +58,7 @@ class Progress:
         self.beat_match = -1  # ``match`` at the last heartbeat
         self.probe_due = False  # the answer to the last heartbeat shall let one request out
         self.round = 0
+        self.store = ""  # the data folder it answers from; empty: it has not answered, or tells none
 
     def answered(self, now_ms: int) -> None:
         self.contact_ms = now_ms

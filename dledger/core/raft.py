@@ -59,6 +59,7 @@ from dledger_wire.check import require
 
 _FROM_LEADER = (AppendRequest, Heartbeat, CopyOffer, TimeoutNow)
 _TO_LEADER = (AppendResponse, HeartbeatResponse, ReadIndexRequest)
+_PROMISES = (VoteResponse, AppendResponse, HeartbeatResponse)
 
 
 class Raft:
@@ -73,9 +74,10 @@ class Raft:
         random: DrawSource,
         log_view: LogView,
         *,
+        store: str = "",
         now_ms: int = 0,
     ) -> None:
-        core = self._core = CoreState(config, node_id, saved, log_view, random, now_ms)
+        core = self._core = CoreState(config, node_id, store, saved, log_view, random, now_ms)
         core.memberships = Memberships(core, membership, saved.configs)
         core.following = Following(core)
         core.transfers = Transfers(core)
@@ -216,6 +218,8 @@ class Raft:
 
     def _on_received(self, event: Received) -> None:
         core, source, message = self._core, event.source, event.message
+        if isinstance(message, _PROMISES) and not core.memberships.is_named(source, event.store):
+            return  # another folder under a member's name: what it says does not bind the member
         fault = contradiction(core, source, message)
         if fault is not None:
             core.emit(MessageRefused(source, f"{type(message).__name__}: {fault}"))
@@ -227,6 +231,8 @@ class Raft:
             self._older_term(source, message)
             return
         if core.role is Role.LEADER or not isinstance(message, _TO_LEADER):
+            if core.role is Role.LEADER and isinstance(message, _PROMISES) and not core.replication.meets(source, event.store):
+                return
             self._receivers[type(message)](source, message)
         elif isinstance(message, ReadIndexRequest):
             core.reads.refuse(source, message.token)
@@ -322,6 +328,26 @@ class Raft:
     def term_at(self, index: int) -> int | None:
         """The term of an entry in the log (or just below it)."""
         return self._core.log.term_at(index)
+
+    @property
+    def membership_index(self) -> int:
+        """The entry of the configuration in force; 0: none is in the log."""
+        return self._core.memberships.index
+
+    def named(self, membership: Membership) -> Membership:
+        """``membership`` with the data folders that the configuration in force names or, of others, this leader has been answered from."""
+        return self._core.memberships.named(membership)
+
+    def acknowledged(self, node: NodeId) -> EntryId | None:
+        """What ``node`` has promised this leader for certain: the last committed entry it acknowledged, and the term; None: nothing."""
+        core = self._core
+        peer = core.replication.peers.get(node)
+        return EntryId(min(peer.match, core.commit), core.term) if peer is not None and peer.match else None
+
+    def answers_from(self, node: NodeId) -> str:
+        """The data folder from which ``node`` answers this leader; empty when it has not answered."""
+        peer = self._core.replication.peers.get(node)
+        return peer.store if peer is not None else ""
 
     def match_indexes(self) -> dict[NodeId, int]:
         """How far each member holds the log for certain; empty unless this node leads."""

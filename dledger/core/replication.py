@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.core.effects import Append, Refused, RefusedReason
+from dledger.core.effects import Append, MemberMet, Refused, RefusedReason
 from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
 from dledger.core.progress import Progress, ProgressState
@@ -343,6 +343,22 @@ class Replication:
             core.transfers.hand_over()
 
     # Peers
+
+    def meets(self, node: NodeId, store: str) -> bool:
+        """An answer came from ``node`` on the folder ``store``; whether it is the folder that answers under that name."""
+        peer = self.peers.get(node)
+        if peer is None or peer.store == store:
+            return True
+        if peer.store:
+            return False
+        peer.store = store
+        if not self._core.memberships.current.store_of(node):
+            self._core.emit(MemberMet(node))
+        return True
+
+    def stores_met(self) -> dict[NodeId, str]:
+        """The folders that this leader has been answered from, and its own."""
+        return {self._core.node_id: self._core.store} | {peer.node: peer.store for peer in self.peers.values()}
 
     def on_peer_lost(self, node: NodeId) -> None:
         """What was under way to the peer is lost."""

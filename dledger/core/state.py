@@ -52,9 +52,12 @@ class CoreState:
     reads: Reads
     transfers: Transfers
 
-    def __init__(self, config: CoreConfig, node_id: NodeId, saved: Saved, view: LogView, random: DrawSource, now_ms: int) -> None:
+    def __init__(
+        self, config: CoreConfig, node_id: NodeId, store: str, saved: Saved, view: LogView, random: DrawSource, now_ms: int
+    ) -> None:
         self.config = config
         self.node_id = node_id
+        self.store = store
         self.random = random
         self.now_ms = now_ms
         self.term = saved.hard_state.term

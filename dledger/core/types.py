@@ -5,7 +5,8 @@ Owns no behaviour beyond comparison.  Indexes start at 1; index 0 with term 0 is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import NewType
 
@@ -62,10 +63,27 @@ class EntryMeta:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Voters and learners of a group, as written in the newest configuration entry of the log (committed or not)."""
+    """Voters and learners of a group, as written in the newest configuration entry of the log (committed or not).
+
+    ``stores`` names the data folders of those whose folder is known, by member: whoever comes with another folder is not that member,
+    since it has not promised what the member has.  What the id means is not the core's business.
+    """
 
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...] = ()
+    stores: tuple[tuple[NodeId, str], ...] = ()
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        return (*self.voters, *self.learners)
+
+    def store_of(self, member: NodeId) -> str:
+        """Empty when the folder is not named."""
+        return next((store for node, store in self.stores if node == member), "")
+
+    def with_stores(self, stores: Mapping[NodeId, str]) -> Membership:
+        """The same members with these folders; ids of others, and empty ones, are left out."""
+        return replace(self, stores=tuple(sorted((node, stores[node]) for node in self.members if stores.get(node))))
 
     def __contains__(self, node: object) -> bool:
         return node in self.voters or node in self.learners

@@ -4,7 +4,9 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.message
 import typing
 
@@ -12,24 +14,41 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class LinkHello(google.protobuf.message.Message):
-    """since: how long the log was when this replica was added to the group; 0: one of the first."""
+    """Who speaks, on which data folder, and how far that folder is."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: builtins.int
     STORE_ID_FIELD_NUMBER: builtins.int
-    SINCE_FIELD_NUMBER: builtins.int
+    CONFIGURATION_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    LAST_INDEX_FIELD_NUMBER: builtins.int
+    STARTS_FIELD_NUMBER: builtins.int
+    LIVES_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
-    since: builtins.int
+    configuration: builtins.int
+    """the entry of its newest configuration; 0: none is in its log"""
+    term: builtins.int
+    last_index: builtins.int
+    starts: builtins.int
+    """how often a node was started on the folder"""
+    @property
+    def lives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """what the latest of those starts drew, oldest first"""
+
     def __init__(
         self,
         *,
         node_id: builtins.str = ...,
         store_id: builtins.str = ...,
-        since: builtins.int = ...,
+        configuration: builtins.int = ...,
+        term: builtins.int = ...,
+        last_index: builtins.int = ...,
+        starts: builtins.int = ...,
+        lives: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["node_id", b"node_id", "since", b"since", "store_id", b"store_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "last_index", b"last_index", "lives", b"lives", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term"]) -> None: ...
 
 global___LinkHello = LinkHello
 

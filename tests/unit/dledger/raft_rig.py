@@ -81,6 +81,7 @@ class _Pipe:
     """One direction of a stream."""
 
     def __init__(self, broken: asyncio.Event) -> None:
+        self.error: DledgerError = UnreachableError("the connection broke")  # what breaking it raises at the end that reads
         self._under_way: deque[bytes | None] = deque()
         self._messages: deque[bytes | None] = deque()
         self._wake = asyncio.Event()
@@ -101,7 +102,7 @@ class _Pipe:
     async def get(self) -> bytes | None:
         while not self._messages:
             if self._broken.is_set():
-                raise UnreachableError("the connection broke")
+                raise self.error
             self._wake.clear()
             await self._wake.wait()
         return self._messages.popleft()
@@ -229,7 +230,8 @@ class _MemoryChannel:
 async def _serve(handler: StreamHandler, connection: _Connection, context: _Context) -> None:
     try:
         await handler(_End(connection, 1), context)
-    except DledgerError:
+    except DledgerError as error:
+        connection.pipes[1].error = error  # the caller is told
         connection.break_up()
     else:
         await _End(connection, 1).close()
@@ -489,9 +491,15 @@ class Cluster:
         return value
 
     async def leader(self) -> RaftNode:
+        def settled(node: RaftNode) -> bool:
+            """All it has met are named in its log, so that nothing is written there unasked."""
+            core = node._core
+            return core.named(core.membership) == core.membership and core.membership_index <= core.commit
+
         def confirmed() -> RaftNode | None:
             leaders = [node for node in self.nodes.values() if node.role is Role.LEADER and node.is_confirmed_leader]
-            return max(leaders, key=lambda node: node.term) if leaders else None
+            leader = max(leaders, key=lambda node: node.term) if leaders else None
+            return leader if leader is not None and settled(leader) else None
 
         node: RaftNode = await self.until(confirmed, "a confirmed leader")
         return node

@@ -323,7 +323,7 @@ def test_K6_the_same_damage_on_every_copy_is_loud_and_nothing_is_dropped() -> No
         for result in results:
             assert isinstance(result, StorageDamagedError)
             assert "00000000000000000000" in str(result.details["file"])
-            assert result.details["index"] == "6"
+            assert result.details["index"] == "7"
         assert {other: bytes(cluster.disks[other].files[FIRST]) for other in cluster.names} == before
 
     run(scenario())

@@ -10,10 +10,12 @@ import pytest
 from dledger import codec
 from dledger.core.messages import AppendRequest, Heartbeat
 from dledger.core.types import EntryId, EntryKind, NodeId, Role
+from dledger.introduction import Introduction
 from dledger.link import LINK_METHOD
+from dledger.lives import Lives
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.node import RaftNode
-from dledger_wire.errors import UnreachableError
+from dledger_wire.errors import InvalidArgumentError, UnreachableError
 from tests.unit.dledger.raft_rig import Cluster, Text, run
 
 STRANGER = NodeId("n9")
@@ -46,14 +48,14 @@ async def say(cluster: Cluster, node: RaftNode, data: bytes, *, name: NodeId = S
         "dledger-group": own.group,
         "dledger-to": own.node_id,
         "dledger-node": name,
-        "dledger-store": f"store-{name}",
+        "dledger-hello": Introduction(f"store-{name}", 0, 0, 0, Lives()).encode(name).hex(),
     }
     stream = channel.open(LINK_METHOD, metadata=metadata)
     try:
         await stream.read()
         await stream.write(data)
         return await stream.read() is None
-    except UnreachableError:
+    except (InvalidArgumentError, UnreachableError):
         return True
     finally:
         await channel.close()
@@ -111,7 +113,7 @@ def leaderless(forge: Callable[[RaftNode], bytes]) -> None:
         node = await cluster.leader()
         await node.propose(Text("before"))
         await cluster.until(lambda: node.commit_index == node.log.last.index, "committed")
-        node._driver.received(STRANGER, heartbeat(node.term + 1))
+        node._driver.received(STRANGER, "store-stranger", heartbeat(node.term + 1))
         assert node.role is Role.FOLLOWER
         last = node.log.last
         assert await say(cluster, node, forge(node))

@@ -52,7 +52,8 @@ def test_M21_a_wiped_member_comes_back_as_a_learner_and_is_promoted() -> None:
         second = next(other for other in others if other != leader.identity.node_id)
         await cluster.kill(second)
         await leader.propose(Text("after"))
-        assert leader.membership == Membership((*others, name))
+        stores = {other: f"store-{other}" for other in others} | {name: "new folder"}
+        assert leader.membership == Membership((*others, name)).with_stores(stores)
         await cluster.stop()
 
     run(scenario())

@@ -1,0 +1,59 @@
+"""A leader has the folders of the members it has met named in the log, by a configuration that changes nothing else.
+
+Owns when: a heartbeat after the first is met, so that one entry serves all who answer by then, and again as long as something is in the
+way (a change in flight, nothing committed yet in this term, a transfer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from dledger.core.raft import Raft
+from dledger.core.types import EntryId, Membership, Role
+from dledger_wire.errors import DledgerError
+
+_logger = logging.getLogger(__name__)
+
+
+class MemberNaming:
+    """Of one replica."""
+
+    def __init__(
+        self, core: Callable[[], Raft], offer: Callable[[Membership, Mapping[str, str]], asyncio.Future[EntryId]], delay_s: float
+    ) -> None:
+        self._core = core
+        self._offer = offer
+        self._delay_s = delay_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._offered: asyncio.Future[EntryId] | None = None
+
+    def soon(self) -> None:
+        """Somebody was met, or this node has begun to lead."""
+        if self._timer is None and self._is_due():
+            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._name)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def finished(self, timeout_s: float) -> None:
+        """Wait until what was offered last is decided, so that a change of members does not find it in its way."""
+        if self._offered is not None and not self._offered.done():
+            await asyncio.wait([self._offered], timeout=timeout_s)
+
+    def _is_due(self) -> bool:
+        core = self._core()
+        return core.role is Role.LEADER and core.named(core.membership) != core.membership
+
+    def _name(self) -> None:
+        self._timer = None
+        if not self._is_due():
+            return
+        try:
+            self._offered = self._offer(self._core().membership, {})
+            self._offered.add_done_callback(lambda future: future.exception())  # a later leader names them
+        except DledgerError as error:
+            _logger.debug("folders of members not named yet: %s", error.message)
+            self.soon()
