@@ -47,11 +47,26 @@ def _is_host(host: str, *, bracketed: bool) -> bool:
         return not bracketed and not last_label.isdigit() and all(_HOST_LABEL.fullmatch(label) for label in host.split("."))
 
 
-def _address(value: object) -> str:
+def _is_any_host(host: str) -> bool:
+    """0.0.0.0 or ::, every address of a machine: to listen on, not to be reached at."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _listen_address(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected host:port, got {value!r}")
     split_address(value)
     return value
+
+
+def _address(value: object) -> str:
+    address = _listen_address(value)
+    if _is_any_host(split_address(address)[0]):
+        raise ValueError(f"expected an address that others can reach, got {address}; where a node listens is its setting listen")
+    return address
 
 
 def _name(value: object) -> str:
@@ -97,6 +112,7 @@ def _duration(low_ms: int, high_ms: int, bare_unit: str = "ms") -> Callable[[obj
 
 
 Address = Annotated[str, BeforeValidator(_address)]
+ListenAddress = Annotated[str, BeforeValidator(_listen_address)]
 Name = Annotated[str, BeforeValidator(_name)]
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
@@ -106,10 +122,12 @@ class _Model(BaseModel):
 
 
 class NodeConfig(_Model):
-    """One replica: its id, the address it serves on, and the one the other replicas use when theirs is a network of its own."""
+    """One replica: its id, the address it is reached at, where it listens when that is another (a container, NAT), and the address the
+    other replicas use when theirs is a network of its own."""
 
     id: Name
     address: Address
+    listen: ListenAddress | None = None
     replica_address: Address | None = None
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
 
@@ -251,14 +269,18 @@ class NodeSettings:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where the node listens: its own address first.  Until there is a name service of its own, the k-th name server address is
-        served by the k-th node of the first group, with the same Metadata service, so that it works as a bootstrap address."""
+        served by the k-th node of the first group, with the same Metadata service, so that it works as a bootstrap address.  With
+        ``listen`` the ports of the others are listened on at its host, too."""
         place = self.group.nodes.index(self.node)
         found = [self.node.address]
         if self.node.replica_address is not None:
             found.append(self.node.replica_address)
         if self.group is self.cluster.groups[0] and place < len(self.cluster.name_servers):
             found.append(self.cluster.name_servers[place])
-        return tuple(found)
+        if self.node.listen is not None:
+            host = self.node.listen.rpartition(":")[0]
+            found = [self.node.listen, *(f"{host}:{split_address(address)[1]}" for address in found[1:])]
+        return tuple(dict.fromkeys(found))
 
     @property
     def peers(self) -> dict[str, str]:

@@ -52,6 +52,15 @@ MISTAKES = [
         "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got 127.0.0.1:10911 again",
     ),
     (edit("127.0.0.1:10912", "127.0.0.1"), "bad.yaml:7: groups[0].nodes[1].address: expected host:port, got '127.0.0.1'"),
+    (
+        edit("127.0.0.1:10912", "0.0.0.0:10912"),
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address that others can reach, got 0.0.0.0:10912; "
+        "where a node listens is its setting listen",
+    ),
+    (
+        edit("127.0.0.1:9876", "'[::]:9876'"),
+        "bad.yaml:2: name_servers[0]: expected an address that others can reach, got [::]:9876; where a node listens is its setting listen",
+    ),
     (edit("10912", "70000"), "bad.yaml:7: groups[0].nodes[1].address: expected a port from 1 to 65535, got 70000"),
     (
         edit("127.0.0.1:10912", "300.0.0.1:10912"),
@@ -137,6 +146,17 @@ def test_the_shipped_file_is_valid_and_gives_every_node_its_name_server_address(
     assert config.node("n0").addresses == ("127.0.0.1:10911", "127.0.0.1:9876")
     assert config.node("n2").addresses == ("127.0.0.1:10913", "127.0.0.1:9878")
     assert config.node("n1").peers == {"n0": "127.0.0.1:10911", "n1": "127.0.0.1:10912", "n2": "127.0.0.1:10913"}
+
+
+def test_a_node_listens_where_it_says_and_is_reached_at_its_address() -> None:
+    own = "{id: n0, address: a.example:10911, listen: '0.0.0.0:20911', replica_address: 10.1.0.1:10920}"
+    config = ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", own), "good.yaml")
+    assert config.node("n0").addresses == ("0.0.0.0:20911", "0.0.0.0:10920", "0.0.0.0:9876")
+    assert config.node("n1").peers["n0"] == "a.example:10911"
+    assert config.node("n1").links == {"n0": "10.1.0.1:10920"}
+    assert config.bootstrap().startswith("127.0.0.1:9876,a.example:10911,")
+    ipv6 = ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", "{id: n0, address: 'h:1', listen: '[::]:1'}"), "good.yaml")
+    assert ipv6.node("n0").addresses == ("[::]:1", "[::]:9876")
 
 
 def test_a_node_that_is_not_in_the_file_is_named() -> None:
