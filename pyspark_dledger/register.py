@@ -65,6 +65,9 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
     """
     configured = spark.conf.get("spark.pyspark.python", None)
     check_interpreter(os.environ.get("PYSPARK_PYTHON") or configured or "python3")
-    if ship:
-        spark.sparkContext.addPyFile(packed())  # first: a source is registered with the files that there are
+    if ship:  # first: a source is registered with the files that there are
+        if type(spark).__module__.startswith("pyspark.sql.connect"):
+            spark.addArtifacts(packed(), pyfile=True)
+        else:
+            spark.sparkContext.addPyFile(packed())
     spark.dataSource.register(DefaultSource)
