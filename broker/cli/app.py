@@ -31,6 +31,7 @@ from broker.cli import (
     updown,
     verify,
 )
+from broker.cli.context import takes_bootstrap
 from broker.cli.output import end_quietly_at_closed_pipe, error_line
 
 app = typer.Typer(
@@ -81,6 +82,25 @@ for module in (
     spark,
 ):
     module.register(app)
+
+
+WITHOUT_BOOTSTRAP = (updown, node, spark)  # work on a cluster file; jobs have an option of their own
+
+
+def _add_bootstrap(commands: typer.Typer) -> None:
+    """Every command that takes a cluster file to find a running cluster takes addresses as well."""
+    for nested in commands.registered_groups:
+        if nested.typer_instance is not None:
+            _add_bootstrap(nested.typer_instance)
+    for command in commands.registered_commands:
+        callback = command.callback
+        if callback is None or callback.__module__ in [module.__name__ for module in WITHOUT_BOOTSTRAP]:
+            continue
+        if "config" in callback.__annotations__:
+            command.callback = takes_bootstrap(callback)
+
+
+_add_bootstrap(app)
 
 
 def main() -> None:

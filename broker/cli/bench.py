@@ -1,6 +1,6 @@
 """``dledger bench``: figures of a cluster - produce, consume, latency, failover.
 
-Without a cluster (no --config, no ./data/cluster.yaml) a bench starts one of its own on this machine and ends it afterwards.
+Without a cluster (no --config or --bootstrap, no ./data/cluster.yaml) a bench starts one of its own on this machine and ends it afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.bench_report import Figures, Progress, announce
-from broker.cli.context import SHIPPED_CONFIG, ConfigOption, JsonOption, config_path, load_config, parse_size_option, run
+from broker.cli.context import SHIPPED_CONFIG, ConfigOption, JsonOption, config_path, given_bootstrap, load_config, parse_size_option, run
 from broker.cli.output import error_line
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 @contextlib.contextmanager
 def _cluster(config: str | None) -> Iterator[tuple[ClusterConfig, Path | None]]:
     """The cluster to measure: the one given, or a private one for the time of the bench, with the folder of its data."""
-    if config or config_path(None) != str(SHIPPED_CONFIG):
+    if config or given_bootstrap(config) or config_path(None) != str(SHIPPED_CONFIG):
         yield load_config(config), None
         return
     from broker.cli.private_cluster import PrivateCluster

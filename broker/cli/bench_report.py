@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.context import ask_nodes, run
 from broker.cli.output import is_terminal, note, print_json, with_spaces
 from broker.units import format_size
 
@@ -71,12 +72,21 @@ def percentiles(values: Sequence[float]) -> dict[float, float]:
 
 def banner(config: ClusterConfig, what: str, folder: Path | None) -> str:
     """Settings and machine on one line, so that two results can be compared.  ``folder``: where the nodes' data lies, if we know."""
-    nodes = len(config.all_nodes())
+    voters = count_voters(config)
     place = _file_system(folder) if folder else "data of running nodes"
     return (
-        f"{nodes} node{'s' if nodes != 1 else ''}, {config.store.flushDiskType}, {what}; "
+        f"{voters} node{'s' if voters != 1 else ''}, {config.store.flushDiskType}, {what}; "
         f"{os.cpu_count()} CPU, {place}, Python {platform.python_version()}, dledger {_version()}"
     )
+
+
+def count_voters(config: ClusterConfig) -> int:
+    """Nodes whose disks an acknowledgement may count: as the leaders tell it; of a group without a leader, all nodes of the file."""
+    found = {group.name: len(group.nodes) for group in config.groups}
+    for answer in run(ask_nodes(config)):
+        if answer.status is not None and answer.status.role == "leader":
+            found[answer.group] = len(answer.status.voters)
+    return sum(found.values())
 
 
 def _version() -> str:

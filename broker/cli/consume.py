@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
 from broker.cli.message_text import consumed_json
 from broker.cli.output import note, print_json
 
@@ -52,7 +52,7 @@ def consume(
     """
     if start not in ("", "first", "last") and not start.isdecimal():
         raise typer.BadParameter(f"{start!r}: expected first, last or milliseconds since 1970", param_hint="--from")
-    bootstrap = load_config(config).bootstrap()
+    bootstrap = bootstrap_of(config)
     printer = _Printer(most, as_json=as_json)
     try:
         run(_consume(bootstrap, topic, group, start, _Filter(tag, sql), "follower" if follower else "leader", timeout, idle_exit, printer))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -26,6 +28,14 @@ ConfigOption = Annotated[
         "--config", "-f", metavar="FILE", help="Cluster file. Default: $DLEDGER_CONFIG, ./data/cluster.yaml, the shipped local-3."
     ),
 ]
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,...",
+        help="Addresses of nodes to start from, in place of a cluster file. Default: $DLEDGER_BOOTSTRAP.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up after that long.")]
 DataOption = Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of the local nodes.")]
@@ -42,6 +52,50 @@ def config_path(option: str | None, data: str | None = None) -> str:
         return os.environ["DLEDGER_CONFIG"]
     written = Path(data or "data") / "cluster.yaml"
     return str(written if written.is_file() else SHIPPED_CONFIG)
+
+
+_given = ""  # what --bootstrap names; a process runs one command
+
+
+def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command``, which takes --config, the option --bootstrap; ``load_config`` and ``bootstrap_of`` heed it."""
+
+    @functools.wraps(command)
+    def with_bootstrap(*args: Any, bootstrap: str, **options: Any) -> Any:
+        global _given
+        if bootstrap and options.get("config"):
+            raise typer.BadParameter("give either --bootstrap or --config", param_hint="--bootstrap")
+        _given = _checked_bootstrap(bootstrap, "--bootstrap") if bootstrap else ""
+        return command(*args, **options)
+
+    signature = inspect.signature(command, eval_str=True)  # typer does not evaluate a signature that is given
+    option = inspect.Parameter("bootstrap", inspect.Parameter.KEYWORD_ONLY, default="", annotation=BootstrapOption)
+    with_bootstrap.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    with_bootstrap.__annotations__ = command.__annotations__ | {"bootstrap": BootstrapOption}
+    return with_bootstrap
+
+
+def _checked_bootstrap(text: str, where: str) -> str:
+    from dledger_client.router import parse_bootstrap
+    from dledger_wire.errors import InvalidArgumentError
+
+    try:
+        return ",".join(parse_bootstrap(text))
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(error.message, param_hint=where) from None
+
+
+def given_bootstrap(config: str | None) -> str:
+    """Addresses that stand for a cluster file: those of --bootstrap, or of the environment when no file is named; empty: there are none."""
+    if _given or config:
+        return _given
+    text = os.environ.get("DLEDGER_BOOTSTRAP", "")
+    return _checked_bootstrap(text, "DLEDGER_BOOTSTRAP") if text else ""
+
+
+def bootstrap_of(config: str | None) -> str:
+    """The addresses a client may start from, without asking any of them."""
+    return given_bootstrap(config) or load_config(config).bootstrap()
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -74,9 +128,32 @@ def parse_duration_option(duration: str, option: str) -> int:
 
 
 def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
+    """The cluster of the file, or as its nodes tell it when --bootstrap names some."""
     from broker.config import ClusterConfig
 
-    return ClusterConfig.load(config_path(option, data))
+    bootstrap = given_bootstrap(option)
+    return run(_told_by(bootstrap)) if bootstrap else ClusterConfig.load(config_path(option, data))
+
+
+async def _told_by(bootstrap: str) -> ClusterConfig:
+    """Groups and nodes as the first node that answers knows them; settings are the defaults."""
+    from broker.config import ClusterConfig, GroupConfig, NodeConfig
+    from dledger_client.router import Router
+    from dledger_wire.clock import SystemClock, system_random
+    from dledger_wire.errors import UnreachableError
+
+    router = Router(bootstrap, real_network(), SystemClock(), system_random())
+    try:
+        groups = await router.ensure_groups(router.clock.monotonic_ms() + int(STATUS_DEADLINE_S * 1000))
+    except UnreachableError as error:
+        raise UnreachableError(f"{error.message} (expected the address of a node that runs: --bootstrap HOST:PORT,...)") from error
+    finally:
+        await router.close()
+    told = [
+        GroupConfig.model_construct(name=group.name, nodes=[NodeConfig(id=node.id, address=node.address) for node in group.nodes])
+        for group in groups.values()
+    ]
+    return ClusterConfig.model_construct(cluster=router.cluster, groups=told)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

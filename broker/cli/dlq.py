@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def list_letters(
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters by consumer group: how many there are, and how many were not redriven yet."""
-    found = run(_list(load_config(config).bootstrap(), name, timeout))
+    found = run(_list(bootstrap_of(config), name, timeout))
     if as_json:
         print_json({"dead_letters": [{field: getattr(each, field) for field in FIELDS} for each in found]})
         return
@@ -55,7 +55,7 @@ def open_letters(
 ) -> None:
     """Let consumers read the dead letters of a group."""
     perm = CLOSED if close else OPENED
-    topic = run(_open(load_config(config).bootstrap(), name, perm, timeout))
+    topic = run(_open(bootstrap_of(config), name, perm, timeout))
     if as_json:
         print_json({"consumer_group": name, "topic": topic, "perm": perm})
     else:
@@ -72,7 +72,7 @@ def redrive(
     as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to where they came from; made again it goes on, and sends none twice."""
-    count = run(_redrive(load_config(config).bootstrap(), name, most, rate, to_group, timeout))
+    count = run(_redrive(bootstrap_of(config), name, most, rate, to_group, timeout))
     if as_json:
         print_json({"consumer_group": name, "redriven": count})
     else:

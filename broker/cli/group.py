@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import group_settings
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, load_config, run
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def reset_offset(
     """Take a group to the start or the end of a topic, or to a time."""
     if to not in ("first", "last") and not to.isdecimal():
         raise typer.BadParameter(f"{to!r}: expected first, last or milliseconds since 1970", param_hint="--to")
-    moved = run(_reset(load_config(config).bootstrap(), name, topic, to))
+    moved = run(_reset(bootstrap_of(config), name, topic, to))
     if as_json:
         print_json({"name": name, "topic": topic, "queues": [{"queue_id": queue, "offset": offset} for queue, offset in moved]})
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
 from broker.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def settings(
     as_json: JsonOption = False,
 ) -> None:
     """Show the settings of consumer groups."""
-    _show(run(_settings(load_config(config).bootstrap(), name, group, timeout)), as_json=as_json)
+    _show(run(_settings(bootstrap_of(config), name, group, timeout)), as_json=as_json)
 
 
 def update(
@@ -49,7 +49,7 @@ def update(
     changes = {field: value for field, value in given.items() if value is not None}
     if not changes:
         raise typer.BadParameter("give at least one setting to change")
-    _show([run(_update(load_config(config).bootstrap(), name, changes, timeout))], as_json=as_json)
+    _show([run(_update(bootstrap_of(config), name, changes, timeout))], as_json=as_json)
 
 
 def _show(found: list[retry_pb2.GroupSettings], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
 from broker.cli.message_text import message_json, show_traces, time_text, trace_json
 from broker.cli.output import note, print_json, print_table
 
@@ -65,7 +65,7 @@ def query(
     if sum(ways) > 1 or not (any(ways) or begin or end) or (not topic and not msg_id) or (offset >= 0) != (queue >= 0):
         raise typer.BadParameter("give TOPIC with --key, with --from/--to, or with --queue and --offset; or --id")
     bounds = time_ms(begin, "--from"), time_ms(end, "--to")
-    found = run(_query(load_config(config).bootstrap(), timeout, topic, key, msg_id, bounds, (queue, offset, group), most))
+    found = run(_query(bootstrap_of(config), timeout, topic, key, msg_id, bounds, (queue, offset, group), most))
     if as_json:
         print_json({"messages": [message_json(each) for each in found.messages], "complete": found.complete})
     else:
@@ -99,7 +99,7 @@ def trace(
     """
     if bool(key) == bool(msg_id) or (key and not topic):
         raise typer.BadParameter("give TOPIC with --key, or --id")
-    found = run(_trace(load_config(config).bootstrap(), timeout, topic, key, msg_id, most))
+    found = run(_trace(bootstrap_of(config), timeout, topic, key, msg_id, most))
     if as_json:
         print_json(trace_json(found))
     else:

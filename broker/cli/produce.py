@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, parse_duration_option, parse_size_option
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option
 from broker.cli.output import error_line, is_terminal, note, print_json, with_spaces
 
 WINDOW = 10_000
@@ -48,14 +48,14 @@ def produce(
 ) -> None:
     """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
     bodies = _generated(count, parse_size_option(size)) if count else _lines(file)
-    cluster = load_config(config)
+    bootstrap = bootstrap_of(config)
     options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
     if delay and delay_level:
         raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
     sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
     compress_type = compress or ("none" if count else "zlib")
     try:
-        sending.send_all(cluster.bootstrap(), bodies, timeout, compress_type)
+        sending.send_all(bootstrap, bodies, timeout, compress_type)
     except KeyboardInterrupt:
         sending.interrupted = True
     sending.report(as_json=as_json)

@@ -9,7 +9,7 @@ import importlib
 
 import typer
 
-from broker.cli.context import ConfigOption, load_config
+from broker.cli.context import ConfigOption, bootstrap_of
 
 JOBS = {
     "archive": "Add what is new in topics to a Parquet archive by date and hour.",
@@ -40,5 +40,5 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
         raise InvalidArgumentError(f"{error.name} is not installed; expected pip install 'dledger[spark]'") from None
     wants_help = any(argument in ("-h", "--help") for argument in arguments)
     if not wants_help and not any(argument.partition("=")[0] == "--bootstrap" for argument in arguments):
-        arguments += ["--bootstrap", load_config(config).bootstrap()]
+        arguments += ["--bootstrap", bootstrap_of(config)]
     common.run_program(job.main, arguments)

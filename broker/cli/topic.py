@@ -48,10 +48,9 @@ def create(
 ) -> None:
     """Create a topic."""
     cluster = load_config(config)
-    default = queues or cluster.broker.defaultTopicQueueNums
     spec = {
-        "read_queues": read_queues or default,
-        "write_queues": write_queues or default,
+        "read_queues": read_queues or queues or 0,  # 0: as many as the broker's defaultTopicQueueNums
+        "write_queues": write_queues or queues or 0,
         "perm": perm or 6,
         "if_not_exists": if_not_exists,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def list_transactions(
     as_json: JsonOption = False,
 ) -> None:
     """List open transactions, the oldest first; then how many were parked because no producer knew of them."""
-    found = run(_list(load_config(config).bootstrap(), name, most, timeout))
+    found = run(_list(bootstrap_of(config), name, most, timeout))
     if as_json:
         print_json({"groups": [asdict(each) for each in found]})
         return
