@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -175,6 +175,7 @@ class NodeAnswer:
     address: str
     status: admin_pb2.NodeStatusReply | None
     error: str = ""
+    in_file: bool = True
 
 
 def real_network() -> Network:
@@ -184,10 +185,21 @@ def real_network() -> Network:
 
 
 async def ask_nodes(config: ClusterConfig, deadline_s: float = STATUS_DEADLINE_S) -> list[NodeAnswer]:
-    """NodeStatus of every configured node, all asked at once, none waited for longer than ``deadline_s``."""
+    """NodeStatus of every configured node, then of members that leaders know beside them; all asked at once, none waited for longer than
+    ``deadline_s``."""
     network = real_network()
     asked = [_ask(network, group.name, node.id, node.address, deadline_s) for group, node in config.all_nodes()]
-    return list(await asyncio.gather(*asked))
+    answers = list(await asyncio.gather(*asked))
+    known = {(answer.group, answer.id) for answer in answers}
+    others = {
+        (answer.group, peer.id): peer.address
+        for answer in answers
+        if answer.status is not None and answer.status.role == "leader"
+        for peer in answer.status.peers
+        if (answer.group, peer.id) not in known
+    }
+    asked = [_ask(network, group, node_id, address, deadline_s) for (group, node_id), address in others.items()]
+    return answers + [replace(answer, in_file=False) for answer in await asyncio.gather(*asked)]
 
 
 def _why(error: DledgerError | TimeoutError, deadline_s: float) -> str:

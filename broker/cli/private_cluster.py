@@ -93,7 +93,7 @@ class PrivateCluster:
             self.wait_healthy(timeout_s)
 
     def statuses(self) -> dict[str, NodeAnswer]:
-        return {answer.id: answer for answer in run(ask_nodes(self.config))}
+        return {answer.id: answer for answer in run(ask_nodes(self.config)) if answer.in_file}
 
     def leader(self, timeout_s: float | None = None) -> str:
         """The confirmed leader of the first group with the newest term."""
@@ -113,7 +113,8 @@ class PrivateCluster:
 
     def wait_healthy(self, timeout_s: float | None = None) -> None:
         """Every node up and following a confirmed leader; DledgerError with a node's last words when one ended."""
-        from broker.cli.status import all_healthy, sentence
+        from broker.cli.standing import sentence
+        from broker.cli.status import all_healthy, standings_of
 
         timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
@@ -123,7 +124,9 @@ class PrivateCluster:
             if all_healthy(self.config, answers):
                 return
             if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"not healthy after {timeout_s:g} s: {sentence(self.config, answers)}; logs: {self.data}/*.log")
+                raise DeadlineExceededError(
+                    f"not healthy after {timeout_s:g} s: {sentence(standings_of(self.config, answers))}; logs: {self.data}/*.log"
+                )
             time.sleep(0.05)
 
     def wait_equal(self, timeout_s: float | None = None) -> int:

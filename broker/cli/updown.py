@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broker.cli.processes import LocalCluster
 
 POLL_S = 0.1
+REFUSED_S = 2.0  # a member that its peers refuse for so long stays refused
 STOP_TIMEOUT_S = 30.0
 
 
@@ -63,10 +64,15 @@ def _read(path: str) -> str:
 
 
 def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float, *, as_json: bool) -> bool:
-    """Wait until every node answers and every group has a master, show the table; False, with the reason told, when it fails."""
-    from broker.cli.status import all_healthy, sentence, show
+    """Wait until every group has a master and all its members are in order, show the table; False, with the reason told, when it fails.
 
-    deadline = time.monotonic() + timeout_s
+    Nodes that are no members only have to answer.  A member that its peers refuse is told soon: waiting does not mend it.
+    """
+    from broker.cli.standing import sentence
+    from broker.cli.status import show, standings_of
+
+    start = time.monotonic()
+    refused_since: dict[str, float] = {}
     while True:
         for node_id, process in started.items():
             if process.poll() is not None:
@@ -74,12 +80,21 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
                 error_line(f"node {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
                 return False
         answers = run(ask_nodes(cluster.config))
-        if all_healthy(cluster.config, answers):
+        standings = standings_of(cluster.config, answers)
+        silent = [answer.id for answer in answers if answer.id in started and answer.status is None]
+        if not silent and all(standing.healthy for standing in standings):
             show(cluster.config, answers, as_json=as_json)
             return True
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        refused = {each.id: standing for standing in standings if standing.leader for each in standing.answers if standing.refusal(each.id)}
+        refused_since = {node_id: refused_since.get(node_id, now) for node_id in refused}
+        hopeless = [node_id for node_id, since in refused_since.items() if now - since > REFUSED_S]
+        if hopeless or now - start > timeout_s:
             show(cluster.config, answers, as_json=as_json)
-            error_line(f"no healthy cluster after {timeout_s:g} s: {sentence(cluster.config, answers)}; logs: {cluster.data}/*.log")
+            for node_id in hopeless:
+                error_line(f"node {node_id} is {refused[node_id].note(next(each for each in answers if each.id == node_id))}")
+            if not hopeless:
+                error_line(f"no healthy cluster after {timeout_s:g} s: {sentence(standings)}; logs: {cluster.data}/*.log")
             return False
         time.sleep(POLL_S)
 

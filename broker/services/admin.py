@@ -6,12 +6,12 @@ replica that is not the master answers NOT_LEADER with the master's address.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.clock_watch import span
 from broker.process_facts import ProcessFacts
-from broker.services.checksums import check_segment, committed_end, segment_sums
+from broker.services.checksums import DamageSeen, check_segment, committed_end, segment_sums
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from broker.services.limits import in_slices
@@ -19,7 +19,7 @@ from broker.services.members import check_new_member, wanted_members
 from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
 from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import CallContext, Server
 from store.topics import CREATE, DELETE, UPDATE
@@ -38,6 +38,7 @@ class AdminService:
         self._face = face
         self._process = process
         self._store_id = store_id
+        self._damage = DamageSeen()
         self._started_at_ms = face.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
@@ -109,7 +110,7 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
-            state=self._state(raft),
+            state=self._state(raft, await self._damage.still_there(face.raft.log)),
             disk_used_percent=used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
@@ -140,7 +141,7 @@ class AdminService:
                 )
         return reply.SerializeToString()
 
-    def _state(self, raft: RaftStatus) -> str:
+    def _state(self, raft: RaftStatus, damage_seen: list[str]) -> str:
         if raft.failed:
             return f"stopped: {raft.failed}"
         if raft.copying:
@@ -152,8 +153,9 @@ class AdminService:
         if self._face.store.refuses_messages:
             return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
         if raft.damaged:
-            more = f" (and {len(raft.damaged) - 1} more)" if len(raft.damaged) > 1 else ""
-            return f"damaged: {raft.damaged[0]}{more}; no replica could give the bytes so far"
+            return f"damaged: {_first_of(raft.damaged)}; no replica could give the bytes so far"
+        if damage_seen:
+            return f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer"
         if raft.refused_messages:
             return f"ok; refused {raft.refused_messages} messages on links of replicas: the node's log says which"
         return "ok"
@@ -213,8 +215,16 @@ class AdminService:
         if wanted > committed_pos:
             raise InvalidArgumentError(f"position {wanted} is not committed here yet (at {committed_pos})")
         if asked.HasField("checked_segment"):
-            await check_segment(log, asked.checked_segment, wanted)
+            try:
+                await check_segment(log, asked.checked_segment, wanted)
+            except StorageDamagedError as damage:
+                self._damage.add(damage)
+                raise
         reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
         for found in await segment_sums(log, wanted):
             reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
         return reply.SerializeToString()
+
+
+def _first_of(damage: Sequence[str]) -> str:
+    return damage[0] + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dledger.log.log import Log
 from dledger_wire.checksum import crc32c
+from dledger_wire.errors import StorageDamagedError
 
 PIECE_BYTES = 4 << 20
 
@@ -55,6 +56,27 @@ async def segment_sums(log: Log, upto_pos: int) -> list[SegmentSum]:
 async def _stored(log: Log, pos: int, size: int) -> bytes:
     written = log.written_pos - pos
     return await log.read_stored(pos, min(size, written)) if written > 0 else await log.read_bytes(pos, size)
+
+
+class DamageSeen:
+    """Damage that a comparison of replicas came upon; forgotten once the bytes are right again, or not there any more."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}  # entry -> what is wrong with it
+
+    def add(self, damage: StorageDamagedError) -> None:
+        self._texts[damage.detail_int("index")] = damage.message
+
+    async def still_there(self, log: Log) -> list[str]:
+        """What is still wrong, by entry; each is looked at again."""
+        for index in sorted(self._texts):
+            try:
+                if log.first_index <= index <= log.last.index:
+                    await log.check_stored(index, index)
+                self._texts.pop(index, None)
+            except StorageDamagedError as damage:
+                self._texts[index] = damage.message
+        return list(self._texts.values())
 
 
 async def check_segment(log: Log, start_pos: int, upto_pos: int) -> None:

@@ -1,0 +1,116 @@
+"""What ``dledger status`` says of a group: who can acknowledge, who is no member, what mends it, and what one more failure would do."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.cli.context import NodeAnswer
+from broker.cli.standing import Standing, sentence, standing_of
+from dledger_wire._pb import admin_pb2
+
+NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
+ONE = "quorum ok (losing one more stops writes)"
+
+
+def leader(*acknowledging: str, voters: str = "n0 n1 n2", learners: str = "", state: str = "ok", **refused: str) -> NodeAnswer:
+    """n1 leads, and hears from these."""
+    peers = [
+        admin_pb2.PeerStatus(id=peer, acknowledges=peer in acknowledging, refused=refused.get(peer, ""))
+        for peer in (*voters.split(), *learners.split())
+        if peer != "n1"
+    ]
+    status = admin_pb2.NodeStatusReply(
+        **{"id": "n1", "role": "leader", "leader": "n1", "leader_confirmed": True, "services_term": 1, "state": state, "term": 1},
+        **{"voters": voters.split(), "learners": learners.split(), "peers": peers},
+    )
+    return NodeAnswer("g0", "n1", "h:1", status)
+
+
+def other(node: str, state: str = "ok", knows: str = "n1", voters: str = "n0 n1 n2", **refused: str) -> NodeAnswer:
+    peers = [admin_pb2.PeerStatus(id=peer, refused=text) for peer, text in refused.items()]
+    role = "follower" if knows else "pre_candidate"
+    status = admin_pb2.NodeStatusReply(id=node, role=role, leader=knows, state=state, voters=voters.split(), peers=peers)
+    return NodeAnswer("g0", node, "h:1", status)
+
+
+def gone(node: str) -> NodeAnswer:
+    return NodeAnswer("g0", node, "h:1", None, "connection refused")
+
+
+def judged(*answers: NodeAnswer) -> Standing:
+    return standing_of("g0", answers)
+
+
+def says(*answers: NodeAnswer) -> str:
+    return sentence([judged(*answers)])
+
+
+def note(node: str, *answers: NodeAnswer) -> str:
+    return judged(*answers).note(next(answer for answer in answers if answer.id == node))
+
+
+def test_all_are_well() -> None:
+    answers = (leader("n0", "n2"), other("n0"), other("n2"))
+    assert says(*answers) == "1 group, 3 of 3 nodes up, quorum ok (writes go on when one more node fails)"
+    assert judged(*answers).healthy
+    assert [note(node, *answers) for node in ("n0", "n1", "n2")] == ["", "master on", ""]
+
+
+def test_a_follower_whose_disk_is_full_does_not_count() -> None:
+    full = other("n0", "read-only: the disk is full")
+    assert says(leader("n0", "n2"), full, other("n2")) == f"1 group, 3 of 3 nodes up, n0 cannot acknowledge, {ONE}"
+    answers = (leader("n0"), full, gone("n2"))
+    assert says(*answers) == (
+        "1 group, 2 of 3 nodes up, no quorum in g0 (writes are stopped until another voter acknowledges; n0 cannot now)"
+    )
+    assert not judged(*answers).takes_messages
+
+
+def test_a_leader_with_no_room_for_messages_is_told() -> None:
+    answers = (leader("n0", "n2", state="read-only: the disk is used beyond diskSpaceWarningLevelRatio"), other("n0"), other("n2"))
+    assert says(*answers).endswith("quorum ok, but n1 leads and takes no new messages (writes are stopped until its disk has room)")
+    assert not judged(*answers).takes_messages
+
+
+def test_a_wiped_voter_does_not_count_and_the_note_says_what_to_do() -> None:
+    wiped = other("n0", knows="", n1=NEW_FOLDER, n2=NEW_FOLDER)
+    answers = (leader("n2", n0=NEW_FOLDER), wiped, other("n2", n0=NEW_FOLDER))
+    assert says(*answers) == f"1 group, 3 of 3 nodes up, n0 cannot acknowledge, {ONE}"
+    assert note("n0", *answers) == f"refused by its peers: {NEW_FOLDER}: dledger member remove --id n0 --yes, then add and promote"
+    assert not judged(*answers).healthy
+    without_leader = (gone("n1"), wiped, other("n2", knows="", n0=NEW_FOLDER))
+    assert "no quorum in g0" in says(*without_leader)
+
+
+def test_a_member_that_the_file_lacks_counts() -> None:
+    answers = [leader("n0", "n2", "n3", "n4", voters="n0 n1 n2 n3 n4"), other("n0"), other("n2"), other("n3"), gone("n4")]
+    answers[3].in_file = answers[4].in_file = False
+    assert says(*answers) == "1 group, 4 of 5 nodes up, quorum ok (writes go on when 2 more nodes fail)"
+    assert note("n3", *answers) == "not in the cluster file"
+
+
+def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
+    answers = (leader("n0", voters="n0 n1"), other("n0"), other("n2", knows=""))
+    assert note("n2", *answers) == "not a member: dledger member add --id n2"
+    assert judged(*answers).note(answers[2], several_groups=True) == "not a member: dledger member add --id n2 --group g0"
+    assert judged(*answers).healthy
+    assert says(*answers) == f"1 group, 3 of 3 nodes up, {ONE}"
+
+
+def test_damage_shows_and_is_not_healthy() -> None:
+    damaged = other("n0", "damaged: 0000: byte 64: entry 3 bad body; no replica could give the bytes so far")
+    answers = (leader("n0", "n2"), damaged, other("n2"))
+    assert note("n0", *answers).startswith("damaged: 0000: byte 64")
+    assert not judged(*answers).healthy
+
+
+def test_a_voter_that_is_not_in_sync_yet_does_not_count() -> None:
+    answers = (leader("n2"), other("n0"), other("n2"))
+    assert note("n0", *answers) == "does not acknowledge yet"
+    assert says(*answers) == f"1 group, 3 of 3 nodes up, n0 cannot acknowledge, {ONE}"
+
+
+@pytest.mark.parametrize(("up", "expected"), [(2, "quorum ok, but a leader is still being elected"), (1, "no quorum in g0")])
+def test_without_a_leader_voters_that_answer_count(up: int, expected: str) -> None:
+    answers = [other("n0", knows=""), other("n2", knows="") if up == 2 else gone("n2"), gone("n1")]
+    assert expected in says(*answers)
