@@ -22,6 +22,7 @@ from dledger_wire.names import is_node_name
 
 DEFAULT_MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAX_NODES = 9
+MAX_FILE_BYTES = 1 << 20  # reading YAML takes a second or two for that much
 
 _HOST_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
@@ -129,6 +130,8 @@ class NodeConfig(_Model):
     address: Address
     listen: ListenAddress | None = None
     replica_address: Address | None = None
+    # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
+    spare: bool = False
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
 
 
@@ -199,7 +202,6 @@ class ServiceConfig(_Model):
     transactionCheckMax: Annotated[int, Field(ge=1, le=1000)] = 15
     slaveReadEnable: bool = True
     accessMessageInMemoryMaxRatio: Annotated[float, Field(gt=0, le=95)] = 40
-    longPollingEnable: bool = True
 
 
 class ClusterConfig(_Model):
@@ -218,7 +220,7 @@ class ClusterConfig(_Model):
         """Read and check a cluster file.  ConfigError tells every mistake with its line."""
         try:
             with open(path, encoding="utf-8") as file:
-                text = file.read()
+                text = file.read(MAX_FILE_BYTES + 1)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
@@ -227,6 +229,8 @@ class ClusterConfig(_Model):
     @classmethod
     def parse(cls, text: str, file: str) -> Self:
         """Check a cluster file's text; ``file`` names it in errors."""
+        if len(text) > MAX_FILE_BYTES:
+            raise ConfigError(f"{file}: more than {MAX_FILE_BYTES} characters; expected a cluster file")
         marked = MarkedYaml(text, file)
         if not isinstance(marked.data, dict):
             raise ConfigError(f"{file}:1: expected a cluster file with the settings cluster and groups, got {_kind(marked.data)}")
@@ -297,9 +301,12 @@ def _rules(config: ClusterConfig) -> list[Problem]:
     """What must hold between settings."""
     problems = _unique_names(config) + _unique_addresses(config)
     for number, group in enumerate(config.groups):
-        count = len(group.nodes)
+        count = sum(not node.spare for node in group.nodes)
         if count % 2 == 0:
-            problems.append(Problem(("groups", number, "nodes"), f"{count} nodes; a group needs an odd number >= 1 (3 recommended)"))
+            text = f"{count} nodes; a group needs an odd number >= 1 (3 recommended)"
+            if count:
+                text += "; spare: true is for one that member add takes in, or has taken in"
+            problems.append(Problem(("groups", number, "nodes"), text))
     first_count = len(config.groups[0].nodes)
     if len(config.name_servers) > first_count:
         text = f"expected at most {first_count} addresses (one for each node of the first group), got {len(config.name_servers)}"
@@ -309,6 +316,15 @@ def _rules(config: ClusterConfig) -> list[Problem]:
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
         text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
         problems.append(Problem(("raft", "maxAppendBytes"), text))
+    store = config.store
+    warning = store.diskSpaceWarningLevelRatio
+    for name in ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"):
+        if (ratio := getattr(store, name)) < warning:
+            continue
+        if name in store.model_fields_set:
+            problems.append(Problem(("store", name), f"expected less than diskSpaceWarningLevelRatio ({warning}), got {ratio}"))
+        else:
+            problems.append(Problem(("store", "diskSpaceWarningLevelRatio"), f"expected more than {name} ({ratio}), got {warning}"))
     if config.store.mappedFileSizeConsumeQueue % 20:
         problems.append(
             Problem(
@@ -348,13 +364,30 @@ def _unique_addresses(config: ClusterConfig) -> list[Problem]:
             if node.replica_address is not None:
                 places.append((("groups", number, "nodes", place, "replica_address"), node.replica_address))
     problems: list[Problem] = []
-    seen: set[tuple[str, int]] = set()
+    seen: dict[tuple[str, int], str] = {}
     for location, address in places:
-        key = split_address(address)
-        if key in seen:
-            problems.append(Problem(location, f"expected an address nobody else has, got {address} again"))
-        seen.add(key)
+        host, port = split_address(address)
+        key = _one_spelling(host), port
+        if key[0] in ("0.0.0.0", "::"):  # noqa: S104 - refused
+            problems.append(
+                Problem(location, f"expected the address others reach the node at, got {address}, which stands for all of a host")
+            )
+        elif key in seen:
+            same = "" if seen[key] == address else f" (the same as {seen[key]})"
+            problems.append(Problem(location, f"expected an address nobody else has, got {address} again{same}"))
+        seen.setdefault(key, address)
     return problems
+
+
+def _one_spelling(host: str) -> str:
+    """Hosts that are certainly the same get the same text; names are not looked up."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.lower()
+        return "127.0.0.1" if name == "localhost" else name
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def _problem_of(detail: Any, data: object) -> Problem:

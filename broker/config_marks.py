@@ -44,7 +44,8 @@ class MarkedYaml:
             what = " ".join(part for part in (error.context, error.problem) if part)
             raise ConfigError(f"{file}:{line}: not valid YAML: {what}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}:1: not valid YAML: {' '.join(str(error).split())}") from error
+            line = _line_of_bad_value(text) if isinstance(error, ValueError) else 1
+            raise ConfigError(f"{file}:{line}: not valid YAML: {_reason(error)}") from error
 
     def line(self, location: Location) -> int:
         """The line of the setting at ``location``, or of the nearest thing around it that exists."""
@@ -67,6 +68,34 @@ class MarkedYaml:
         """All problems as one error, a line each, in the order of the file."""
         lines = sorted({(self.line(p.location), f"{location_text(p.location) or 'file'}: {p.text}") for p in problems})
         return ConfigError("\n".join(f"{self.file}:{number}: {text}" for number, text in lines))
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return "a number of too many digits" if "integer string conversion" in text else text
+
+
+def _line_of_bad_value(text: str) -> int:
+    """The line of the first value that looks like a number or a date and is none; 1 when there is no such."""
+    loader = yaml.SafeLoader(text)
+    try:
+        waiting = [loader.get_single_node()]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, yaml.MappingNode):
+                waiting += [part for pair in reversed(node.value) for part in reversed(pair)]
+            elif isinstance(node, yaml.SequenceNode):
+                waiting += reversed(node.value)
+            elif node is not None:
+                try:
+                    loader.construct_object(node)
+                except ValueError:
+                    return int(node.start_mark.line) + 1
+    except yaml.YAMLError:
+        pass
+    finally:
+        loader.dispose()
+    return 1
 
 
 def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:

@@ -203,7 +203,7 @@ class BrokerNode:
 def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None) -> RaftSettings:
     """The replicated log's settings out of the cluster file."""
     raft, store = settings.cluster.raft, settings.cluster.store
-    members = tuple(NodeId(node.id) for node in settings.group.nodes)
+    members = tuple(NodeId(node.id) for node in settings.group.nodes if not node.spare)
     return RaftSettings(
         peers={NodeId(node_id): address for node_id, address in settings.peers.items()},
         links={NodeId(node_id): address for node_id, address in settings.links.items()},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from broker.config import ClusterConfig, split_address
+from broker.config import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig, split_address
+from broker.node import raft_settings_of
 from broker.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from dledger_wire.errors import ConfigError
 
@@ -41,8 +43,35 @@ MISTAKES = [
     (edit("SYNC_FLUSH", "SYNC"), "bad.yaml:10: store.flushDiskType: expected 'SYNC_FLUSH' or 'ASYNC_FLUSH', got 'SYNC'"),
     (
         edit("      - {id: n2, address: 127.0.0.1:10913}\n", ""),
-        "bad.yaml:5: groups[0].nodes: 2 nodes; a group needs an odd number >= 1 (3 recommended)",
+        "bad.yaml:5: groups[0].nodes: 2 nodes; a group needs an odd number >= 1 (3 recommended); "
+        "spare: true is for one that member add takes in, or has taken in",
     ),
+    (
+        edit("127.0.0.1:10912", "0.0.0.0:10912"),
+        "bad.yaml:7: groups[0].nodes[1].address: expected the address others reach the node at, got 0.0.0.0:10912, "
+        "which stands for all of a host",
+    ),
+    (
+        edit("127.0.0.1:10912", "localhost:10911"),
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got localhost:10911 again "
+        "(the same as 127.0.0.1:10911)",
+    ),
+    (
+        edit("127.0.0.1:10912", '"[::ffff:127.0.0.1]:10911"'),
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got [::ffff:127.0.0.1]:10911 again "
+        "(the same as 127.0.0.1:10911)",
+    ),
+    (
+        GOOD + "  diskMaxUsedSpaceRatio: 95\n",
+        "bad.yaml:11: store.diskMaxUsedSpaceRatio: expected less than diskSpaceWarningLevelRatio (90), got 95",
+    ),
+    (
+        GOOD + "  diskSpaceWarningLevelRatio: 80\n",
+        "bad.yaml:11: store.diskSpaceWarningLevelRatio: expected more than diskSpaceCleanForciblyRatio (85), got 80",
+    ),
+    (GOOD + "broker:\n  defaultTopicQueueNums: " + "9" * 5000 + "\n", "bad.yaml:12: not valid YAML: a number of too many digits"),
+    (GOOD + "broker: 2026-13-45\n", "bad.yaml:11: not valid YAML: month must be in 1..12"),
+    ("#" * (2 << 20), "bad.yaml: more than 1048576 characters; expected a cluster file"),
     (
         edit("id: n1", "id: n0"),
         "bad.yaml:7: groups[0].nodes[1].id: expected an id no other node has, got 'n0' again (first in group g0)",
@@ -197,3 +226,19 @@ def test_sizes_and_durations() -> None:
 def test_strange_yaml_is_a_config_error_too(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^f:\d+: "):
         ClusterConfig.parse(text, "f")
+
+
+def test_a_spare_node_is_in_the_file_and_not_among_the_first_voters() -> None:
+    text = GOOD.replace("store:", "      - {id: n3, address: 127.0.0.1:10914, spare: true}\nstore:")
+    config = ClusterConfig.parse(text, "four.yaml")
+    settings = raft_settings_of(config.node("n3"))
+    assert [str(node) for node in settings.membership.voters] == ["n0", "n1", "n2"]
+    assert "n3" in settings.peers
+
+
+def test_every_setting_is_in_the_documents_and_no_other() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.)?(\w+)` \|", text, re.MULTILINE))
+    models = (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
+    sections = {"raft", "store", "broker"}
+    assert told == {name for model in models for name in model.model_fields} - sections
