@@ -46,7 +46,8 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(settings, folder))
     except (DledgerError, OSError) as error:
-        logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
+        if logging.getLogger().handlers:  # not before the log is set up: the line below is enough then
+            logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
         print(f"dledger: {error}", file=sys.stderr, flush=True)
         return 1
     finally:

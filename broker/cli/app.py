@@ -107,7 +107,10 @@ def main() -> None:
     """Entry point of ``dledger``."""
     end_quietly_at_closed_pipe()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a failure is told as any other
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, a traceback on demand

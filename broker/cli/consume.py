@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
-from broker.cli.message_text import consumed_json
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
+from broker.cli.message_text import LineFormat, consumed_json
 from broker.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from dledger_client.aio import PullConsumer
-    from dledger_client.received import ReceivedMessage
+    from dledger_client.received import QueueOffsets, ReceivedMessage
 
+FORMAT_HELP = (
+    "How to print a message: %t topic, %q queue, %o offset, %i id, %k keys, %g tags, %s stored at (ms), %p properties (JSON), %b body, "
+    "%% percent sign; \\n, \\t. Nothing is added to it."
+)
+CONSUME_EXAMPLES = (
+    "Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower | "
+    "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'"
+)
 BATCH = 1000
 POLL_MS = 500
 COMMIT_EVERY_S = 1.0
@@ -24,16 +33,20 @@ AHEAD = 8  # answers read and not printed yet
 
 
 def register(app: typer.Typer) -> None:
-    app.command("consume", epilog="Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower")(
-        consume
-    )
+    app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
 
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     group: Annotated[str, typer.Option("--group", metavar="G", help="Consumer group: its position is kept in the cluster.")] = "",
     start: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="first, last, or ms since 1970. Default: the group's position, else first.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="first, last, -N (the N newest of each queue), or a time: ms since 1970, or ISO in UTC. "
+            "Default: the group's position, else first.",
+        ),
     ] = "",
     most: Annotated[int, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = 0,
     idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing new was there for S seconds.")] = 0,
@@ -42,6 +55,8 @@ def consume(
     sql: Annotated[
         str, typer.Option("--sql", metavar="EXPR", help="Only messages whose properties it is true of: amount > 10 AND region = 'eu'.")
     ] = "",
+    queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Only this queue.")] = -1,
+    line_format: Annotated[str, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
@@ -50,19 +65,60 @@ def consume(
 
     With --group the position behind what was printed is committed every second and at the end.
     """
-    if start not in ("", "first", "last") and not start.isdecimal():
-        raise typer.BadParameter(f"{start!r}: expected first, last or milliseconds since 1970", param_hint="--from")
+    from dledger_wire.names import check_group, check_topic
+
+    check_topic(topic)
+    if group:
+        check_group(group)
+    if as_json and line_format:
+        raise typer.BadParameter("give either --format or --json", param_hint="--format")
+    wanted = _Wanted(_Start.of(start), queue, tag, sql)
     bootstrap = bootstrap_of(config)
-    printer = _Printer(most, as_json=as_json)
+    printer = _Printer(most, as_json=as_json, line=_line_format(line_format))
     try:
-        run(_consume(bootstrap, topic, group, start, _Filter(tag, sql), "follower" if follower else "leader", timeout, idle_exit, printer))
+        run(_consume(bootstrap, topic, group, wanted, "follower" if follower else "leader", timeout, idle_exit, printer))
     except KeyboardInterrupt:
         note(f"read {printer.count}")
         raise typer.Exit(130) from None
 
 
+def _line_format(text: str) -> LineFormat | None:
+    try:
+        return LineFormat(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--format") from None
+
+
 @dataclass(frozen=True, slots=True)
-class _Filter:
+class _Start:
+    """Where reading begins: a word, so many messages before the end, or a time."""
+
+    word: str = ""
+    before_end: int = 0
+    at_ms: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> _Start:
+        if text in ("", "first", "last"):
+            return cls(text)
+        if text.startswith("-") and text[1:].isdecimal():
+            return cls(before_end=int(text[1:]))
+        return cls(at_ms=time_ms(text, "--from"))
+
+    def offset(self, held: QueueOffsets) -> int:
+        if self.at_ms is not None:
+            return held.at_time
+        if self.before_end:
+            return max(held.min_offset, held.max_offset - self.before_end)
+        return held.max_offset if self.word == "last" else held.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which messages are read; ``queue`` -1: those of all queues."""
+
+    start: _Start
+    queue: int
     tags: str
     sql: str
 
@@ -70,11 +126,12 @@ class _Filter:
 class _Printer:
     """Writes messages to stdout; ``done`` once as many as wanted are written."""
 
-    def __init__(self, most: int, *, as_json: bool) -> None:
+    def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None) -> None:
         self.count = 0
         self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> behind what was printed
         self._most = most
         self._as_json = as_json
+        self._line = line
 
     @property
     def done(self) -> bool:
@@ -90,7 +147,10 @@ class _Printer:
                 print_json(consumed_json(message))
             return
         out = sys.stdout.buffer
-        out.write(b"".join(message.body + b"\n" for message in messages))
+        if self._line is not None:
+            out.write(b"".join(self._line.of(message) for message in messages))
+        else:
+            out.write(b"".join(message.body + b"\n" for message in messages))
         out.flush()
 
 
@@ -98,8 +158,7 @@ async def _consume(
     bootstrap: str,
     topic: str,
     group: str,
-    start: str,
-    wanted: _Filter,
+    wanted: _Wanted,
     read_from: str,
     timeout_s: float,
     idle_exit_s: float,
@@ -108,13 +167,15 @@ async def _consume(
     from dledger_client.aio import PullConsumer
 
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
-        found = await consumer.offsets(topic, int(start) if start.isdecimal() else None)
-        committed = await consumer.committed(topic) if group and not start else {}
+        found = await consumer.offsets(topic, wanted.start.at_ms)
+        if wanted.queue >= 0:
+            found = {place: held for place, held in found.items() if place[1] == wanted.queue} or _no_queue(topic, wanted.queue, found)
+        committed = await consumer.committed(topic) if group and wanted.start == _Start() else {}
         answers: asyncio.Queue[_Answer] = asyncio.Queue(AHEAD)
         wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
         readers = []
         for (replica_group, queue_id), held in found.items():
-            offset = {"": held.min_offset, "first": held.min_offset, "last": held.max_offset}.get(start, held.at_time)
+            offset = wanted.start.offset(held)
             if (replica_group, queue_id) in committed:
                 offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
             work = _read_queue(consumer, topic, replica_group, queue_id, offset, wanted, wait_ms, answers)
@@ -138,6 +199,12 @@ async def _consume(
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
+
+
+def _no_queue(topic: str, queue_id: int, found: Collection[tuple[str, int]]) -> NoReturn:
+    from dledger_wire.errors import InvalidArgumentError
+
+    raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {max(number for _, number in found)}")
 
 
 class _Committing:
@@ -207,7 +274,7 @@ async def _read_queue(
     group: str,
     queue_id: int,
     offset: int,
-    wanted: _Filter,
+    wanted: _Wanted,
     wait_ms: int,
     answers: asyncio.Queue[_Answer],
 ) -> None:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -127,6 +128,18 @@ def parse_duration_option(duration: str, option: str) -> int:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
+def time_ms(text: str, option: str) -> int:
+    """Milliseconds of a number of them, or of an ISO time (UTC when it names no zone); 0 for none."""
+    if not text or text.isdecimal():
+        return int(text or 0)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        expected = "milliseconds since 1970, or a time such as 2026-01-31T12:30:00"
+        raise typer.BadParameter(f"{text!r}: expected {expected}", param_hint=option) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     """The cluster of the file, or as its nodes tell it when --bootstrap names some."""
     from broker.config import ClusterConfig
@@ -208,7 +221,9 @@ def _why(error: DledgerError | TimeoutError, deadline_s: float) -> str:
 
     if isinstance(error, (TimeoutError, DeadlineExceededError)):
         return f"no answer within {deadline_s:g} s"
-    return error.details.get("reason") or error.message
+    reason = error.details.get("reason") or error.message
+    # gRPC's words for a process that takes connections and says nothing: it hangs, or is stopped.
+    return "takes connections and does not answer (hung?)" if "settings frame" in reason else reason
 
 
 async def _ask(network: Network, group: str, node_id: str, address: str, deadline_s: float) -> NodeAnswer:

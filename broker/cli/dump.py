@@ -12,6 +12,8 @@ import typer
 from broker.cli.context import JsonOption
 from broker.cli.output import print_json
 
+KINDS = {"commitlog", "index-units", "consumequeue", "index", "config", "quarantine"}
+
 
 def register(app: typer.Typer) -> None:
     app.command(
@@ -30,11 +32,19 @@ def dump(
 
     if not file.is_file():
         raise InvalidArgumentError(f"{file}: no such file")
+    if not _is_of_a_node(file):
+        raise InvalidArgumentError(f"{file}: not a file of a data folder (expected identity.json in a folder above it)")
     for row in _rows(file, from_pos, messages=messages):
         if as_json:
             print_json(row)
         else:
             print(_line(row))
+
+
+def _is_of_a_node(file: Path) -> bool:
+    """Whether the file lies in a node's data folder, or in a copy of one of its folders."""
+    above = file.resolve().parents
+    return any((folder / "identity.json").is_file() for folder in above) or bool(KINDS & {folder.name for folder in above})
 
 
 def _rows(file: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker.cli import group_settings
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, load_config, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run, time_ms
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from broker.cli.group_members import MemberRow
     from broker.config import ClusterConfig
+
+RESET_EXAMPLES = (
+    "Examples: dledger group reset-offset audit --topic orders --to first --dry-run | "
+    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00"
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 
@@ -21,7 +28,7 @@ def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Consumer groups: positions and lag.", no_args_is_help=True, rich_markup_mode=None)
     app.command("list")(list_groups)
     app.command("describe", epilog="Example: dledger group describe audit")(describe)
-    app.command("reset-offset", epilog="Examples: dledger group reset-offset audit --topic orders --to first")(reset_offset)
+    app.command("reset-offset", epilog=RESET_EXAMPLES)(reset_offset)
     group_settings.register(app)
     root.add_typer(app, name="group")
 
@@ -36,96 +43,159 @@ def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_js
     if as_json:
         print_json({"groups": [{"name": name, "topics": read, "members": count} for name, read, count in found]})
         return
-    print_table(("GROUP", "MEMBERS", "TOPICS"), [(name, count, ", ".join(read)) for name, read, count in found], right=("MEMBERS",))
+    print_table(
+        ("CONSUMER-GROUP", "MEMBERS", "TOPICS"), [(name, count, ", ".join(read)) for name, read, count in found], right=("MEMBERS",)
+    )
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """Show a group's members, where it has come to in each queue, and how far it lags."""
-    members, rows = run(_described(load_config(config), name, timeout))
-    lags = {(topic, group, queue_id): lag for topic, group, queue_id, _, _, lag in rows}
-    owners = {queue: (member, epoch) for member in members if member.kind != "broadcast" for queue, epoch in member.queues.items()}
+    """Show a group's members, where it has come to in each queue, and how far it lags.
+
+    Every readable queue of every topic is shown that the group has committed in or subscribes to.  Where nothing is committed, OFFSET is
+    - and LAG all that the queue holds.
+    """
+    found = run(_described(load_config(config), name, timeout))
+    lags = {row.queue: row.lag for row in found.rows}
+    owners = {queue: (member, epoch) for member in found.members if member.kind != "broadcast" for queue, epoch in member.queues.items()}
+    total = sum(row.lag for row in found.rows)
     if as_json:
-        keys = ("topic", "group", "queue_id", "offset", "max_offset", "lag")
-        queues: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows]
-        for queue in queues:
-            owner = owners.get((queue["topic"], queue["group"], queue["queue_id"]))
-            queue |= {"member": owner[0].client_id if owner else None, "epoch": owner[1] if owner else 0}
-        print_json({"name": name, "members": [member.as_json(lags) for member in members], "queues": queues})
+        queues: list[dict[str, Any]] = []
+        for row in found.rows:
+            owner = owners.get(row.queue)
+            queues.append(row.as_json() | {"member": owner[0].client_id if owner else None, "epoch": owner[1] if owner else 0})
+        print_json({"name": name, "lag": total, "members": [member.as_json(lags) for member in found.members], "queues": queues})
         return
+    shown: list[tuple[Any, ...]] = []
+    for row in found.rows:
+        member, epoch = owners.get(row.queue, (None, 0))
+        shown.append((*row.queue, row.offset, row.max_offset, row.lag, member.client_id if member else "", epoch or ""))
+    shown.append(("TOTAL", "", "", "", "", total, "", ""))
     header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "MEMBER", "EPOCH")
-    shown = [(*row, owners[row[:3]][0].client_id, owners[row[:3]][1] or "") if row[:3] in owners else (*row, "", "") for row in rows]
     print_table(header, shown, right=("QUEUE", "OFFSET", "MAX", "LAG", "EPOCH"))
     print()
     print_table(
-        ("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "SUBSCRIPTIONS"), [each.as_row(lags) for each in members], right=("QUEUES", "LAG")
+        ("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "SUBSCRIPTIONS"),
+        [each.as_row(lags) for each in found.members],
+        right=("QUEUES", "LAG"),
     )
 
 
 def reset_offset(
     name: NameArgument,
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Which topic's positions.")],
-    to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time in ms since 1970.")],
+    to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time: ms since 1970, or ISO in UTC.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say where each queue would be taken, and how many messages come again.")
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Also for a group that nobody knows yet: where it is to begin.")] = False,
     config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Take a group to the start or the end of a topic, or to a time."""
-    if to not in ("first", "last") and not to.isdecimal():
-        raise typer.BadParameter(f"{to!r}: expected first, last or milliseconds since 1970", param_hint="--to")
-    moved = run(_reset(bootstrap_of(config), name, topic, to))
+    from dledger_wire.names import check_group, check_topic
+
+    check_group(name)
+    check_topic(topic)
+    at_ms = None if to in ("first", "last") else time_ms(to, "--to")
+    moves = run(_reset(load_config(config), name, topic, to, at_ms, timeout, dry_run=dry_run, new=new))
     if as_json:
-        print_json({"name": name, "topic": topic, "queues": [{"queue_id": queue, "offset": offset} for queue, offset in moved]})
-    else:
-        note(f"group {name}: {topic} {', '.join(f'{queue}={offset}' for queue, offset in moved)}")
+        rows = [{"group": move.group, "queue_id": move.queue_id, "from": move.before, "offset": move.after} for move in moves]
+        print_json({"name": name, "topic": topic, "dry_run": dry_run, "queues": rows})
+        return
+    print_table(
+        ("REPLICA-GROUP", "QUEUE", "FROM", "TO", "COME-AGAIN", "SKIPPED"),
+        [(move.group, move.queue_id, move.before, move.after, max(0, -move.distance), max(0, move.distance)) for move in moves],
+        right=("QUEUE", "FROM", "TO", "COME-AGAIN", "SKIPPED"),
+    )
+    note(f"nothing was changed (--dry-run): group {name}, topic {topic}" if dry_run else f"group {name} was taken there in topic {topic}")
 
 
-async def _positions(cluster: ClusterConfig, names: list[str], timeout_s: float) -> list[tuple[str, str, str, int, int]]:
-    """(consumer group, topic, replica group, queue, offset) of everything committed."""
-    from broker.cli.calls import call_leader
-    from dledger_wire._pb import broker_pb2
+@dataclass(frozen=True, slots=True)
+class _QueueRow:
+    """How far a consumer group is in one queue; ``offset`` None: it has committed nothing there."""
 
-    found = []
-    request = broker_pb2.GroupOffsetsRequest(groups=names).SerializeToString()
-    for group in cluster.groups:
-        answer = await call_leader(group, "/dledger.v1.Broker/GroupOffsets", request, timeout_s)
-        for positions in broker_pb2.GroupOffsetsResponse.FromString(answer).groups:
-            found += [(positions.group, each.topic, group.name, each.queue_id, each.offset) for each in positions.offsets]
-    return found
+    queue: tuple[str, str, int]  # topic, replica group, queue
+    offset: int | None
+    min_offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages there that the group has not passed; expired ones it cannot read any more."""
+        return max(0, self.max_offset - max(self.offset or 0, self.min_offset))
+
+    def as_json(self) -> dict[str, Any]:
+        topic, group, queue_id = self.queue
+        place = {"topic": topic, "group": group, "queue_id": queue_id}
+        return place | {"offset": self.offset, "min_offset": self.min_offset, "max_offset": self.max_offset, "lag": self.lag}
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    members: list[MemberRow]
+    rows: list[_QueueRow]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One queue of a reset; ``before`` None: the group had no position there."""
+
+    group: str
+    queue_id: int
+    before: int | None
+    after: int
+
+    @property
+    def distance(self) -> int:
+        return 0 if self.before is None else self.after - self.before
 
 
 async def _listed(cluster: ClusterConfig, timeout_s: float) -> tuple[dict[str, list[MemberRow]], list[tuple[str, str, str, int, int]]]:
-    from broker.cli.group_members import all_members
+    from broker.cli.group_members import all_members, positions_of
 
-    return await all_members(cluster, timeout_s), await _positions(cluster, [], timeout_s)
+    return await all_members(cluster, timeout_s), await positions_of(cluster, [], timeout_s)
 
 
-async def _described(cluster: ClusterConfig, name: str, timeout_s: float) -> tuple[list[MemberRow], list[tuple[Any, ...]]]:
-    """The members, and (topic, replica group, queue, offset, end, lag) of every queue the group knows."""
-    from broker.cli.group_members import members_of
+async def _described(cluster: ClusterConfig, name: str, timeout_s: float) -> _Described:
+    """The members of a group, and every queue it reads or has read."""
+    from broker.cli.group_members import check_known, members_of, positions_of
     from dledger_client.aio import PullConsumer
-    from dledger_wire.errors import InvalidArgumentError
+    from dledger_wire.errors import TopicNotFoundError
 
-    positions = await _positions(cluster, [name], timeout_s)
+    positions = await positions_of(cluster, [name], timeout_s)
     members = await members_of(cluster, name, timeout_s)
-    if not positions and not members:
-        raise InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything (dledger group list shows all)")
-    rows = []
+    if not positions:
+        await check_known(cluster, name, timeout_s, "dledger group list shows all")
+    committed = {(topic, group, queue_id): offset for _, topic, group, queue_id, offset in positions}
+    topics = {topic for topic, _, _ in committed} | {topic for member in members for topic in member.subscriptions}
+    rows: dict[tuple[str, str, int], _QueueRow] = {}
     async with PullConsumer(cluster.bootstrap(), timeout_ms=int(timeout_s * 1000)) as consumer:
-        held = {topic: await consumer.offsets(topic) for topic in sorted({topic for _, topic, _, _, _ in positions})}
-    for _, topic, group, queue_id, offset in positions:
-        queue = held[topic].get((group, queue_id))
-        most = queue.max_offset if queue is not None else offset
-        rows.append((topic, group, queue_id, offset, most, max(0, most - offset)))
-    return members, rows
+        for topic in topics:
+            with contextlib.suppress(TopicNotFoundError):
+                for (group, queue_id), held in (await consumer.offsets(topic)).items():
+                    queue = (topic, group, queue_id)
+                    rows[queue] = _QueueRow(queue, committed.get(queue), held.min_offset, held.max_offset)
+    for queue, offset in committed.items():  # also of queues that were taken away
+        rows.setdefault(queue, _QueueRow(queue, offset, offset, offset))
+    return _Described(members, [rows[queue] for queue in sorted(rows)])
 
 
-async def _reset(bootstrap: str, name: str, topic: str, to: str) -> list[tuple[int, int]]:
+async def _reset(
+    cluster: ClusterConfig, name: str, topic: str, to: str, at_ms: int | None, timeout_s: float, *, dry_run: bool, new: bool
+) -> list[_Move]:
+    from broker.cli.group_members import check_known, positions_of
     from dledger_client.aio import PullConsumer
 
-    async with PullConsumer(bootstrap, name) as consumer:
-        held = await consumer.offsets(topic, int(to) if to.isdecimal() else None)
-        moved = []
-        for (group, queue_id), offsets in sorted(held.items()):
+    if not new:
+        await check_known(cluster, name, timeout_s, "--new sets where a new one begins")
+    positions = await positions_of(cluster, [name], timeout_s)
+    before = {(group, queue_id): offset for _, its_topic, group, queue_id, offset in positions if its_topic == topic}
+    moves = []
+    async with PullConsumer(cluster.bootstrap(), name, timeout_ms=int(timeout_s * 1000)) as consumer:
+        for (group, queue_id), offsets in sorted((await consumer.offsets(topic, at_ms)).items()):
             target = {"first": offsets.min_offset, "last": offsets.max_offset}.get(to, offsets.at_time)
-            await consumer.commit({(topic, queue_id): target}, group_name=group, reset=True)
-            moved.append((queue_id, target))
-    return moved
+            if not dry_run:
+                await consumer.commit({(topic, queue_id): target}, group_name=group, reset=True)
+            moves.append(_Move(group, queue_id, before.get((group, queue_id)), target))
+    return moves

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.calls import call_leader
+from dledger_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from broker.config import ClusterConfig
@@ -59,6 +60,25 @@ async def members_of(cluster: ClusterConfig, name: str, timeout_s: float) -> lis
 async def all_members(cluster: ClusterConfig, timeout_s: float) -> dict[str, list[MemberRow]]:
     """The members of every consumer group that has some."""
     return await _members(cluster, [], timeout_s)
+
+
+async def positions_of(cluster: ClusterConfig, names: list[str], timeout_s: float) -> list[tuple[str, str, str, int, int]]:
+    """(consumer group, topic, replica group, queue, offset) of everything committed."""
+    from dledger_wire._pb import broker_pb2
+
+    found = []
+    request = broker_pb2.GroupOffsetsRequest(groups=names).SerializeToString()
+    for group in cluster.groups:
+        answer = await call_leader(group, "/dledger.v1.Broker/GroupOffsets", request, timeout_s)
+        for positions in broker_pb2.GroupOffsetsResponse.FromString(answer).groups:
+            found += [(positions.group, each.topic, group.name, each.queue_id, each.offset) for each in positions.offsets]
+    return found
+
+
+async def check_known(cluster: ClusterConfig, name: str, timeout_s: float, hint: str) -> None:
+    """Raise InvalidArgumentError, with ``hint``, for a consumer group that has no members and has committed nothing."""
+    if not await positions_of(cluster, [name], timeout_s) and not await members_of(cluster, name, timeout_s):
+        raise InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything ({hint})")
 
 
 async def _members(cluster: ClusterConfig, names: list[str], timeout_s: float) -> dict[str, list[MemberRow]]:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, load_config, run
 from broker.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from broker.config import ClusterConfig
     from dledger_wire._pb import retry_pb2
 
 FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
@@ -27,8 +28,8 @@ def settings(
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the settings of consumer groups."""
-    _show(run(_settings(bootstrap_of(config), name, group, timeout)), as_json=as_json)
+    """Show the settings of consumer groups; the defaults of one that nobody has configured."""
+    _show(run(_settings(load_config(config), name, group, timeout)), as_json=as_json)
 
 
 def update(
@@ -56,7 +57,7 @@ def _show(found: list[retry_pb2.GroupSettings], *, as_json: bool) -> None:
     if as_json:
         print_json({"groups": [{field: getattr(each, field) for field in FIELDS} for each in found]})
         return
-    header = ("GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME")
+    header = ("CONSUMER-GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME")
     rows = [tuple(_cell(getattr(each, field)) for field in FIELDS) for each in found]
     print_table(header, rows, right=("RETRIES", "RETRY-QUEUES"))
 
@@ -65,10 +66,16 @@ def _cell(value: Any) -> Any:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
-async def _settings(bootstrap: str, name: str, group: str, timeout_s: float) -> list[retry_pb2.GroupSettings]:
+async def _settings(cluster: ClusterConfig, name: str, group: str, timeout_s: float) -> list[retry_pb2.GroupSettings]:
+    from broker.cli.group_members import check_known
     from dledger_client.aio import Admin
 
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
+    async with Admin(cluster.bootstrap(), timeout_ms=int(timeout_s * 1000)) as admin:
+        configured = await admin.group_settings(group=group)
+        if not name:
+            return configured
+        if name not in [each.name for each in configured]:
+            await check_known(cluster, name, timeout_s, "dledger group update configures a new one")
         return await admin.group_settings(name, group=group)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import string
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
 from broker.cli.message_text import message_json, show_traces, time_text, trace_json
 from broker.cli.output import note, print_json, print_table
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dledger_client.trace import Trace
 
 SHOWN_BODY_BYTES = 60
+ID_LENGTHS = (32, 56)
 QUERY_EXAMPLES = "Examples: dledger message query orders --from 2026-01-01 --max 5 | dledger message query orders --key o-1 --json"
 TRACE_EXAMPLES = "Examples: dledger message trace orders --key o-1 | dledger message trace --id 7F00000104D2F0A1B2C3000000000000 --json"
 
@@ -30,20 +31,6 @@ def register(root: typer.Typer) -> None:
     app.command("query", epilog=QUERY_EXAMPLES)(query)
     app.command("trace", epilog=TRACE_EXAMPLES)(trace)
     root.add_typer(app, name="message")
-
-
-def time_ms(text: str, option: str) -> int:
-    """Milliseconds of a number of them, or of an ISO time (UTC when it names no zone); 0 for none."""
-    if not text:
-        return 0
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        text = f"{text!r}: expected milliseconds since 1970, or a time such as 2026-01-31T12:30:00"
-        raise typer.BadParameter(text, param_hint=option) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def query(
@@ -69,7 +56,7 @@ def query(
     if as_json:
         print_json({"messages": [message_json(each) for each in found.messages], "complete": found.complete})
     else:
-        header = ("TOPIC", "GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
+        header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
         rows = [
             (
                 *(each.topic, each.group, each.queue_id, each.queue_offset, each.msg_id, each.keys, each.tags),
@@ -80,7 +67,7 @@ def query(
         print_table(header, rows, right=("QUEUE", "OFFSET", "SIZE"))
     _tell_incomplete(found.complete)
     if not found.messages:
-        note("no such message")
+        note(_not_found(msg_id))
         raise typer.Exit(1)
 
 
@@ -106,8 +93,14 @@ def trace(
         show_traces(found)
     _tell_incomplete(found.complete)
     if not found.copies:
-        note("no such message")
+        note(_not_found(msg_id))
         raise typer.Exit(1)
+
+
+def _not_found(msg_id: str) -> str:
+    if not msg_id or (len(msg_id) in ID_LENGTHS and all(character in string.hexdigits for character in msg_id)):
+        return "no such message"
+    return f"no such message; {msg_id!r} is no message id: expected 32 hexadecimal digits, or 56 of an IPv6 host"
 
 
 def _tell_incomplete(complete: bool) -> None:

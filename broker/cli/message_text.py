@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from dledger_client.received import ReceivedMessage
@@ -33,8 +36,41 @@ def consumed_json(message: ReceivedMessage) -> dict[str, Any]:
         "tags": message.tags,
         "born_at": message.born_timestamp,
         "stored_at": message.store_timestamp,
+        "properties": message.properties,
         **body,
     }
+
+
+class LineFormat:
+    """A text with ``%`` letters for what a message has; ``\\n``, ``\\t`` and ``\\\\`` as in a shell."""
+
+    PARTS: ClassVar[dict[str, Callable[[ReceivedMessage], bytes]]] = {
+        "t": lambda message: message.topic.encode(),
+        "q": lambda message: b"%d" % message.queue_id,
+        "o": lambda message: b"%d" % message.queue_offset,
+        "i": lambda message: message.msg_id.encode(),
+        "k": lambda message: message.keys.encode(),
+        "g": lambda message: message.tags.encode(),
+        "s": lambda message: b"%d" % message.store_timestamp,
+        "p": lambda message: json.dumps(message.properties, ensure_ascii=False).encode(),
+        "b": lambda message: bytes(message.body),
+        "%": lambda message: b"%",
+    }
+    ESCAPES: ClassVar[dict[str, str]] = {"n": "\n", "t": "\t", "\\": "\\"}
+
+    def __init__(self, text: str) -> None:
+        self._pieces: list[bytes | Callable[[ReceivedMessage], bytes]] = []
+        for token in re.findall(r"%.?|\\.?|[^%\\]+", text, re.DOTALL):
+            if token[0] == "%":
+                if token[1:] not in self.PARTS:
+                    expected = " ".join(f"%{letter}" for letter in self.PARTS)
+                    raise ValueError(f"{token!r}: expected one of {expected}")
+                self._pieces.append(self.PARTS[token[1:]])
+            else:
+                self._pieces.append((self.ESCAPES.get(token[1:], token) if token[0] == "\\" else token).encode())
+
+    def of(self, message: ReceivedMessage) -> bytes:
+        return b"".join(piece if isinstance(piece, bytes) else piece(message) for piece in self._pieces)
 
 
 def message_json(message: ReceivedMessage) -> dict[str, Any]:
@@ -45,7 +81,6 @@ def message_json(message: ReceivedMessage) -> dict[str, Any]:
         "physical_offset": message.physical_offset,
         "born_host": message.born_host,
         "reconsume_times": message.reconsume_times,
-        "properties": message.properties,
         "replica": message.replica,
     }
 
@@ -84,7 +119,7 @@ def show_traces(trace: Trace) -> None:
 
 def _consumer_text(consumer: ConsumerState) -> str:
     if consumer.state == "consumed":
-        return f"{consumer.group}: consumed (by offset), {_when(consumer)}"
+        return f"{consumer.group}: passed (its offset is behind the message: processed, sent back or skipped), {_when(consumer)}"
     if consumer.state == "sent back":
         return f"{consumer.group}: sent back, to be delivered again"
     return f"{consumer.group}: not yet, it is at offset {consumer.committed}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +32,11 @@ def node(
         return
     if not data:
         raise typer.BadParameter("needed to run a node", param_hint="--data")
+    from broker.cli.processes import check_ports_free
+    from broker.data_folder import holder_pid
     from broker.main import run_node
 
+    if holder_pid(str(Path(data) / node_id)) is None:  # else the folder's lock is refused, which says more
+        check_ports_free(settings)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC has to say comes as an error of the call
     sys.exit(run_node(settings, data, log_file))

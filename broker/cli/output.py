@@ -19,18 +19,33 @@ BOLD, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m",
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output whose reader may have seen enough, as ``head`` does: that is no error, and nothing more is written."""
+    """Standard output whose reader may have seen enough, as ``head`` does: that is no error, and nothing more is written.
+
+    When it cannot be written (a full disk), that is told once, and what is still buffered is dropped: nothing else could be done with it.
+    """
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data) or 0
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            self._drop_the_rest()
             raise SystemExit(0) from None
+        except OSError as error:
+            self._drop_the_rest()
+            raise OSError(error.errno, error.strerror, "standard output") from None
+
+    def _drop_the_rest(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
 
 
 def end_quietly_at_closed_pipe() -> None:
-    """Let a closed pipe end the process with exit status 0."""
+    """Let a closed pipe end the process with exit status 0; open /dev/null for streams that were closed before we began."""
+    for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - as long as the process
     old = sys.stdout
     raw = _StandardOutput(old.fileno(), "wb", closefd=False)
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), old.encoding, old.errors, line_buffering=old.isatty())

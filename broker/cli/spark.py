@@ -33,12 +33,16 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
     from dledger_wire.errors import InvalidArgumentError
 
     name, arguments = context.info_name or "", list(context.args)
+    wants_help = any(argument in ("-h", "--help") for argument in arguments)
     try:
         job = importlib.import_module(f"pyspark_dledger.jobs.{name}")
         common = importlib.import_module("pyspark_dledger.jobs.common")
     except ModuleNotFoundError as error:
-        raise InvalidArgumentError(f"{error.name} is not installed; expected pip install 'dledger[spark]'") from None
-    wants_help = any(argument in ("-h", "--help") for argument in arguments)
+        missing = f"{error.name} is not installed; expected pip install 'dledger[spark]'"
+        if wants_help:
+            print(f"usage: dledger spark {name} [options]\n\n{JOBS[name]}\n\nIts options are told when it can run: {missing}")
+            return
+        raise InvalidArgumentError(missing) from None
     if not wants_help and not any(argument.partition("=")[0] == "--bootstrap" for argument in arguments):
         arguments += ["--bootstrap", bootstrap_of(config)]
     common.run_program(job.main, arguments)

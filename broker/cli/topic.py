@@ -107,7 +107,7 @@ def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_js
         print_json({"topics": topics})
         return
     rows = [(t["name"], t["group"], t["read_queues"], t["write_queues"], t["perm"]) for t in topics]
-    print_table(("TOPIC", "GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM"), rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM"))
+    print_table(("TOPIC", "REPLICA-GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM"), rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM"))
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:

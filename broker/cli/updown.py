@@ -14,7 +14,9 @@ from broker.cli.output import error_line, note
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Collection
 
+    from broker.cli.context import NodeAnswer
     from broker.cli.processes import LocalCluster
 
 POLL_S = 0.1
@@ -94,9 +96,19 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
             for node_id in hopeless:
                 error_line(f"node {node_id} is {refused[node_id].note(next(each for each in answers if each.id == node_id))}")
             if not hopeless:
+                _tell_silent(cluster, answers, started)
                 error_line(f"no healthy cluster after {timeout_s:g} s: {sentence(standings)}; logs: {cluster.data}/*.log")
             return False
         time.sleep(POLL_S)
+
+
+def _tell_silent(cluster: LocalCluster, answers: list[NodeAnswer], started: Collection[str]) -> None:
+    """Tell of nodes that ran before and do not answer: they may serve at an address that they had before."""
+    running = cluster.running()
+    for answer in answers:
+        if answer.status is None and answer.id in running and answer.id not in started:
+            text = f"node {answer.id} runs (pid {running[answer.id]}) and does not answer at {answer.address}"
+            error_line(f"{text}; if its address was changed, stop it and run dledger up again")
 
 
 def down(

@@ -14,7 +14,7 @@ from tests.cluster.harness import Cluster, dledger
 COMMANDS = (
     *("up", "down", "node", "status", "produce", "consume", "leader transfer", "expire", "verify", "dump"),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
-    *("dlq list", "dlq open", "dlq redrive", "transaction list", "group settings", "group update"),
+    *("dlq list", "dlq open", "dlq redrive", "transaction list", "group describe", "group reset-offset", "group settings", "group update"),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
     *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover")),
 )
@@ -27,6 +27,10 @@ RUN = (
     "dledger topic describe orders",
     "dledger produce orders --file orders.txt --tag created",
     "dledger consume orders --group audit --from first --max 10",
+    "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'",
+    "dledger group describe audit",
+    "dledger group reset-offset audit --topic orders --to first --dry-run",
+    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00",
     "dledger group update audit --retry-max-times 5",
     "dledger group settings audit",
     "dledger dlq list --json",
@@ -47,6 +51,7 @@ NOT_RUN = (
     "dledger up --config cluster-configs/local-3.yaml --data /tmp/d",
     "dledger node --config cluster.yaml --id n0 --data /var/lib/dledger",
     "tail -f log | dledger produce logs",
+    "tail -f orders.jsonl | dledger produce orders --json-lines",
     "dledger consume logs --follower",
     "dledger dump FILE --from-pos 4096",
     "dledger member add --id n3 --address 127.0.0.1:10914",

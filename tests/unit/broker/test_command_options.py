@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,8 @@ from typer.testing import CliRunner
 from broker.cli import context
 from broker.cli.app import app
 from broker.cli.context import bootstrap_of, takes_bootstrap
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +63,45 @@ def test_wrong_addresses_and_both_ways_at_once_are_wrong_usage() -> None:
 @pytest.mark.parametrize("command", ["status", "produce", "consume", "topic create", "group describe", "leader transfer", "member add"])
 def test_commands_that_ask_a_cluster_take_addresses(command: str) -> None:
     assert "--bootstrap" in invoke(*command.split(), "--help").output
+
+
+def test_help_of_a_spark_job_without_spark_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for name in [name for name in sys.modules if name.startswith("pyspark_dledger")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = invoke("spark", "stats", "--help")
+    assert result.exit_code == 0
+    assert "Volume, size and latency of topics" in result.output
+    assert "pip install 'dledger[spark]'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("produce", "t", "--size", "5"), "needs --count"),
+        (("produce", "t", "--key-sep", ":", "--json-lines"), "expected one of them"),
+        (("consume", "t", "--format", "%z"), "'%z': expected one of %t"),
+        (("consume", "t", "--json", "--format", "%b"), "give either --format or --json"),
+        (("consume", "t", "--from", "yesterday"), "'yesterday': expected milliseconds since 1970, or a time such as"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_sent_or_read(arguments: tuple[str, ...], expected: str) -> None:
+    result = invoke(*arguments, "--bootstrap", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert expected in " ".join(result.output.split())
+
+
+def test_a_file_that_no_node_wrote_is_not_dumped(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root")
+    result = invoke("dump", str(tmp_path / "passwd"))
+    assert "not a file of a data folder" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "error"),
+    [("> /dev/full", 1, "dledger: standard output: No space left on device\n"), (">&-", 0, ""), ("<&- >&- 2>&-", 0, "")],
+)
+def test_output_that_cannot_be_written_is_one_line(redirection: str, status: int, error: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m dledger topic list --help {redirection}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, error)

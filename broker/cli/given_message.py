@@ -1,0 +1,78 @@
+"""A message as a line of input gives it: the whole line, a key and a body, or a JSON object."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+FIELDS = ("body", "body_base64", "keys", "tags", "properties", "queue_key")
+IGNORED = ("topic", "queue_id", "queue_offset", "msg_id", "born_at", "stored_at")  # ``consume --json`` prints those, too
+
+
+@dataclass(slots=True)
+class GivenMessage:
+    """``options``: what this line says of keys, tags and properties; it comes before what the command line says of all."""
+
+    body: bytes
+    options: dict[str, Any] = field(default_factory=dict)
+    queue_key: str = ""
+
+    def over(self, common: dict[str, Any]) -> dict[str, Any]:
+        if not self.options:
+            return common
+        return common | self.options | {"properties": common["properties"] | self.options.get("properties", {})}
+
+
+def line_reader(key_separator: str, *, as_json: bool) -> Callable[[bytes], GivenMessage]:
+    """What makes a message of a line; it raises ValueError with what was expected."""
+    if as_json:
+        return _of_json
+    if not key_separator:
+        return GivenMessage
+    separator = key_separator.encode()
+
+    def with_key(line: bytes) -> GivenMessage:
+        key, found, body = line.partition(separator)
+        if not found:
+            raise ValueError(f"expected KEY{key_separator}BODY, got no {key_separator!r}")
+        text = key.decode()
+        return GivenMessage(body, {"keys": text}, text)
+
+    return with_key
+
+
+def _of_json(line: bytes) -> GivenMessage:
+    from dledger_client.message import RESERVED_PROPERTIES
+
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object with body")
+    if unknown := [name for name in value if name not in FIELDS + IGNORED]:
+        raise ValueError(f"{unknown[0]!r}: unknown; expected {', '.join(FIELDS)}")
+    if ("body" in value) == ("body_base64" in value):
+        raise ValueError("expected either body or body_base64")
+    for name in ("body", "body_base64", "keys", "tags", "queue_key"):
+        if not isinstance(value.get(name, ""), str):
+            raise ValueError(f"{name}: expected text, got {json.dumps(value[name])}")
+    properties = value.get("properties", {})
+    if not isinstance(properties, dict) or not all(isinstance(each, str) for each in properties.values()):
+        raise ValueError("properties: expected an object of texts")
+    properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}  # ``consume --json`` prints those too
+    options = {name: value[name] for name in ("keys", "tags") if value.get(name)}
+    return GivenMessage(_body(value), options | ({"properties": properties} if properties else {}), value.get("queue_key", ""))
+
+
+def _body(value: dict[str, Any]) -> bytes:
+    if "body" in value:
+        return str(value["body"]).encode()
+    try:
+        return base64.b64decode(value["body_base64"], validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"body_base64: {error}") from None

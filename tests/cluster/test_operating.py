@@ -1,0 +1,73 @@
+"""What operators do with topics, groups and members from the command line, on one running group; commands run in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from broker.cli import context
+from broker.cli.app import app
+from tests.cluster.harness import Cluster
+
+
+@pytest.fixture
+def dledger(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Runs a command against the cluster by the address of one of its nodes; no cluster file is in reach."""
+    address = cluster.config.groups[0].nodes[1].address
+    monkeypatch.delenv("DLEDGER_CONFIG", raising=False)
+    monkeypatch.chdir(cluster.data)
+
+    def command(*arguments: str, stdin: str = "", fails: bool = False) -> Any:
+        result = CliRunner().invoke(app, [*arguments, "--bootstrap", address], input=stdin)
+        if not fails and result.exit_code != 0:
+            pytest.fail(f"{arguments}: {result.exception!r}\n{result.output}")
+        return result
+
+    yield command
+    monkeypatch.setattr(context, "_given", "")
+
+
+def test_messages_groups_and_members_by_the_address_of_one_node(cluster: Cluster, dledger: Callable[..., Any]) -> None:
+    told = json.loads(dledger("status", "--json").stdout)["groups"][0]
+    assert (told["acknowledging"], told["takes_writes"]) == (["n0", "n1", "n2"], True)
+    dledger("topic", "create", "orders", "--queues", "2")
+
+    lines = [json.dumps({"body": f"order {n}", "keys": f"o-{n}", "properties": {"n": str(n)}, "queue_key": "k"}) for n in range(20)]
+    sent = dledger("produce", "orders", "--json-lines", stdin="\n".join([*lines[:5], "no json", *lines[5:]]), fails=True)
+    assert "line 6: not JSON" in sent.stderr
+    assert "sent 20  failed 1" in sent.stderr
+    queue = json.loads(dledger("consume", "orders", "--max", "1", "--json").stdout)["queue_id"]
+    newest = dledger("consume", "orders", "--from", "-2", "--queue", str(queue), "--idle-exit", "0.2", "--format", r"%k %b\n").stdout
+    assert newest == "o-18 order 18\no-19 order 19\n"
+    message = json.loads(dledger("consume", "orders", "--from", "2020-01-01", "--max", "1", "--json").stdout)
+    assert message["properties"]["n"] == "0"
+    wrong = dledger("consume", "orders", "--queue", "7", fails=True)
+    assert "queue 7, expected 0 to 1" in str(wrong.exception)
+    nothing_printed = dledger("consume", "orders", "--group", "bad group", fails=True)
+    assert (nothing_printed.exit_code, nothing_printed.stdout) == (1, "")
+
+    dledger("consume", "orders", "--group", "audit", "--from", "first", "--max", "15", "--queue", str(queue))
+    dledger("produce", "orders", "--key-sep", ":", stdin="".join(f"key-{n}:late\n" for n in range(30)))
+    described = json.loads(dledger("group", "describe", "audit", "--json").stdout)
+    assert described["lag"] == sum(row["lag"] for row in described["queues"]) == 35
+    assert {row["queue_id"]: row["offset"] for row in described["queues"]} == {queue: 15, 1 - queue: None}
+    assert dledger("group", "describe", "audit").stdout.splitlines()[3].split() == ["TOTAL", "-", "-", "-", "-", "35", "-", "-"]
+
+    reset = ("group", "reset-offset", "audit", "--topic", "orders", "--to", "first")
+    assert "nothing was changed" in dledger(*reset, "--dry-run").stderr
+    assert json.loads(dledger("group", "describe", "audit", "--json").stdout)["lag"] == 35
+    dledger(*reset)
+    assert json.loads(dledger("group", "describe", "audit", "--json").stdout)["lag"] == 50
+    for command in (("group", "reset-offset", "nosuch", "--topic", "orders", "--to", "last"), ("group", "settings", "nosuch")):
+        assert "no consumer group 'nosuch'" in str(dledger(*command, fails=True).exception)
+    dledger("group", "reset-offset", "begins-late", "--topic", "orders", "--to", "last", "--new")
+    assert json.loads(dledger("group", "describe", "begins-late", "--json").stdout)["lag"] == 0
+
+    dledger("member", "remove", "--id", "n2", "--yes")
+    rows = cluster.cli("status").stdout
+    assert "not a member: dledger member add --id n2" in rows
+    assert rows.splitlines()[-1].endswith("3 of 3 nodes up, quorum ok (losing one more stops writes)")
