@@ -368,11 +368,7 @@ def _unique_addresses(config: ClusterConfig) -> list[Problem]:
     for location, address in places:
         host, port = split_address(address)
         key = _one_spelling(host), port
-        if key[0] in ("0.0.0.0", "::"):  # noqa: S104 - refused
-            problems.append(
-                Problem(location, f"expected the address others reach the node at, got {address}, which stands for all of a host")
-            )
-        elif key in seen:
+        if key in seen:
             same = "" if seen[key] == address else f" (the same as {seen[key]})"
             problems.append(Problem(location, f"expected an address nobody else has, got {address} again{same}"))
         seen.setdefault(key, address)

@@ -221,9 +221,7 @@ def _why(error: DledgerError | TimeoutError, deadline_s: float) -> str:
 
     if isinstance(error, (TimeoutError, DeadlineExceededError)):
         return f"no answer within {deadline_s:g} s"
-    reason = error.details.get("reason") or error.message
-    # gRPC's words for a process that takes connections and says nothing: it hangs, or is stopped.
-    return "takes connections and does not answer (hung?)" if "settings frame" in reason else reason
+    return error.details.get("reason") or error.message
 
 
 async def _ask(network: Network, group: str, node_id: str, address: str, deadline_s: float) -> NodeAnswer:

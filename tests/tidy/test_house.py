@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import ClusterConfig
+from broker.config import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("dledger", "dledger_wire", "dledger_client", "pyspark_dledger", "store", "broker")
@@ -99,3 +99,10 @@ def test_no_tracked_file_is_a_link() -> None:
     """A wheel leaves links out, and a copy for another system may."""
     done = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("120000")] == []
+
+
+def test_every_setting_is_in_the_documents_and_no_other() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.)?(\w+)` \|", text, re.MULTILINE))
+    models = (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
+    assert told == {name for model in models for name in model.model_fields} - {"raft", "store", "broker"}
