@@ -11,6 +11,13 @@ from dledger.env import Buffer
 from dledger.log.entry import RawEntry
 from dledger_wire.check import require
 
+# What an entry takes beside its bytes, by tracemalloc: 360 B of one made here, 640 of a received one.
+OVERHEAD_BYTES = 640
+
+
+def _cost(entry: RawEntry) -> int:
+    return entry.size_bytes + OVERHEAD_BYTES
+
 
 class EntryCache:
     """Consecutive entries ending with the log's last."""
@@ -37,23 +44,23 @@ class EntryCache:
     def add(self, entry: RawEntry) -> None:
         require(entry.index == self._first + len(self._entries), "entry %d cached after %d", entry.index, self._first + len(self._entries))
         self._entries[entry.index] = entry
-        self.size_bytes += entry.size_bytes
+        self.size_bytes += _cost(entry)
 
     def cut(self, from_index: int) -> None:
         for index in range(self._first + len(self._entries) - 1, max(from_index, self._first) - 1, -1):
-            self.size_bytes -= self._entries.pop(index).size_bytes
+            self.size_bytes -= _cost(self._entries.pop(index))
         self._first = min(self._first, from_index)
 
     def evict(self, upto_index: int) -> None:
         """Bring the size under the limit; entries up to ``upto_index`` may go."""
         while self.size_bytes > self._limit_bytes and self._first <= upto_index and self._first in self._entries:
-            self.size_bytes -= self._entries.pop(self._first).size_bytes
+            self.size_bytes -= _cost(self._entries.pop(self._first))
             self._first += 1
 
     def trim(self, first_index: int) -> None:
         """Forget entries before ``first_index``."""
         while self._first < first_index and self._first in self._entries:
-            self.size_bytes -= self._entries.pop(self._first).size_bytes
+            self.size_bytes -= _cost(self._entries.pop(self._first))
             self._first += 1
 
     def run(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:

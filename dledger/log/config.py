@@ -11,7 +11,8 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, MAX_SEGMENT_BYTE
 class LogConfig:
     """Sizes and limits; the defaults are for production, tests use tiny ones.
 
-    ``cache_bytes``: newest raw entries kept in memory for replication and apply.  ``places_limit``: newest entries whose place is in
+    ``cache_bytes``: newest raw entries kept in memory for replication and apply, with what their objects take.
+    ``places_limit``: newest entries whose place is in
     memory (21 bytes each); older places are read from the index units.  ``fill_window_bytes``: how far ahead of the write position
     blocks are written with zeros in the background, 0 for never.  ``verify_bytes``: how much of the log's end a start checks byte by
     byte (None: all of it); before that it trusts the index units, and every read checks what it reads.  It must be well above what can
