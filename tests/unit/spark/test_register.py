@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger import DefaultSource, register
 from pyspark_dledger.jobs.common import reason
 from pyspark_dledger.register import check_interpreter
 
@@ -21,6 +25,33 @@ def test_an_interpreter_is_checked(tmp_path: Path) -> None:
     bare.chmod(0o755)
     with pytest.raises(InvalidArgumentError, match=r"cannot load the source \(ModuleNotFoundError: .*install dledger\[spark\] there"):
         check_interpreter(str(bare))
+
+
+def test_the_package_is_shipped_as_each_kind_of_session_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connected:
+        """A session of Spark Connect: it has no SparkContext."""
+
+        __module__ = "pyspark.sql.connect.session"
+
+        def __init__(self) -> None:
+            self.told: list[Any] = []
+            self.conf = SimpleNamespace(get=lambda _name, default: default)
+            self.dataSource = SimpleNamespace(register=self.told.append)
+
+        def addArtifacts(self, path: str, *, pyfile: bool) -> None:
+            self.told.append((zipfile.is_zipfile(path), pyfile))
+
+    class Classic(Connected):
+        __module__ = "pyspark.sql.session"
+
+        @property
+        def sparkContext(self) -> Any:
+            return SimpleNamespace(addPyFile=lambda path: self.told.append(zipfile.is_zipfile(path)))
+
+    monkeypatch.setattr(sys.modules["pyspark_dledger.register"], "check_interpreter", lambda _python: None)
+    for session, shipped in ((Connected(), (True, True)), (Classic(), True)):
+        register(session, ship=True)  # type: ignore[arg-type]
+        assert session.told == [shipped, DefaultSource]
 
 
 def test_the_line_of_ours_is_what_is_told_of_an_error_that_came_through_spark() -> None:
