@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dledger_client.aio.consumer import OFFSETS, QUEUES_A_REQUEST, SEARCHES_A_REQUEST
+from dledger_client.aio.consumer import OFFSETS
 from dledger_client.answers import parse
 from dledger_client.committed import CommittedState
 from dledger_client.local import surroundings
@@ -36,7 +36,7 @@ from pyspark_dledger.plan import QueueBounds, QueueId
 LOOK_TIMEOUT_MS = 15_000
 GROUP_TIMEOUT_MS = 5_000  # until a group counts as silent
 STILL_SILENT_MS = 1_000  # the same of one that was silent at the last look
-NAMES_A_REQUEST = 5_000
+NAMES_A_REQUEST, QUEUES_A_REQUEST, SEARCHES_A_REQUEST = 5_000, 10_000, 1_000  # brokers take 10 000 of each
 PAUSE_S = 0.2
 TRIES = 5  # of a question about topics some of which are deleted meanwhile
 NO_TIME = -1
