@@ -12,14 +12,14 @@ from dledger_client.loop_thread import LoopThread
 from dledger_client.open_transactions import GroupTransactions
 from dledger_client.query import QueryResult
 from dledger_client.received import ReceivedMessage
-from dledger_client.router import TopicQueues
+from dledger_client.router import Bootstrap, TopicQueues
 from dledger_client.trace import Trace
 
 
 class Admin:
     """What an application needs to manage its topics; see ``dledger_client.aio.Admin``."""
 
-    def __init__(self, bootstrap: str, **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncAdmin(bootstrap, **settings))
 

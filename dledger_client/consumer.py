@@ -9,7 +9,7 @@ from typing import Any, Self
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.loop_thread import LoopThread
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.router import TopicQueues
+from dledger_client.router import Bootstrap, TopicQueues
 from dledger_client.send_back import SendBackResult
 from dledger_client.unclosed import warn as warn_unclosed
 
@@ -17,7 +17,7 @@ from dledger_client.unclosed import warn as warn_unclosed
 class PullConsumer:
     """Reads queues by offset; see ``dledger_client.aio.PullConsumer`` for the settings and errors."""
 
-    def __init__(self, bootstrap: str, group: str = "", **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncPullConsumer(bootstrap, group, **settings))
         self._inner.has_outside = True

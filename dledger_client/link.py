@@ -32,6 +32,7 @@ from dledger_wire.errors import (
     DeadlineExceededError,
     DledgerError,
     NotLeaderError,
+    NotReadyError,
     NotSentError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
@@ -159,7 +160,10 @@ class GroupLink:
             producer_name=engine.options.group, producer_id=self._producer_id, stable_id=engine.options.producer_id
         )
         deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
-        answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
+        try:
+            answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
+        except OutcomeUnknownError as error:  # of a registration, which may be repeated: no message hangs on it
+            raise NotReadyError(f"no majority of group {self.group} acknowledged in time that this producer registers") from error
         response = parse(broker_pb2.InitProducerResponse, answer, self.group)
         self._producer_id, self._epoch = response.producer_id, response.epoch
         self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}

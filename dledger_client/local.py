@@ -9,7 +9,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from dledger_client.router import parse_bootstrap
+from dledger_client.router import Bootstrap, parse_bootstrap
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frame_layout import pack_host
 from dledger_wire.message_id import UniqueIds
@@ -30,7 +30,7 @@ class Surroundings:
         return UniqueIds(self.clock, self.random, address=pack_host(self.address)[:4], process_id=self.process_id)
 
 
-def surroundings(bootstrap: str, network: Network | None, clock: Clock | None, random: Random | None) -> Surroundings:
+def surroundings(bootstrap: Bootstrap, network: Network | None, clock: Clock | None, random: Random | None) -> Surroundings:
     """What was given, and this machine's for the rest."""
     if network is not None:
         return Surroundings(network, clock or SystemClock(), random or system_random(), "127.0.0.1:0", 1)
@@ -44,7 +44,7 @@ def _own_network() -> Network:
     return TcpNetwork()
 
 
-def own_address(bootstrap: str) -> str:
+def own_address(bootstrap: Bootstrap) -> str:
     """The IPv4 address this machine would speak to the cluster from; nothing is sent to find out."""
     host, _, port = parse_bootstrap(bootstrap)[0].rpartition(":")
     try:

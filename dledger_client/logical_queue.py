@@ -10,12 +10,13 @@ from dledger_client.aio.logical_queue import LogicalQueueWriter as AsyncWriter
 from dledger_client.aio.logical_queue import Numbered
 from dledger_client.loop_thread import LoopThread
 from dledger_client.message import Message
+from dledger_client.router import Bootstrap
 
 
 class LogicalQueueWriter:
     """See ``dledger_client.aio.LogicalQueueWriter``; open when made."""
 
-    def __init__(self, bootstrap: str, topic: str, **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, topic: str, **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncWriter(bootstrap, topic, **settings))
         try:
@@ -46,7 +47,7 @@ class LogicalQueueWriter:
 class LogicalQueueReader:
     """See ``dledger_client.aio.LogicalQueueReader``."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str = "", **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, topic: str, group: str = "", **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncReader(bootstrap, topic, group, **settings))
 

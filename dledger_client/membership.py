@@ -88,6 +88,7 @@ class MemberSession:
         self._reset_version: int | None = None
         self._leader = LeaderSought(router, group)
         self._master = ""
+        self.refusal: BusyError | None = None  # why the master did not take us the last time: the client id is in use
 
     # What the consumer wants
 
@@ -150,6 +151,7 @@ class MemberSession:
                 if error.message != told and (isinstance(error, BusyError) or not (error.retriable or error.refresh_route)):
                     told = error.message
                     _logger.warning("consumer group %s at %s: %s", self._profile.group, self.group, told)
+                self.refusal = error if isinstance(error, BusyError) and not self._heard_ms else None
                 attempt = 1 if self._heard_ms else attempt + 1
                 self._heard_ms = 0
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
@@ -213,7 +215,7 @@ class MemberSession:
         self._lease_ms, self._heartbeat_ms = welcome.lease_ms, welcome.heartbeat_ms
         self._sent_ms.clear()
         self._outgoing.clear()
-        self._attending = True
+        self._attending, self.refusal = True, None
         held = {(lock.topic, lock.queue_id): lock for lock in welcome.locks}
         for place in [place for place, grant in self.grants.items() if place not in held or held[place].epoch != grant.epoch]:
             del self.grants[place]

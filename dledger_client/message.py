@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
@@ -97,6 +98,8 @@ class Message:
         delay_level: int = 0,
         deliver_at_ms: int = 0,
     ) -> None:
+        if not (type(topic) is type(tags) is str and type(flag) is type(delay_level) is type(deliver_at_ms) is int):
+            flag, delay_level, deliver_at_ms = _checked_types(topic, tags, flag=flag, delay_level=delay_level, deliver_at_ms=deliver_at_ms)
         if flag and not -(1 << 31) <= flag < 1 << 31:
             raise InvalidArgumentError(f"flag {flag}: expected {-(1 << 31)} to {(1 << 31) - 1}")
         self.topic = topic
@@ -140,8 +143,21 @@ def _tag_property(tags: str) -> bytes:
     return encode_properties({"TAGS": _checked_tags(tags)})
 
 
+def _checked_types(topic: object, tags: object, **numbers: object) -> list[int]:
+    """The numbers as ints.  TypeError for what no message can have."""
+    for name, text in (("topic", topic), ("tag", tags)):
+        if not isinstance(text, str):
+            raise TypeError(f"a message's {name} is text, not {type(text).__name__}")
+    for name, number in numbers.items():
+        if not isinstance(number, Integral):
+            raise TypeError(f"a message's {name} is a whole number, not {type(number).__name__}")
+    return [int(number) for number in numbers.values() if isinstance(number, Integral)]
+
+
 def _joined_keys(keys: Iterable[str]) -> str:
     """Keys as they stand in a property; a space would make two of one."""
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+        raise TypeError(f"a message's keys are text or a list of texts, not {type(keys).__name__}")
     found = list(keys)
     for key in found:
         if not isinstance(key, str):
@@ -178,6 +194,9 @@ def _extras(message: Message) -> bytes:
     for name, value in (message.properties or {}).items():
         if name in RESERVED_PROPERTIES:
             raise InvalidArgumentError(f"property {name!r} is reserved; expected a name of the application's own")
+        if not (isinstance(name, str) and isinstance(value, str)):
+            wrong = name if not isinstance(name, str) else value
+            raise TypeError(f"property {name!r}: names and values are text, not {type(wrong).__name__}")
         packed[name] = value
     extras = encode_properties(packed)
     check_size(extras, "keys, tags and properties")
@@ -203,12 +222,6 @@ class SendResult:
     queue_offset: int
     store_timestamp: int
     duplicate: bool = False
-
-
-def check_topic_type(message: Message) -> None:
-    """Asked when a topic is new to a producer; a caller's mistake is told to the caller, not to whoever looks the topic up."""
-    if not isinstance(message.topic, str):
-        raise TypeError(f"a message's topic is text, not {type(message.topic).__name__}")
 
 
 # Kept here so that readers of properties use the same two marks.

@@ -5,6 +5,7 @@ Owns the table of names.  Every setting may be given by either name; times are m
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -102,6 +103,9 @@ class ProducerOptions:
     compress_level: int = DEFAULT_LEVEL
 
     def __post_init__(self) -> None:
+        for name in ("group", "producer_id", "create_topic_key", "compress_type"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidArgumentError(f"{name} {getattr(self, name)!r}: expected text")
         for name in (
             "send_timeout_ms",
             "batch_bytes",
@@ -131,7 +135,8 @@ class ProducerOptions:
                 text = f"{name} is a setting of TransactionProducer: nobody asks a plain producer what became of transactions"
                 raise InvalidArgumentError(text)
             if own not in cls.__dataclass_fields__:
-                raise TypeError(f"a producer has no setting {name!r}")
+                near = difflib.get_close_matches(name, [*cls.__dataclass_fields__, *UPSTREAM_NAMES], 1)
+                raise TypeError(f"a producer has no setting {name!r}{f'; did you mean {near[0]!r}?' if near else ''}")
             if own in given:
                 raise InvalidArgumentError(f"{name}: {own} is given twice")
             given[own] = value
@@ -171,5 +176,7 @@ class CheckOptions:
 
 
 def _at_least(low: int, name: str, value: int) -> None:
+    if not isinstance(value, int):
+        raise InvalidArgumentError(f"{name} {value!r}: expected a whole number")
     if value < low:
         raise InvalidArgumentError(f"{name} {value}: expected at least {low}")

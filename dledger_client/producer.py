@@ -11,9 +11,10 @@ from typing import Self, Unpack
 from dledger_client import unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.loop_thread import LoopThread
-from dledger_client.message import Message, SendResult, check_topic_type
+from dledger_client.message import Message, SendResult
 from dledger_client.options import ProducerSettings
 from dledger_client.outcome import Outcome, SendFuture
+from dledger_client.router import Bootstrap
 from dledger_client.topic_lanes import QueueKey
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotSentError
@@ -29,7 +30,7 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         group: str = "",
         *,
         network: Network | None = None,
@@ -71,7 +72,6 @@ class Producer:
         engine = self._engine
         try:
             if not engine.knows(message.topic, queue_id):
-                check_topic_type(message)
                 deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
                 self._thread.run(engine.resolve(message.topic, deadline_ms, queue_id))
             place = engine.add(message, queue_key, queue_id)

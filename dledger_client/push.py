@@ -8,6 +8,7 @@ from typing import Any, Self
 from dledger_client.aio.push import PushConsumer as AsyncPushConsumer
 from dledger_client.listener import Listener
 from dledger_client.loop_thread import LoopThread
+from dledger_client.router import Bootstrap
 from dledger_client.runners import ThreadRunner
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.allocation import MessageQueue
@@ -17,7 +18,7 @@ class PushConsumer:
     """Gives messages to ``listener(messages, context)`` in ``consume_threads`` threads; see ``dledger_client.aio.PushConsumer`` for the
     settings.  The listener may use synchronous clients."""
 
-    def __init__(self, bootstrap: str, group: str, listener: Listener | None = None, **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, group: str, listener: Listener | None = None, **settings: Any) -> None:
         self._thread = LoopThread.shared()
         self._inner = self._thread.call(lambda: AsyncPushConsumer(bootstrap, group, listener, runner=ThreadRunner, **settings))
         self._inner.has_outside = True

@@ -7,6 +7,7 @@ finished first - listeners done, position committed, lock released - and only th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -68,6 +69,7 @@ class PushEngine:
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
         self._news = asyncio.Event()
         self._look_at_routes = asyncio.Event()
+        self._admitted = asyncio.Event()  # a master has taken us in
         self._stopping = False
         self._is_behind = False  # positions could not be committed, which was told
 
@@ -77,6 +79,16 @@ class PushEngine:
         self._tasks.spawn(self._follow_routes(), "routes")
         self._tasks.spawn(self._rebalance(), "rebalance")
         self._tasks.spawn(self._commit_now_and_then(), "commit")
+
+    async def admitted(self, limit_s: float) -> None:
+        """Wait until a master has taken this member in, for ``limit_s`` at most.  BusyError when its client id is in use all that time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._admitted.wait()
+                return
+        refused = [session.refusal for session in self._sessions.values() if session.refusal is not None]
+        if refused:
+            raise refused[0]
 
     async def stop(self) -> None:
         """Finish every queue, leave the group, end."""
@@ -105,6 +117,7 @@ class PushEngine:
         self._news.set()
 
     def locks_changed(self, group: str) -> None:
+        self._admitted.set()
         self._tell_queues(lambda queue: queue.check_lock(), group)
         self.lease_renewed(group)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from dledger_wire.errors import InvalidArgumentError
 
 MAX_U32 = (1 << 32) - 1
@@ -11,5 +13,7 @@ MAX_OFFSET = (1 << 63) - 1  # of queues and of times, as RocketMQ's tools count
 def within(low: int, high: int, **values: int) -> None:
     """InvalidArgumentError that names the first value outside ``low`` to ``high``."""
     for name, value in values.items():
+        if not isinstance(value, Integral):
+            raise InvalidArgumentError(f"{name} {value!r}: expected a whole number")
         if not low <= value <= high:
             raise InvalidArgumentError(f"{name} {value}: expected {low} to {high}")

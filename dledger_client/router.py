@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import TypeAlias
 
 from dledger_client.answers import parse
 from dledger_client.retry import may_try_again, until
@@ -29,6 +30,7 @@ HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
 SILENCE_S = 1.0  # a leader that has not answered by then is looked after
 ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
+Bootstrap: TypeAlias = str | Sequence[str]  # host:port,host:port or a list of them
 MAX_LEFT_OUT = 100  # nodes that cannot be used and were logged once
 
 _logger = logging.getLogger(__name__)
@@ -67,8 +69,12 @@ class TopicQueues:
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: not told
 
 
-def parse_bootstrap(bootstrap: str) -> list[str]:
-    """The addresses of ``host:port,host:port``.  Raises InvalidArgumentError."""
+def parse_bootstrap(bootstrap: Bootstrap) -> list[str]:
+    """The addresses of ``host:port,host:port``, or of a list of them.  Raises InvalidArgumentError."""
+    if isinstance(bootstrap, list | tuple) and all(isinstance(each, str) for each in bootstrap):
+        bootstrap = ",".join(bootstrap)
+    if not isinstance(bootstrap, str):
+        raise InvalidArgumentError(f"bootstrap {bootstrap!r}: expected host:port,host:port,...")
     addresses = list(dict.fromkeys(part.strip() for part in bootstrap.split(",") if part.strip()))
     for address in addresses:
         if not is_address(address):
@@ -81,7 +87,7 @@ def parse_bootstrap(bootstrap: str) -> list[str]:
 class Router:
     """Routes of one client.  Used on one event loop."""
 
-    def __init__(self, bootstrap: str, network: Network, clock: Clock, random: Random) -> None:
+    def __init__(self, bootstrap: Bootstrap, network: Network, clock: Clock, random: Random) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._network, self.clock, self.random = network, clock, random
         self._channels: dict[str, Channel] = {}

@@ -76,6 +76,8 @@ class TopicLanes:
             return self.by_queue(topic, -1 if queue_id is None else queue_id)
         if isinstance(key, str):
             return self.lanes[abs(cached_java_hash(key)) % len(self.lanes)]
+        if not callable(key):
+            raise InvalidArgumentError(f"queue_key {key!r}: expected text, or a function that chooses one of so many queues")
         try:
             number = key(len(self.lanes))
         except FAULTS as error:  # a user's function: whatever it raises is this message's failure, and nobody else's

@@ -16,6 +16,7 @@ from dledger_client.loop_thread import LoopThread
 from dledger_client.message import Message, SendResult
 from dledger_client.producer import Producer
 from dledger_client.received import ReceivedMessage
+from dledger_client.router import Bootstrap
 from dledger_client.topic_lanes import QueueKey
 from dledger_client.transaction_ends import TransactionOutcome, TransactionState
 
@@ -57,7 +58,7 @@ class TransactionProducer(Producer):
 
     _inner: AsyncTransactionProducer
 
-    def __init__(self, bootstrap: str, group: str = "", check_listener: CheckListener | None = None, **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, group: str = "", check_listener: CheckListener | None = None, **settings: Any) -> None:
         inner = LoopThread.shared().call(lambda: AsyncTransactionProducer(bootstrap, group, check_listener, **settings))
         pool = self._pool = ThreadPoolExecutor(inner.check_threads, thread_name_prefix="dledger-check")
 

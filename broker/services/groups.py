@@ -10,7 +10,7 @@ from broker.services.face import ServiceFace
 from broker.services.limits import at_most, in_slices
 from dledger_wire._pb import broker_pb2
 from dledger_wire.error_detail import to_detail
-from dledger_wire.errors import error_from_code
+from dledger_wire.errors import OffsetOutOfRangeError, error_from_code
 from dledger_wire.rpc import CallContext, Server
 from store.consumer_offsets import COMMIT, RESET
 
@@ -33,6 +33,8 @@ class GroupService:
     async def commit(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.CommitOffsetsRequest, request)
         at_most(len(wish.offsets), "offsets to commit")
+        if not wish.initial:
+            await self._check_ends(wish)
         arguments: dict[str, Any] = {"group": wish.group, "offsets": [_row(each) for each in wish.offsets]}
         if wish.initial:
             arguments["initial"] = True
@@ -44,6 +46,24 @@ class GroupService:
             refused = reply.refused.add(topic=topic, queue_id=queue_id)
             refused.error.CopyFrom(to_detail(error_from_code(code, text, {})))
         return reply.SerializeToString()
+
+    async def _check_ends(self, wish: broker_pb2.CommitOffsetsRequest) -> None:
+        """Refuse a position nobody has read up to: OffsetOutOfRangeError.  Consumers in a session name a generation or an epoch, and are
+        judged by that: what they read may be of a topic that was made anew."""
+        rows = [row for row in wish.offsets if not row.HasField("generation") and not row.lock_epoch]
+        if not any(self._is_beyond(row) for row in rows):
+            return
+        self._face.require_master()
+        await self._face.raft.read_barrier(TIMEOUT_S)  # a follower may have given what is not applied here yet
+        for row in rows:
+            if self._is_beyond(row):
+                end = self._face.store.queues.max_offset((row.topic, row.queue_id))
+                text = f"group {wish.group}: {row.topic}/{row.queue_id}: offset {row.offset} to commit; the queue ends at {end}"
+                raise OffsetOutOfRangeError(text, topic=row.topic, queue_id=row.queue_id, min_offset=0, max_offset=end)
+
+    def _is_beyond(self, row: broker_pb2.GroupOffset) -> bool:
+        store = self._face.store
+        return store.topics.get(row.topic) is not None and row.offset > store.queues.max_offset((row.topic, row.queue_id))
 
     async def positions(self, request: bytes, _context: CallContext) -> bytes:
         self._face.require_master()

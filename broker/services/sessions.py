@@ -155,7 +155,8 @@ class TermSessions:
         members = self.table.of(join.group)
         other = members.by_client(join.client_id)
         if other is not None and other.session_id != join.session_id:
-            raise BusyError(f"group {join.group}: client id {join.client_id} is in use; every member needs its own")
+            where = f" by the member at {other.told.address}" if other.told.address else ""
+            raise BusyError(f"group {join.group}: client id {join.client_id} is in use{where}; every member needs its own")
         session = members.sessions.get(join.session_id)
         if session is None:
             session = Session(join.group, join.client_id, join.session_id, self._clock.monotonic_ms())

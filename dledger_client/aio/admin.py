@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,7 +18,7 @@ from dledger_client.open_transactions import GroupTransactions, describe_transac
 from dledger_client.query import QueryResult, query_by_id, query_by_key, query_by_time
 from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import ReceivedMessage
-from dledger_client.router import METADATA, Router, TopicQueues, parse_bootstrap
+from dledger_client.router import METADATA, Bootstrap, Router, TopicQueues, parse_bootstrap
 from dledger_client.trace import Trace, trace
 from dledger_wire._pb import admin_pb2, broker_pb2, retry_pb2
 from dledger_wire.clock import Clock, Random
@@ -48,7 +49,7 @@ class Admin:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         *,
         timeout_ms: int = 10_000,
         network: Network | None = None,
@@ -57,7 +58,7 @@ class Admin:
     ) -> None:
         parse_bootstrap(bootstrap)
         around = self._around = surroundings(bootstrap, network, clock, random)
-        self._bootstrap = bootstrap
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._timeout_ms = timeout_ms
         self._router = Router(bootstrap, around.network, around.clock, around.random)
         self._committed_state = CommittedState(self._router)
@@ -216,7 +217,15 @@ class Admin:
 
     async def update_group(self, consumer_group: str, **settings: int | bool) -> retry_pb2.GroupSettings:
         """Change settings of a consumer group in every replica group: ``retry_max_times``, ``consume_enable`` and so on."""
-        request = retry_pb2.GroupSettings(name=consumer_group, **settings).SerializeToString()  # type: ignore[arg-type]
+        known = [field.name for field in retry_pb2.GroupSettings.DESCRIPTOR.fields if field.name != "name"]
+        for name in settings:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.5)
+                raise InvalidArgumentError(f"a consumer group has no setting {name!r}; expected {near[0] if near else ', '.join(known)}")
+        try:
+            request = retry_pb2.GroupSettings(name=consumer_group, **settings).SerializeToString()  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"settings of consumer group {consumer_group!r}: {error}") from None
         changed = retry_pb2.GroupSettings()
         for group in sorted(await self._router.ensure_groups(self._deadline_ms())):
             answer = await self._router.call_leader(group, f"{RETRY}PutGroup", request, deadline_ms=self._deadline_ms())

@@ -18,7 +18,7 @@ from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.replicas import Replicas
 from dledger_client.retry import PauseDrawn, may_try_again, until
-from dledger_client.router import Router, TopicQueues, parse_bootstrap
+from dledger_client.router import Bootstrap, Router, TopicQueues, parse_bootstrap
 from dledger_client.send_back import SendBackResult, send_back
 from dledger_client.subscription import parse_tags
 from dledger_client.unclosed import warn as warn_unclosed
@@ -47,7 +47,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         group: str = "",
         *,
         read_from: str = "leader",
@@ -62,9 +62,12 @@ class PullConsumer:
     ) -> None:
         parse_bootstrap(bootstrap)
         around = surroundings(bootstrap, network, clock, random)
+        if not isinstance(group, str):
+            raise InvalidArgumentError(f"group {group!r}: expected a consumer group's name")
+        within(1, MAX_U32, timeout_ms=timeout_ms)
         self.group = group
         self._timeout_ms = timeout_ms
-        self._bootstrap = bootstrap
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self.has_outside = False  # a synchronous face, which warns when it is left open
         self._router = Router(bootstrap, around.network, around.clock, around.random)
         self._committed_state = CommittedState(self._router, replica)

@@ -19,6 +19,7 @@ from dledger_client.aio.producer import Producer
 from dledger_client.message import Message, SendResult
 from dledger_client.options import ProducerSettings
 from dledger_client.received import ReceivedMessage
+from dledger_client.router import Bootstrap
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
 
@@ -49,7 +50,9 @@ async def _width(consumer: PullConsumer, topic: str) -> int:
 class LogicalQueueWriter:
     """Writes a topic as one ordered queue.  Settings are those of ``Producer``; a second writer of the topic fences the first."""
 
-    def __init__(self, bootstrap: str, topic: str, *, around: dict[str, Any] | None = None, **settings: Unpack[ProducerSettings]) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap, topic: str, *, around: dict[str, Any] | None = None, **settings: Unpack[ProducerSettings]
+    ) -> None:
         around = around or {}
         self._topic = topic
         settings.setdefault("producer_id", f"logical-queue-{topic}")
@@ -130,7 +133,7 @@ class LogicalQueueWriter:
 class LogicalQueueReader:
     """Reads what ``LogicalQueueWriter`` wrote, in the order of the numbers.  Settings are those of ``PullConsumer``."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str = "", **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, topic: str, group: str = "", **settings: Any) -> None:
         self._topic = topic
         self._consumer = PullConsumer(bootstrap, group, **settings)
         self._ahead: list[deque[ReceivedMessage]] = []

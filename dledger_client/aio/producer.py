@@ -12,10 +12,10 @@ from typing import Self, Unpack
 
 from dledger_client.engine import ProducerEngine
 from dledger_client.local import surroundings
-from dledger_client.message import Message, SendResult, check_topic_type
+from dledger_client.message import Message, SendResult
 from dledger_client.options import ProducerOptions, ProducerSettings
 from dledger_client.outcome import AsyncSendFuture, Outcome
-from dledger_client.router import Router, parse_bootstrap
+from dledger_client.router import Bootstrap, Router, parse_bootstrap
 from dledger_client.topic_lanes import QueueKey
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.clock import Clock, Random
@@ -61,7 +61,7 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         group: str = "",
         *,
         network: Network | None = None,
@@ -72,7 +72,7 @@ class Producer:
         parse_bootstrap(bootstrap)
         self._options = ProducerOptions.of(group, settings)
         self._around = surroundings(bootstrap, network, clock, random)
-        self._bootstrap = bootstrap
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._engine: ProducerEngine | None = None
         self._delayed: deque[_Delayed] = deque()
         self._adding: asyncio.Task[None] | None = None
@@ -135,8 +135,6 @@ class Producer:
     def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> Outcome:
         """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
         engine = self.engine
-        for message in messages:
-            check_topic_type(message)
         outcome = engine.detached_outcome(messages[0].topic)
         deadline_ms = engine.router.clock.monotonic_ms() + self._options.send_timeout_ms
         self._delayed.append(_Delayed(messages, one, queue_key, queue_id, deadline_ms, outcome))

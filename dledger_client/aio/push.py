@@ -15,16 +15,17 @@ from dledger_client.positions import GroupPositions, LocalPositions, Positions
 from dledger_client.push_engine import PushEngine
 from dledger_client.push_options import PushOptions
 from dledger_client.replicas import Replicas
-from dledger_client.router import Router, parse_bootstrap
+from dledger_client.router import Bootstrap, Router, parse_bootstrap
 from dledger_client.runners import Runner, TaskRunner
 from dledger_client.subscription import Subscription
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.allocation import MessageQueue
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import BusyError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic, retry_topic
 from dledger_wire.rpc import Network
 
+ADMISSION_S = 3.0  # longer than a member that died is kept
 IDLE_STREAMS = 64  # every queue polls on one of its own
 
 
@@ -46,7 +47,7 @@ class PushConsumer:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         group: str,
         listener: Listener | None = None,
         *,
@@ -113,13 +114,14 @@ class PushConsumer:
         return self._client_id
 
     async def start(self) -> None:
-        """Join the group and begin.  InvalidArgumentError without listener or subscription, UnreachableError when no node answers."""
+        """Join the group and begin.  InvalidArgumentError without listener or subscription, UnreachableError when no node answers,
+        BusyError when ``client_id`` was given and is that of another member."""
         if self._started:
             return
         if self.listener is None or not self._subscriptions:
             raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
         await self._router.ensure_groups(self._router.clock.monotonic_ms() + self._timeout_ms)
-        self._started = True
+        self._started, given = True, bool(self._client_id)
         subscriptions, positions = self._subscriptions, self._open_positions()
         if not self.options.broadcast:
             subscriptions = subscriptions | {retry_topic(self.group): Subscription()}
@@ -135,6 +137,12 @@ class PushConsumer:
         runner = self._make_runner(self.listener, self.options.consume_threads)
         self._engine = PushEngine(self._router, self._replicas, profile, self.options, subscriptions, positions, runner)
         self._engine.start()
+        if given and not self.options.broadcast:
+            try:
+                await self._engine.admitted(ADMISSION_S)
+            except BusyError:
+                await self.shutdown()
+                raise
 
     def _open_positions(self) -> Positions:
         around = self._around

@@ -19,6 +19,7 @@ from dledger_client.half import half_of
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.options import CheckOptions, ProducerSettings
 from dledger_client.received import ReceivedMessage
+from dledger_client.router import Bootstrap
 from dledger_client.tasks import OwnedTasks
 from dledger_client.topic_lanes import QueueKey
 from dledger_client.transaction_ends import GroupEnds, TransactionOutcome, TransactionState
@@ -92,7 +93,7 @@ class TransactionProducer(Producer):
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Bootstrap,
         group: str = "",
         check_listener: CheckListener | None = None,
         *,

@@ -6,15 +6,24 @@ import asyncio
 
 import pytest
 
+from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
+
+
+async def filled(rig: Rig, queues: int = 1, messages: int = 10) -> None:
+    """The topic, with so many messages in each queue."""
+    await rig.topic(queues=queues)
+    async with rig.producer() as producer:
+        for queue_id in range(queues):
+            await producer.send_batch([Message("t", b"x")] * messages, queue_id=queue_id)
 
 
 def test_positions_survive_the_death_of_the_master_and_of_everybody() -> None:
     """docs/semantics.md, row O1."""
 
     async def scenario(rig: Rig) -> None:
-        await rig.topic(queues=2)
+        await filled(rig, queues=2)
         async with rig.consumer() as consumer:
             assert await consumer.committed("t") == {}
             await consumer.commit({("t", 0): 5, ("t", 1): 9})
@@ -35,7 +44,7 @@ def test_a_late_commit_takes_nobody_back_and_a_reset_does() -> None:
     """docs/semantics.md, row O1."""
 
     async def scenario(rig: Rig) -> None:
-        await rig.topic()
+        await filled(rig)
         async with rig.consumer() as consumer:
             await consumer.commit({("t", 0): 9})
             await consumer.commit({("t", 0): 4})
@@ -50,7 +59,7 @@ def test_a_topic_made_again_has_no_readers() -> None:
     """docs/semantics.md, row T2."""
 
     async def scenario(rig: Rig) -> None:
-        await rig.topic()
+        await filled(rig)
         async with rig.consumer() as consumer, rig.admin() as admin:
             await consumer.commit({("t", 0): 9})
             await admin.delete_topic("t")
@@ -81,7 +90,7 @@ def test_commits_that_come_at_a_high_rate_share_log_entries() -> None:
     """docs/semantics.md, row O1."""
 
     async def scenario(rig: Rig) -> None:
-        await rig.topic(queues=8)
+        await filled(rig, queues=8, messages=210)
         node = rig.cluster.hosts[rig.master].node
         assert node is not None
         async with rig.consumer() as consumer:

@@ -1,0 +1,115 @@
+"""A caller's mistake is told to the caller at once, in one line that says what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dledger_client
+import dledger_client.aio
+import dledger_wire.errors
+from dledger_client import Message
+from dledger_client.aio import Action, PushConsumer
+from dledger_client.options import ProducerOptions
+from dledger_client.router import parse_bootstrap
+from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError
+from tests.unit.client.sim_rig import Rig
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"topic": None}, "a message's topic is text, not NoneType"),
+        ({"tags": ["a"]}, "a message's tag is text, not list"),
+        ({"keys": 5}, "a message's keys are text or a list of texts, not int"),
+        ({"keys": b"k"}, "a message's keys are text or a list of texts, not bytes"),
+        ({"properties": {"a": 1}}, "property 'a': names and values are text, not int"),
+        ({"properties": {"a": None}}, "property 'a': names and values are text, not NoneType"),
+        ({"properties": {1: "a"}}, "property 1: names and values are text, not int"),
+        ({"flag": "1"}, "a message's flag is a whole number, not str"),
+        ({"delay_level": 1.5}, "a message's delay_level is a whole number, not float"),
+        ({"deliver_at_ms": "soon"}, "a message's deliver_at_ms is a whole number, not str"),
+        ({"body": "text"}, "a message body is bytes, not str; encode text first"),
+    ],
+)
+def test_a_message_of_wrong_types_is_refused(how: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, InvalidArgumentError)) as refused:
+        Message(**({"topic": "t", "body": b"x"} | how))
+    assert str(refused.value) == text
+
+
+def test_a_bootstrap_may_be_a_list() -> None:
+    assert parse_bootstrap(["a:1", "b:2,a:1"]) == ["a:1", "b:2"]
+    for wrong in (None, 5, [b"a:1"], {"a:1": 1}):
+        with pytest.raises(InvalidArgumentError, match=r"bootstrap .*: expected host:port"):
+            parse_bootstrap(wrong)  # type: ignore[arg-type]
+
+
+def test_settings_of_wrong_types_and_names_are_refused() -> None:
+    for settings in ({"group": 5}, {"producer_id": 5}, {"linger_ms": "1"}, {"batch_bytes": None}):
+        with pytest.raises(InvalidArgumentError, match=r"expected (text|a whole number)"):
+            ProducerOptions(**settings)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no setting 'lingr_ms'; did you mean 'linger_ms'"):
+        ProducerOptions.of("g", {"lingr_ms": 1})
+
+
+def test_every_error_is_a_name_of_the_clients() -> None:
+    names = {name for name, found in vars(dledger_wire.errors).items() if isinstance(found, type) and issubclass(found, DledgerError)}
+    for package in (dledger_client, dledger_client.aio):
+        assert names <= set(package.__all__)
+        assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            assert repr(producer) == f"<aio.Producer 'tests' at {rig.cluster.bootstrap}>"
+            assert repr(consumer) == f"<aio.PullConsumer 'tests' at {rig.cluster.bootstrap}>"
+            await producer.send(Message("t", b"x"))
+            with pytest.raises(InvalidArgumentError, match="queue_key 5: expected text, or a function"):
+                await producer.send(Message("t", b"x"), queue_key=5)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match="no setting 'retry_max'; expected retry_max_times"):
+                await admin.update_group("g", retry_max=3)
+            with pytest.raises(InvalidArgumentError, match="settings of consumer group 'g'"):
+                await admin.update_group("g", retry_max_times="many")  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match="offset '1': expected a whole number"):
+                await consumer.fetch("t", 0, "1")  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match="group 5: expected"):
+                rig.consumer(5)  # type: ignore[arg-type]
+
+    Rig().run(scenario)
+
+
+def test_a_position_behind_the_end_of_a_queue_is_refused() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.producer() as producer, rig.consumer("g") as consumer:
+            await producer.send(Message("t", b"x"))
+            for reset in (False, True):
+                with pytest.raises(OffsetOutOfRangeError, match=r"group g: t/0: offset 2 to commit; the queue ends at 1"):
+                    await consumer.commit({("t", 0): 2}, reset=reset)
+                await consumer.commit({("t", 0): 1}, reset=reset)
+            assert await consumer.committed("t") == {("g0", 0): 1}
+
+    Rig().run(scenario)
+
+
+def test_a_second_member_with_the_same_client_id_is_told_at_its_start() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+
+        def member() -> PushConsumer:
+            consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda *_: Action.COMMIT, client_id="only-one", **rig.around())
+            consumer.subscribe("t")
+            return consumer
+
+        first, second = member(), member()
+        async with first:
+            with pytest.raises(BusyError, match=r"client id only-one is in use by the member at .*; every member needs its own"):
+                await second.start()
+        async with member() as third:  # the first one left
+            assert third.is_running
+
+    Rig().run(scenario)
