@@ -29,6 +29,7 @@ SEEDS = {
     "core-late-answers": 20,
     "core-promotions": 50,
     "core-seclusions": 10,
+    "core-folders": 30,
 }
 
 

@@ -9,14 +9,14 @@ import random
 from collections.abc import Callable, Sequence
 
 from dledger.core.effects import Effect, RoleChanged
-from dledger.core.events import Campaign, ChangeRequested, TransferRequested
+from dledger.core.events import Campaign, TransferRequested
 from dledger.core.types import Membership, NodeId, Role
 from tests.sim.core.node import CoreNode
-from tests.sim.core.world import World
+from tests.sim.core.world import CONFIG_BYTES, World
 from tests.sim.faults import LEADER, Fault
+from tests.unit.core.harness import Disk
 
 GOAL_STEP_MS = 40.0
-CONFIG_BYTES = 90
 MOST_VOTERS = 5
 
 Links = list[tuple[NodeId, NodeId]]
@@ -29,6 +29,10 @@ class Strikes:
         self._world = world
         self.healed = False
         self._secluding: list[Fault] = []
+        self._first = next(iter(world.nodes.values())).disk.membership
+        self._right: dict[NodeId, str] = {}  # the folder that belongs where another one was put
+        self._lost: set[str] = set()  # empty folders in the place of lost ones
+        self._replaced: set[NodeId] = set()
         world.watchers.append(self._elected)
         at_ms = 0.0
         self.end_ms = 0.0
@@ -71,6 +75,7 @@ class Strikes:
             world.resume(node)
             node.full = node.sync_fails = False
             node.slow_ms, node.sync_factor = 0.0, 1.0
+            self._put_right(node)
             world.restart(node)
 
     # Lives
@@ -165,6 +170,76 @@ class Strikes:
         node.sync_fails = False
         self._world.restart(node)
 
+    # Folders
+
+    def _wiped(self, fault: Fault, nodes: list[CoreNode]) -> None:
+        """A member's folder is lost, and the node started on an empty one; the disk is found again in the end.
+
+        One at a time, and nowhere before it is named: empty folders that know nobody could make a group of their own.
+        """
+        node = nodes[0]
+        if self._may_strike(node) and len(self._first.voters) > 1 and not any(other.store in self._lost for other in self._others(nodes)):
+            store = self._new_store(node)
+            self._lost.add(store)
+            self._right.setdefault(node.name, node.store)
+            self._world.exchange(node, store, self._empty(node))
+            self._later(fault, self._put_right, node)
+
+    def _old_folder(self, fault: Fault, nodes: list[CoreNode]) -> None:
+        """A folder of before its member was replaced is put in the place of the newer one for a while."""
+        node = nodes[0]
+        old = [store for store in node.folders if store != node.store and store not in self._lost]
+        if old and self._may_strike(node):
+            self._right.setdefault(node.name, node.store)
+            self._world.exchange(node, old[-1])
+            self._world.safety.count("old folder put back")
+            self._later(fault, self._put_right, node)
+
+    def _replace(self, fault: Fault, nodes: list[CoreNode]) -> None:
+        """Operators replace a member by itself with an empty folder: removed, added as a learner, promoted."""
+        self._replacing(nodes[0], self._world.now_ms + fault.lasts_s * 1000)
+
+    def _replacing(self, node: CoreNode, until_ms: float) -> None:
+        world, leader = self._world, self._world.leader()
+        if self.healed or world.now_ms > until_ms or node.name in self._right:
+            return
+        if leader is not None and node.name in self._replaced and node.name in leader.core.membership.voters:
+            world.safety.count("replaced by a new folder")
+            return
+        world.after(GOAL_STEP_MS, self._replacing, node, until_ms)
+        if leader is None or leader.paused or leader.core.membership_index > leader.commit:
+            return
+        if leader is node:
+            world.step(leader, TransferRequested(None))
+            return
+        now = leader.core.membership
+        others = tuple(name for name in now.voters if name != node.name)
+        if now.store_of(node.name) in ("", node.store) and node.name in now.voters and node.name not in self._replaced:
+            if world.are_named(node.name):
+                world.change(leader, Membership(others, now.learners), CONFIG_BYTES)
+        elif node.name not in now and node.name not in self._replaced:
+            self._replaced.add(node.name)
+            world.exchange(node, self._new_store(node), self._empty(node))
+        elif node.name not in now:
+            world.change(leader, Membership(now.voters, (*now.learners, node.name)), CONFIG_BYTES)
+        elif node.name in now.learners:
+            world.change(leader, Membership((*others, node.name), tuple(name for name in now.learners if name != node.name)), CONFIG_BYTES)
+
+    def _may_strike(self, node: CoreNode) -> bool:
+        return not self.healed and node.up and not node.paused and node.name not in self._right and self._world.are_named(node.name)
+
+    def _new_store(self, node: CoreNode) -> str:
+        return f"{node.name}/{len(node.folders) + 1}"
+
+    def _empty(self, node: CoreNode) -> Disk:
+        return Disk(membership=node.folders[f"{node.name}/1"].membership)
+
+    def _put_right(self, node: CoreNode) -> None:
+        """The folder that belongs there is back."""
+        store = self._right.pop(node.name, None)
+        if store is not None:
+            self._world.exchange(node, store)
+
     # Operators
 
     def _transfer(self, fault: Fault, nodes: list[CoreNode]) -> None:
@@ -194,7 +269,7 @@ class Strikes:
             for _ in range(2 if careless else 1):
                 following = _next_step(leader.core.membership, wanted, leader.name, careless)
                 if following is not None:
-                    world.step(leader, ChangeRequested(following, CONFIG_BYTES + len(world.operations) % 800))
+                    world.change(leader, following, CONFIG_BYTES + len(world.operations) % 800)
         world.after(GOAL_STEP_MS, self._toward, wanted, until_ms, careless)
 
 
@@ -214,6 +289,11 @@ def _next_step(now: Membership, wanted: Membership, leader: NodeId, careless: bo
     return None if learners == now.learners else Membership(now.voters, learners)
 
 
+FOLDERS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
+    "wiped": Strikes._wiped,
+    "old-folder": Strikes._old_folder,
+    "replace": Strikes._replace,
+}
 KINDS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
     "kill": Strikes._end,
     "power": Strikes._end,
@@ -233,6 +313,7 @@ KINDS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
     "transfer": Strikes._transfer,
     "campaign": Strikes._campaign,
     "members": Strikes._members,
+    **FOLDERS,
 }
 
 
@@ -241,13 +322,13 @@ KINDS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
 
 def plan_anything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds."""
-    kinds = draw.sample(sorted(KINDS), draw.randint(1, 8))
+    kinds = draw.sample(sorted(set(KINDS) - set(FOLDERS)), draw.randint(1, 8))
     return _some(names, draw, kinds, draw.randint(3, 12))
 
 
 def plan_members(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Memberships change while leaders fail."""
-    kinds = ["members", "members", *draw.sample(sorted(KINDS), draw.randint(1, 3))]
+    kinds = ["members", "members", *draw.sample(sorted(set(KINDS) - set(FOLDERS)), draw.randint(1, 3))]
     return _some(names, draw, kinds, draw.randint(4, 12))
 
 
@@ -331,6 +412,24 @@ def plan_promotions(names: Sequence[str], draw: random.Random) -> list[Fault]:
         deaf = draw.choice((names[-1], names[-1], LEADER))
         plan.append(Fault("deafen", draw.random() * 0.3, (deaf,), 0.2 + draw.random(), blocks=False))
         plan.append(Fault("kill", draw.random() * 0.5, (draw.choice((LEADER, *names[:-1])),), draw.random(), blocks=draw.random() < 0.5))
+    return plan
+
+
+def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Members are replaced and wiped; another one misses what was written since, and then is alone with an old or an empty folder."""
+    plan = []
+    for _ in range(draw.randint(2, 4)):
+        victim = draw.choice(names)
+        kind = draw.choice(("old-folder", "old-folder", "wiped"))
+        if kind == "old-folder":
+            plan.append(Fault("replace", draw.random() * 0.3, (victim,), 1.5 + draw.random(), blocks=True))
+        away = draw.choice([name for name in names if name != victim])
+        plan.append(Fault("isolate", draw.random() * 0.2, (away,), 0.2 + draw.random() * 0.6, blocks=True))
+        lasts_s = 1.0 + draw.random() * 2
+        plan.append(Fault("kill", 0.0, (draw.choice((LEADER, LEADER, *names)),), lasts_s, blocks=False))
+        plan.append(Fault(kind, draw.random() * 0.02, (victim,), lasts_s, blocks=True))
+        if draw.random() < 0.4:
+            plan += _some(names, draw, sorted(set(KINDS) - set(FOLDERS)), draw.randint(1, 3))
     return plan
 
 

@@ -25,6 +25,8 @@ class CoreNode:
 
     def __init__(self, name: NodeId, disk: Disk, config: CoreConfig, seed: str) -> None:
         self.name = name
+        self.store = f"{name}/1"  # the folder in place, and all that were ever made under this name
+        self.folders = {self.store: disk}
         self.disk = disk
         self.config = config
         self.seed = seed
@@ -63,6 +65,7 @@ class CoreNode:
         self.pending: list[Effect] = []  # writes not on disk yet, in order
         self.flushing = False
         self.told_full = False
+        self.naming = False
         self.held: list[tuple[int, Send]] = []
         self.written = self.synced = 0
         self.inbox: list[tuple[object, ...]] = []  # what fell due while it was paused
@@ -75,7 +78,9 @@ class CoreNode:
         self.ready_reads: list[tuple[int, Operation]] = []  # (read index, operation)
         self.log = Disk(self.disk.hard_state, self.disk.before, list(self.disk.entries), self.disk.membership, self.disk.commit)
         draws = random.Random(f"{self.seed}/{self.name}/{self.starts}")
-        self.core = Raft(self.config, self.name, self.disk.membership, self.disk.saved(), draws, self, now_ms=self.local_ms(now_ms))
+        self.core = Raft(
+            self.config, self.name, self.disk.membership, self.disk.saved(), draws, self, store=self.store, now_ms=self.local_ms(now_ms)
+        )
         self.machine = Machine()
         self.applied = self.commit_told = self.disk.commit
         self.applying = False
@@ -87,6 +92,12 @@ class CoreNode:
         self.sync(keep_writes)
         self.up = False
         self.disk.commit = min(snapshot, self.disk.last.index)
+
+    def put(self, store: str, empty: Disk | None = None) -> None:
+        """Put the folder ``store`` in place while the node is down: an old one, or a new and ``empty`` one."""
+        if empty is not None:
+            self.folders[store] = empty
+        self.store, self.disk = store, self.folders[store]
 
     def metas(self, first_index: int, last_index: int) -> Sequence[EntryMeta]:
         """The core's view of old entries."""

@@ -17,6 +17,7 @@ from tests.sim.core.faults import (
     plan_anything,
     plan_blackouts,
     plan_coups,
+    plan_folders,
     plan_handovers,
     plan_members,
     plan_partings,
@@ -112,6 +113,14 @@ def _two_and_one(settings: CoreSettings, draw: random.Random) -> None:
     settings.kinds = ("append",)
 
 
+def _folders(settings: CoreSettings, draw: random.Random) -> None:
+    """Small groups, so that an old or an empty folder and one that missed something would be a majority."""
+    settings.voters, settings.spares = draw.choice((3, 3, 3, 5)), 0
+    settings.drop_chance, settings.late_chance = draw.choice((0.0, 0.02)), draw.choice((0.0, 0.02))
+    settings.delay_ms, settings.jitter_ms, settings.sync_ms = 1.0, draw.choice((0.2, 2.0)), draw.choice((0.3, 1.0, 8.0))
+    settings.think_ms, settings.kinds = 10.0, ("append", "append", "poll")
+
+
 CORE_SCENARIOS = {
     "core-swarm": CoreScenario(plan_anything),
     "core-reorder": CoreScenario(plan_partings, _reordering),
@@ -125,6 +134,7 @@ CORE_SCENARIOS = {
     "core-seclusions": CoreScenario(plan_seclusions, _late_completions),
     "core-late-answers": CoreScenario(plan_partings, _late_answers),
     "core-promotions": CoreScenario(plan_promotions, _two_and_one),
+    "core-folders": CoreScenario(plan_folders, _folders),
 }
 
 

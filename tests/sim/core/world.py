@@ -16,6 +16,7 @@ from dledger.core.effects import (
     CommitTo,
     CutTail,
     Effect,
+    MemberMet,
     MembershipChanged,
     ReadFailed,
     ReadReady,
@@ -23,17 +24,29 @@ from dledger.core.effects import (
     SaveHardState,
     Send,
 )
-from dledger.core.events import Applied, Event, PeerLost, Propose, ReadRequested, Received, StorageFailed, StorageRecovered, Tick
+from dledger.core.events import (
+    Applied,
+    ChangeRequested,
+    Event,
+    PeerLost,
+    Propose,
+    ReadRequested,
+    Received,
+    StorageFailed,
+    StorageRecovered,
+    Tick,
+)
 from dledger.core.messages import Message
 from dledger.core.quorum import majority
 from dledger.core.types import Membership, NodeId, Role
 from tests.sim.core.machine import Operation
 from tests.sim.core.node import CoreNode
-from tests.sim.core.settings import ELECTION_MS, CoreSettings
+from tests.sim.core.settings import ELECTION_MS, HEARTBEAT_MS, CoreSettings
 from tests.unit.core.harness import NO_VOTERS, Disk, Envelope, ids
 from tests.unit.core.safety import Safety, expect
 
 FULL_DISK_RETRY_MS = 500.0
+CONFIG_BYTES = 90
 SILENCE_MS = 3.0 * ELECTION_MS  # a leader that no majority answers steps down well before
 
 
@@ -118,6 +131,9 @@ class World:
                 self._commit(node, effect.index)
             elif isinstance(effect, RoleChanged | MembershipChanged):
                 node.steady_since_ms = self.now_ms
+                self._name_soon(node)
+            elif isinstance(effect, MemberMet):
+                self._name_soon(node)
             elif isinstance(effect, ReadReady):
                 self._read_ready(node, effect)
             elif isinstance(effect, ReadFailed):
@@ -173,6 +189,7 @@ class World:
     # Network
 
     def post(self, source: CoreNode, to: NodeId, message: Message) -> None:
+        store = source.store
         self.safety.sent(Envelope(source.name, to, message))
         link, settings, draw = (source.name, to), self.settings, self.net.random
         drawn = draw()
@@ -181,35 +198,36 @@ class World:
         for _ in range(2 if drawn > 1.0 - settings.double_chance else 1):
             delay_ms = settings.delay_ms + draw() * settings.jitter_ms + self.extra_ms.get(link, 0.0)
             if settings.late_chance and draw() < settings.late_chance:
-                self.after(delay_ms + draw() * settings.late_ms, self._reach, link, message)
+                self.after(delay_ms + draw() * settings.late_ms, self._reach, link, store, message)
                 continue
             if settings.ordered:
                 arrival_ms = self._arrivals[link] = max(self.now_ms + delay_ms, self._arrivals.get(link, 0.0))
                 delay_ms = arrival_ms - self.now_ms
-            self.after(delay_ms, self._deliver, link, message)
+            self.after(delay_ms, self._deliver, link, store, message)
 
-    def _deliver(self, link: tuple[NodeId, NodeId], message: Message) -> None:
+    def _deliver(self, link: tuple[NodeId, NodeId], store: str, message: Message) -> None:
         """What is under way when a cable is cut is lost, unless it is late already."""
         if link not in self.cut:
-            self._reach(link, message)
+            self._reach(link, store, message)
 
-    def _reach(self, link: tuple[NodeId, NodeId], message: Message) -> None:
+    def _reach(self, link: tuple[NodeId, NodeId], store: str, message: Message) -> None:
         node = self.nodes[link[1]]
         if not node.up:
             return
         if node.slow_ms:
-            self.after(self._slowness(node), self._receive, node, node.starts, link[0], message)
+            self.after(self._slowness(node), self._receive, node, node.starts, link[0], store, message)
         else:
-            self._receive(node, node.starts, link[0], message)
+            self._receive(node, node.starts, link[0], store, message)
 
-    def _receive(self, node: CoreNode, start: int, source: NodeId, message: Message) -> None:
+    def _receive(self, node: CoreNode, start: int, source: NodeId, store: str, message: Message) -> None:
         if node.starts != start or not node.up:
             return
         if node.paused:
-            node.inbox.append((self._receive, node, start, source, message))
+            node.inbox.append((self._receive, node, start, source, store, message))
             return
-        node.heard[source] = self.now_ms
-        self.step(node, Received(source, message))
+        if node.core.membership.store_of(source) in ("", store):
+            node.heard[source] = self.now_ms
+        self.step(node, Received(source, message, store))
 
     def cut_links(self, pairs: Iterable[tuple[NodeId, NodeId]]) -> None:
         self.cut.update(pairs)
@@ -302,6 +320,12 @@ class World:
                 if peer != node.name and (node.name, peer) not in self.cut:
                     self.after(self.settings.delay_ms, self.lose_stream, node.name, peer)
 
+    def exchange(self, node: CoreNode, store: str, empty: Disk | None = None) -> None:
+        """Its machine comes back with another folder: one of before, or a new one."""
+        self.crash(node, silent=False)
+        node.put(store, empty)
+        self.restart(node)
+
     def restart(self, node: CoreNode) -> None:
         if node.up:
             return
@@ -384,6 +408,37 @@ class World:
         node.ready_reads = still
 
     # Groups
+
+    def _name_soon(self, node: CoreNode) -> None:
+        """A leader has those named that it has met, as the node does (``dledger/naming.py``)."""
+        if node.role is Role.LEADER and not node.naming and node.core.named(node.core.membership) != node.core.membership:
+            node.naming = True
+            self.after(HEARTBEAT_MS, self._name, node, node.starts)
+
+    def _name(self, node: CoreNode, start: int) -> None:
+        if node.starts != start or not node.up:
+            return
+        if node.paused:
+            node.inbox.append((self._name, node, start))
+            return
+        node.naming = False
+        core = node.core
+        if node.role is Role.LEADER and core.named(core.membership) != core.membership:
+            self.change(node, core.membership, CONFIG_BYTES)
+            self._name_soon(node)
+
+    def change(self, leader: CoreNode, members: Membership, size_bytes: int) -> None:
+        """Ask a leader for these members."""
+        self.step(leader, ChangeRequested(leader.core.named(members), size_bytes))
+
+    def are_named(self, name: NodeId) -> bool:
+        """Whether every folder there ever was, but empty ones outside the group, has a committed entry that names the folder of ``name``.
+
+        Before that nobody can tell its folders apart.
+        """
+        disks = [disk for node in self.nodes.values() for disk in node.folders.values()]
+        logs = [disk.entries[: self.safety.commit] for disk in disks if disk.entries or disk.membership.voters]
+        return all(any(meta.config is not None and meta.config.store_of(name) for meta in log) for log in logs)
 
     def leader(self) -> CoreNode | None:
         """Who leads the newest term that has a leader."""

@@ -120,6 +120,8 @@ MUTATIONS = (
     Mutation("", "two voters changed at once", elections.two_voters_changed_at_once, "core-swarm"),
     Mutation("17", "a configuration kept when it is cut", elections.configuration_kept_on_truncation, "core-coups"),
     Mutation("18", "the vote of a removed node counts", elections.removed_peers_vote_counts, "core-coups"),
+    Mutation("", "data folders are not compared", elections.folders_are_not_compared, "core-folders"),
+    Mutation("", "the vote of another folder counts", elections.votes_of_other_folders_count, "core-folders"),
     Mutation("19", "a learner counted in the majority", elections.learner_counted_in_quorum, "core-members"),
     Mutation("20", "a learner refuses its vote", elections.learner_refuses_its_vote, "core-promotions"),
     Mutation("28", "no pre-vote", elections.no_pre_vote, "core-swarm"),

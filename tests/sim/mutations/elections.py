@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import dledger.core.quorum
+import dledger.core.raft
 import dledger.core.reads
 import dledger.core.replication
 from dledger.core.effects import RefusedReason, SaveHardState
@@ -23,6 +24,17 @@ from dledger.core.state import CoreState
 from dledger.core.types import EntryId, Membership, NodeId, Role
 
 # Votes and terms
+
+
+def folders_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """A member is whoever comes under its name."""
+    patch.setattr(Memberships, "is_named", lambda _self, _member, _store: True)
+    patch.setattr(Replication, "meets", lambda _self, _node, _store: True)
+
+
+def votes_of_other_folders_count(patch: pytest.MonkeyPatch) -> None:
+    kinds = tuple(kind for kind in dledger.core.raft._PROMISES if kind is not VoteResponse)
+    patch.setattr(dledger.core.raft, "_PROMISES", kinds)
 
 
 def votes_counted_not_voters(patch: pytest.MonkeyPatch) -> None:

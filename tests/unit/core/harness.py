@@ -132,6 +132,7 @@ class Node:
         self.cluster = cluster
         self.name = name
         self.disk = disk
+        self.store = ""
         self.config = config
         self.up = True
         self.starts = 0
@@ -139,6 +140,10 @@ class Node:
         self.clock_rate = 1.0
         self.clock_offset_ms = 0
         self.boot()
+
+    @property
+    def folders(self) -> dict[str, Disk]:
+        return {self.store: self.disk}
 
     @property
     def now_ms(self) -> int:

@@ -28,6 +28,10 @@ class Watched(Protocol):
     def core(self) -> Raft: ...
     @property
     def starts(self) -> int: ...
+    @property
+    def store(self) -> str: ...
+    @property
+    def folders(self) -> Mapping[str, Disk]: ...
 
 
 class World(Protocol):
@@ -59,8 +63,8 @@ class Safety:
 
     def __init__(self, cluster: World) -> None:
         self.cluster = cluster
-        self.leaders: dict[int, NodeId] = {}
-        self.votes: dict[tuple[NodeId, int], NodeId] = {}
+        self.leaders: dict[int, tuple[NodeId, str]] = {}
+        self.votes: dict[tuple[NodeId, str, int], NodeId] = {}
         self.registry: dict[tuple[int, int], int] = {}  # (index, term) -> chain of the prefix
         self.committed: list[int] = [0]  # chain at every committed index
         self.commit_terms: list[int] = [0]  # in which term that was committed first
@@ -70,7 +74,7 @@ class Safety:
         self.configs: dict[NodeId, list[tuple[int, Membership]]] = {}
         self.ordered: set[tuple[NodeId, int]] = set()  # (node, term) that was told to take over
         self.pre_votes: dict[tuple[NodeId, int], set[NodeId]] = {}  # (candidate, term) -> who told it that it could win
-        self.saved: dict[NodeId, HardState] = {}  # what each disk was seen to hold
+        self.saved: dict[tuple[NodeId, str], HardState] = {}  # what each disk was seen to hold
         self.matches: dict[tuple[NodeId, int, NodeId], tuple[int, int]] = {}
         self.counters: dict[str, int] = {}
         for node in cluster.nodes.values():
@@ -88,7 +92,7 @@ class Safety:
     def restarted(self, node: Watched) -> None:
         """A node begins anew from its disk."""
         self.node_commit[node.name] = node.disk.before.index
-        known, now = self.saved.get(node.name, HardState()), node.disk.hard_state
+        known, now = self.saved.get((node.name, node.store), HardState()), node.disk.hard_state
         kept = now.term > known.term or (now.term == known.term and known.vote in (None, now.vote))
         expect(kept, "I8", node.name, "starts with", now, "had saved", known)
         self.log_replaced(node)
@@ -139,8 +143,10 @@ class Safety:
         if effect.role is not Role.LEADER or effect.confirmed:
             return
         self.count("elected")
-        known = self.leaders.setdefault(effect.term, node.name)
-        expect(known == node.name, "I1 election safety: term", effect.term, "has leaders", known, "and", node.name)
+        known = self.leaders.setdefault(effect.term, (node.name, node.store))
+        expect(
+            known == (node.name, node.store), "I1 election safety: term", effect.term, "has leaders", known, "and", node.name, node.store
+        )
         # The no-op comes with the same step and is in the log already.  Late votes may make a leader of a term that others have left.
         chains, index = self.chains[node.name], self.commit
         while index and self.commit_terms[index] >= effect.term:
@@ -198,9 +204,14 @@ class Safety:
 
     def _majority_has(self, node: Watched, index: int) -> None:
         entry = EntryId(index, node.core.term_at(index) or 0)
-        voters = self._voters_at(node, index)
-        holders = [voter for voter in voters if voter in self.cluster.nodes and self.cluster.nodes[voter].disk.holds(entry)]
+        voters, named = self._voters_at(node, index), node.core.membership.store_of
+        holders = [voter for voter in voters if (disk := self._disk_of(voter, named(voter))) is not None and disk.holds(entry)]
         expect(len(holders) >= majority(len(voters)), "I7 committed durability:", entry, "only on", holders, "of", voters)
+
+    def _disk_of(self, name: NodeId, store: str) -> Disk | None:
+        """The folder ``store`` of a node, also while another one is in its place; the one in place when none is named."""
+        node = self.cluster.nodes.get(name)
+        return node.folders.get(store, node.disk) if node is not None else None
 
     @staticmethod
     def _voters_at(node: Watched, index: int) -> tuple[NodeId, ...]:
@@ -217,7 +228,7 @@ class Safety:
         self.read_floor[node.name, node.starts, token] = self.commit
 
     def _watermark(self, node: Watched) -> None:
-        self.saved[node.name] = node.disk.hard_state
+        self.saved[node.name, node.store] = node.disk.hard_state
         durable = node.core.durable
         if durable > node.disk.before.index:
             entry = EntryId(durable, node.core.term_at(durable) or 0)
@@ -237,10 +248,10 @@ class Safety:
             lower = peer.match < match and replication.ack_regressions == denied  # a denial that came late is counted, and does no harm
             expect(not lower, "I15", node.name, "takes back", peer.node, "from", match, "to", peer.match)
             self.matches[key] = (peer.match, replication.ack_regressions)
-            other = self.cluster.nodes.get(peer.node)
-            if other is not None and other.core.term <= core.term:  # no later leader has cut it
+            disk = self._disk_of(peer.node, peer.store)
+            if disk is not None and disk.hard_state.term <= core.term:  # no later leader has cut it
                 entry = EntryId(peer.match, log.term_at(peer.match) or 0)
-                expect(other.disk.holds(entry), "I9", node.name, "takes", entry, "to be on", peer.node, "which has", other.disk.last)
+                expect(disk.holds(entry), "I9", node.name, "takes", entry, "to be on", peer.node, "which has", disk.last)
             if peer.state is ProgressState.REPLICATE and peer.next - peer.match > 1:
                 under_way = log.size_between(peer.match + 1, peer.next - 1)
                 expect(
@@ -270,18 +281,18 @@ class Safety:
         saved = node.disk.hard_state
         expect(message.term <= saved.term, "I8", node.name, "sends", message, "disk has", saved)
         if isinstance(message, VoteRequest):
-            self._voted(node.name, message.term, node.name)
+            self._voted(node, message.term, node.name)
             ordered = not message.transfer or (node.name, message.term - 1) in self.ordered
             told = len(self.pre_votes.get((node.name, message.term), ())) + 1
             asked = message.transfer or told >= majority(len(node.core.membership.voters))
             expect(asked, "P", node.name, "campaigns in term", message.term, "although only", told, "would vote for it")
             expect(ordered, "T", node.name, "campaigns against a live leader in term", message.term, "without its order")
         elif isinstance(message, VoteResponse) and message.granted:
-            self._voted(node.name, message.term, envelope.to)
+            self._voted(node, message.term, envelope.to)
             expect(saved.term > message.term or saved.vote == envelope.to, "V6", node.name, "sends", message, "disk has", saved)
         elif isinstance(message, AppendResponse) and message.success and message.term == node.core.term:
             expect(node.disk.holds(message.match), "I9", node.name, "acknowledges", message.match, "disk ends at", node.disk.last)
 
-    def _voted(self, voter: NodeId, term: int, candidate: NodeId) -> None:
-        known = self.votes.setdefault((voter, term), candidate)
-        expect(known == candidate, "I8", voter, "votes in term", term, "for", known, "and", candidate)
+    def _voted(self, voter: Watched, term: int, candidate: NodeId) -> None:
+        known = self.votes.setdefault((voter.name, voter.store, term), candidate)
+        expect(known == candidate, "I8", voter.name, "votes in term", term, "for", known, "and", candidate)
