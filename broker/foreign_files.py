@@ -10,11 +10,12 @@ from dledger.log import quarantine
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, list_starts
 from dledger_wire.layout import parse_segment_name
 from store.queue_files import QUEUE_FOLDER
+from store.reserve import PATH as RESERVE
 from store.snapshots import CONFIG_FOLDER
 
 SHOWN = 5
 TEMPORARY = ".tmp"  # of a crash while a file was replaced; the next replacement of that file takes its place
-_FILES = ("lock", "identity.json", "hardstate", "logstart.json", "configuration.json", "peers.json", "checkpoint", "abort")
+_FILES = ("lock", "identity.json", "hardstate", "logstart.json", "configuration.json", "peers.json", "checkpoint", "abort", RESERVE)
 _FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, CONFIG_FOLDER, quarantine.FOLDER, "index", "copy")
 _OWN = frozenset([*_FILES, *(f"{name}/" for name in _FOLDERS)])
 

@@ -2,10 +2,10 @@
 
 Such messages wait in ``TIMER_TOPIC``; the units of its queue tell when each is due (``store/unit_tags.py``), so nothing but units is looked
 at until then.  Owns the order of delivering: arrivals that are due before what was delivered already go first, then the earliest of
-those that wait; messages that wait for long are stored again at the log's end, so that its head can be deleted.  How far it came is
-replicated state (``store/timers.py``), moved on in the log entry of the messages themselves: a master that dies at any moment leaves
-nothing delivered twice and nothing forgotten.  A message that is due and that nobody can read now is held: the others go on, it is tried
-again from time to time.
+those that wait; messages that wait for long are stored again at the log's end, so that its head can be deleted, and those that a deletion
+came upon (a full disk, ``dledger expire``) at once.  How far it came is replicated state (``store/timers.py``), moved on in the log entry
+of the messages themselves: a master that dies at any moment leaves nothing delivered twice and nothing forgotten.  A message that is due
+and that nobody can read now is held: the others go on, it is tried again from time to time.
 """
 
 from __future__ import annotations
@@ -217,10 +217,16 @@ class _Delivery:
     async def _renew_old(self) -> None:
         """Store what has waited for long again at the log's end, and move ``low`` over what is delivered."""
         clock = self._face.env.clock
-        if clock.monotonic_ms() < self._renew_at_ms:
+        wanted = self._store.head_waits_for_timers
+        if clock.monotonic_ms() < self._renew_at_ms and not wanted:
             return
         self._renew_at_ms = clock.monotonic_ms() + RENEW_CHECK_MS
-        upto = min([await self._old_upto(), self._looked_upto, *self._progress.held[:1]])
+        upto = await self._old_upto()
+        if wanted:
+            # Whoever wants room wants whole segments: what lies in the one being written stands in nobody's way.
+            self._store.head_waits_for_timers = False
+            upto = max(upto, await self._sealed_upto())
+        upto = min([upto, self._looked_upto, *self._progress.held[:1]])
         offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
         while offset < upto:
             units, offsets = await self._units(offset, upto)
@@ -238,6 +244,11 @@ class _Delivery:
             if offset > self._progress.low:
                 await self._propose([moved(frame) for frame in frames], replace(self._progress, low=offset, seen=self._looked_upto))
                 self._window.drop_below(offset)
+
+    async def _sealed_upto(self) -> int:
+        """One past the last message that lies in a segment which is not written any more."""
+        start_pos = self._face.raft.log.segments[-1].start_pos
+        return await mended(self._face.raft, lambda: self._store.reader.offset_for_position(TIMER_TOPIC, 0, start_pos))
 
     async def _old_upto(self) -> int:
         """One past the last message that has waited for long."""

@@ -7,6 +7,7 @@ clock, draws randomness, opens a file or a socket except through this.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -14,13 +15,18 @@ from typing import NamedTuple, Protocol
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc import Network
 
-__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError"]
+__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError", "is_full"]
 
 Buffer = bytes | bytearray | memoryview
 
 
 class SyncFailedError(OSError):
     """A sync failed: what was written before it may be lost, and a second sync would lie (ATC'20, fsync failures)."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room: the same may be tried again later."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailedError)
 
 
 class After(NamedTuple):

@@ -7,7 +7,6 @@ task adds, persists and gives files up; ``drop_before`` and walks may come from 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dledger.env import Disk, SyncFailedError
+from dledger.env import Disk, is_full
 from dledger.log.segment import FilePool
 from store.index_file import INDEX_FOLDER, DamagedIndexError, Geometry, IndexFile, IndexMark, Window, created_ms_of, file_name
 from store.index_keys import KeyColumns
@@ -27,7 +26,6 @@ OPEN_FILES = 16
 STEP_KEYS = 16_384  # added without a break
 FLUSH_ENTRIES = 65_536  # in memory only, at most
 PATIENCE_S = 1.0
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _logger = logging.getLogger(__name__)
 
@@ -151,7 +149,7 @@ class IndexSet:
             try:
                 return await write()
             except OSError as error:
-                if isinstance(error, SyncFailedError) or error.errno not in FULL:
+                if not is_full(error):
                     raise
                 if not told:
                     _logger.warning("the disk is full; the key index waits: %s", error)

@@ -12,14 +12,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from dledger.env import Disk, SyncFailedError
+from dledger.env import Disk, is_full
 from dledger_wire.batch import BatchView
 from dledger_wire.clock import Clock
 from store.dispatcher import Applied
 from store.index_check import file_problem
 from store.index_file import DamagedIndexError, Geometry, Window
 from store.index_keys import KeyCollector
-from store.index_set import FULL, IndexSet
+from store.index_set import IndexSet
 from store.log_view import SCAN_BYTES, LogView, entry_records
 from store.settings import StoreSettings
 
@@ -51,6 +51,7 @@ class KeyIndex:
         self._ended = asyncio.Event()
         self._opened = asyncio.Event()
         self._running = False
+        self._disk_full = False
         now_ms = clock.monotonic_ms()
         self._flush_due_ms = now_ms + settings.flushIntervalConsumeQueue
         self._save_due_ms = now_ms + settings.snapshot_interval_ms
@@ -192,10 +193,15 @@ class KeyIndex:
             elif now_ms >= self._flush_due_ms:
                 self._flush_due_ms = now_ms + self._settings.flushIntervalConsumeQueue
                 await self.files.flush()
+            else:
+                return
+            self._disk_full = False
         except OSError as error:
-            if isinstance(error, SyncFailedError) or error.errno not in FULL:
+            if not is_full(error):
                 raise
-            _logger.warning("the disk is full; the key index waits: %s", error)
+            if not self._disk_full:
+                self._disk_full = True
+                _logger.warning("the disk is full; the key index waits: %s", error)
 
     # Following the log's start (``store.expiry.HeadFollower``)
 

@@ -7,11 +7,10 @@ they are on this disk), then the snapshot.  A full disk only delays all this; th
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable
 
-from dledger.env import Disk, SyncFailedError
+from dledger.env import Disk, is_full
 from dledger_wire.clock import Clock
 from dledger_wire.errors import NotReadyError
 from store.checkpoint import Checkpoint, write_checkpoint
@@ -21,7 +20,6 @@ from store.settings import StoreSettings
 from store.snapshots import Snapshot, Snapshots
 
 ABORT_PATH = "abort"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +71,7 @@ class Persistence:
                     async with self._writing:
                         await self._queues.flush(sync=False, least_units=0 if thorough else settings.least_units)
             except OSError as error:
-                if isinstance(error, SyncFailedError) or error.errno not in _FULL:
+                if not is_full(error):
                     raise
                 self._tell_full(error)
             else:

@@ -219,6 +219,18 @@ class QueueReader:
             self._queues.marks_changed = True
         _logger.warning("%s: its queue file was rebuilt from the log", found)
 
+    async def offset_for_position(self, topic: str, queue_id: int, pos: int) -> int:
+        """The first offset whose message lies at or behind a position of the log; the queue's maximum when there is none."""
+        low, high = self.bounds(topic, queue_id, for_service=True)
+        while low < high:
+            middle = (low + high) // 2
+            units = await self.units(topic, queue_id, middle, 1)
+            if len(units) and int(units["pos"][0]) < pos:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     async def offset_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The first offset whose message was stored at or after ``timestamp_ms``; the queue's maximum when there is none."""
         low, high = self.bounds(topic, queue_id)

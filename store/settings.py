@@ -16,6 +16,7 @@ class StoreSettings:
 
     ``store_host`` is the node's address as it is stamped into frames.  ``queue_tail_units``: newest units of a queue kept in memory.
     ``diskSpaceEnoughFree``: with so much free, no disk counts as too full (``expiry.py``).
+    ``reserve_bytes``: room kept for deleting from a full disk (``reserve.py``).
     ``snapshot_interval_ms``: how often the derived state is made durable, which bounds what a restart applies again.
     """
 
@@ -38,6 +39,7 @@ class StoreSettings:
     diskSpaceCleanForciblyRatio: int = 85
     diskSpaceWarningLevelRatio: int = 90
     diskSpaceEnoughFree: int = 16 << 30
+    reserve_bytes: int = 4 << 20
     snapshot_interval_ms: int = 5000
     queue_tail_units: int = 8192
     max_unflushed_units: int = 2_000_000

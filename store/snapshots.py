@@ -56,6 +56,7 @@ class Snapshots:
         self._disk = disk
         self._current: dict[str, bytes] = {}  # what stands in each section's file
         self._backups: dict[str, bytes] = {}
+        self._good: dict[str, bytes] = {}  # what the newest whole snapshot names
         self._named: set[int] = set()  # checksums of the files that the snapshots found name
         self._is_good = False  # applied.json and everything it names
         self.damaged: list[str] = []  # files that were found unusable at start
@@ -72,8 +73,9 @@ class Snapshots:
             data = await self._read(name)
             if data is None:
                 continue
-            snapshot = await self._parse(name, data)
+            snapshot, contents = await self._parse(name, data)
             if snapshot is not None:
+                self._good = self._good if found else contents
                 found.append(snapshot)
                 self._is_good |= name == APPLIED
         for name in found[0].sections if found else ():
@@ -85,23 +87,28 @@ class Snapshots:
         return found
 
     async def save(self, snapshot: Snapshot) -> None:
-        """Make ``snapshot`` the newest; what its queues name must be durable already."""
+        """Make ``snapshot`` the newest; what its queues name must be durable already.
+
+        One that failed half-way (a full disk) left section files that no snapshot names: they are written over, and never backed up.
+        """
         if self._is_good:
             self._is_good = False
             await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
-        checksums = {}
+        checksums, written = {}, {}
         for name, data in snapshot.sections.items():
             content = await encode_slowly(data)
             checksums[name] = crc32c(content)
-            old = self._current.get(name)
+            written[name] = content
+            old = self._good.get(name)
             if old is not None and self._backups.get(name) != old:
                 await self._disk.write_atomic(config_path(name + BACKUP), old)
                 self._backups[name] = old
-            if old != content:
+            if self._current.get(name) != content:
                 await self._disk.write_atomic(config_path(name), content)
                 self._current[name] = content
         await self._disk.write_atomic(config_path(APPLIED), await _encode_applied(snapshot, checksums))
         self._is_good = True
+        self._good = written
 
     @staticmethod
     async def files(snapshot: Snapshot) -> dict[str, bytes | None]:
@@ -121,12 +128,13 @@ class Snapshots:
         finally:
             await file.close()
 
-    async def _parse(self, name: str, data: bytes) -> Snapshot | None:
-        """The snapshot that an applied.json tells of; None when it or a file of it is damaged."""
+    async def _parse(self, name: str, data: bytes) -> tuple[Snapshot | None, dict[str, bytes]]:
+        """(the snapshot that an applied.json tells of, None when it or a file of it is damaged; its section files' content)"""
+        contents: dict[str, bytes] = {}
         parsed = _decode_applied(data)
         if parsed is None:
             self.damaged.append(self._disk.local_path(config_path(name)))
-            return None
+            return None, contents
         snapshot, checksums = parsed
         self._named.update(checksums.values())
         for section, checksum in checksums.items():
@@ -135,9 +143,10 @@ class Snapshots:
             if content is None or (name == APPLIED and content != await self._read(section)):
                 self.damaged.append(self._disk.local_path(config_path(section)))
             if content is None:
-                return None
+                return None, contents
+            contents[section] = content
             snapshot.sections[section] = json.loads(content)
-        return snapshot
+        return snapshot, contents
 
     async def _matching(self, section: str, checksum: int) -> bytes | None:
         """The file of a section, or its backup, whichever has that checksum."""

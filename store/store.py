@@ -162,8 +162,15 @@ class MessageStore:
         for follower in followers:
             await follower.follow(log.first_pos)
         if self._head is not None:
-            parked = Parked(self.queues, self.delays, self.timers, self.transactions)
-            hooks = ExpiryHooks(persistence.save_behind, persistence.save_anew, lambda: parked.first_pos(reader), followers)
+            parked = Parked(log, self.queues, self.delays, self.timers, self.transactions)
+            hooks = ExpiryHooks(
+                persistence.save_behind,
+                lambda: persistence.saved_index,
+                persistence.save_anew,
+                lambda: parked.hold(reader),
+                parked.text,
+                followers,
+            )
             time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
             self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, time)
             self._tasks.spawn(self._expiry.run(), "expiry")
@@ -266,8 +273,11 @@ class MessageStore:
         self._message_log.resign()
 
     def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
-        """Check a produce payload; see ``MessageLog.prepare``.  ReadOnlyError while the disk is too full for new messages."""
-        if self._expiry is not None and self._expiry.refuses_messages:
+        """Check a produce payload; see ``MessageLog.prepare``.  ReadOnlyError while the disk is too full for new messages.
+
+        What services store again is not new: as long as it waits, the log's head cannot be deleted.
+        """
+        if not for_service and self._expiry is not None and self._expiry.refuses_messages:
             used, limit = self._expiry.used_percent, self.settings.diskSpaceWarningLevelRatio
             raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
         return self._message_log.prepare(records, for_service=for_service)
@@ -299,6 +309,16 @@ class MessageStore:
     def refuses_messages(self) -> bool:
         """The disk is too full for new messages."""
         return self._expiry is not None and self._expiry.refuses_messages
+
+    @property
+    def head_waits_for_timers(self) -> bool:
+        """A deletion of the log's head ended at a message with a delivery time.  The timer service clears it when it has moved them on."""
+        return self._expiry is not None and self._expiry.waits_for_timers
+
+    @head_waits_for_timers.setter
+    def head_waits_for_timers(self, value: bool) -> None:
+        if self._expiry is not None:
+            self._expiry.waits_for_timers = value
 
     def _undrained(self, topic: str, first: int, upto: int) -> str:
         """What of these queues is not read by every group that reads the topic; empty when nothing is left."""

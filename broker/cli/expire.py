@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, parse_duration_option, real_network, run
-from broker.cli.output import error_line, print_json, print_table
+from broker.cli.output import error_line, note, print_json, print_table
 
 if TYPE_CHECKING:
     from broker.config import NodeConfig
     from dledger_wire._pb import retention_pb2
 
-FIELDS = ("id", "segments", "size_bytes", "first_index", "first_pos")
+FIELDS = ("id", "segments", "size_bytes", "first_index", "first_pos", "held_by")
 
 
 def register(root: typer.Typer) -> None:
@@ -50,6 +50,9 @@ def expire(
     else:
         rows = [(reply.id, reply.segments, reply.size_bytes, reply.first_index) for reply in replies]
         print_table(("NODE", "SEGMENTS", "BYTES", "FIRST-INDEX"), rows, right=("SEGMENTS", "BYTES", "FIRST-INDEX"))
+        for reply in replies:
+            if reply.held_by:
+                note(f"{reply.id}: not deleted beyond entry {reply.first_index}: {reply.held_by}")
     for text in failed:
         error_line(text)
     if failed:

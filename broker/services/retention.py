@@ -28,5 +28,6 @@ class RetentionService:
             size_bytes=done.size_bytes,
             first_index=done.first_index,
             first_pos=done.first_pos,
+            held_by=done.held_by,
         )
         return reply.SerializeToString()

@@ -114,6 +114,14 @@ class Preparer:
         await create_segment(self._files, self._config, start_pos)
         self.next = Filled(start_pos, start_pos, start_pos + self._config.segment_bytes)
 
+    async def give_back(self) -> bool:
+        """Remove the next segment's files; they are made again with the next write that the window asks them for."""
+        async with self.extending:
+            prepared, self.next = self.next, None
+            if prepared is not None:
+                await remove_segment(self._disk, self._files, prepared.start_pos)
+            return prepared is not None
+
     async def roll(self, start_pos: int) -> None:
         """Make the segment at ``start_pos`` the active one: the one prepared, or a new one.  The caller holds ``extending``."""
         prepared, self.next = self.next, None

@@ -8,14 +8,13 @@ Entries lie exactly at the ``pos`` in their headers, so the files of all replica
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
-from dledger.env import Buffer, Disk, SyncFailedError
+from dledger.env import Buffer, Disk, is_full
 from dledger.log.cache import EntryCache
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry, chain_crc_of, encode_entry
@@ -40,7 +39,6 @@ from dledger_wire.errors import (
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, MAX_SEGMENT_BYTES
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 # What ``make_durable`` writes at a time, so that the driver's own flushes get their turn in between.
 _SYNC_BYTES = 8 << 20
 # What ``check_stored`` checks at a time on the loop.
@@ -116,7 +114,7 @@ class Log:
         else:
             await writer.open(found.last.index, found.end_pos)
             if config.fill_window_bytes:
-                log._tasks.spawn(writer.preparer.run(_is_full), "prepare")
+                log._tasks.spawn(writer.preparer.run(is_full), "prepare")
         return log, found.report
 
     async def close(self) -> None:
@@ -362,7 +360,7 @@ class Log:
         try:
             await self._writer.write(batch, sync=sync)
         except OSError as error:
-            if not _is_full(error):
+            if not is_full(error):
                 self._fail(error)
                 raise self._refusal() from error
             self._queue.give_back(batch)
@@ -425,7 +423,7 @@ class Log:
         except FileNotFoundError:
             return  # the segment was cut away meanwhile
         except OSError as error:
-            if not _is_full(error):
+            if not is_full(error):
                 raise
             _logger.warning("the disk is full; index units wait: %s", error)
         self._schedule_units_sync()
@@ -538,6 +536,10 @@ class Log:
 
     # -- trimming the head
 
+    async def give_back_prepared(self) -> bool:
+        """Remove the file prepared for the next segment, on a disk that has no room left; False when there is none."""
+        return self._failure is None and not self._closed and await self._writer.preparer.give_back()
+
     async def trim(self, first_index: int) -> int:
         """Delete whole sealed segments so that the log starts at or before ``first_index``; returns the new first index.
 
@@ -565,7 +567,3 @@ class Log:
 
 def _not_told(_failure: StorageFailedError | StorageDamagedError) -> None:
     return None
-
-
-def _is_full(error: OSError) -> bool:
-    return error.errno in _FULL and not isinstance(error, SyncFailedError)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64ledger/v1/retention.proto\x12\ndledger.v1\":\n\rExpireRequest\x12\x14\n\x0chas_reserved\x18\x01 \x01(\x08\x12\x13\n\x0breserved_ms\x18\x02 \x01(\x04\"g\n\x0b\x45xpireReply\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08segments\x18\x02 \x01(\r\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12\x11\n\tfirst_pos\x18\x05 \x01(\x04\x32I\n\tRetention\x12<\n\x06\x45xpire\x12\x19.dledger.v1.ExpireRequest\x1a\x17.dledger.v1.ExpireReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64ledger/v1/retention.proto\x12\ndledger.v1\":\n\rExpireRequest\x12\x14\n\x0chas_reserved\x18\x01 \x01(\x08\x12\x13\n\x0breserved_ms\x18\x02 \x01(\x04\"x\n\x0b\x45xpireReply\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08segments\x18\x02 \x01(\r\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12\x11\n\tfirst_pos\x18\x05 \x01(\x04\x12\x0f\n\x07held_by\x18\x06 \x01(\t2I\n\tRetention\x12<\n\x06\x45xpire\x12\x19.dledger.v1.ExpireRequest\x1a\x17.dledger.v1.ExpireReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPIREREQUEST']._serialized_start=42
   _globals['_EXPIREREQUEST']._serialized_end=100
   _globals['_EXPIREREPLY']._serialized_start=102
-  _globals['_EXPIREREPLY']._serialized_end=205
-  _globals['_RETENTION']._serialized_start=207
-  _globals['_RETENTION']._serialized_end=280
+  _globals['_EXPIREREPLY']._serialized_end=222
+  _globals['_RETENTION']._serialized_start=224
+  _globals['_RETENTION']._serialized_end=297
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,7 @@ class ExpireReply(google.protobuf.message.Message):
     SIZE_BYTES_FIELD_NUMBER: builtins.int
     FIRST_INDEX_FIELD_NUMBER: builtins.int
     FIRST_POS_FIELD_NUMBER: builtins.int
+    HELD_BY_FIELD_NUMBER: builtins.int
     id: builtins.str
     segments: builtins.int
     """deleted"""
@@ -46,6 +47,8 @@ class ExpireReply(google.protobuf.message.Message):
     first_index: builtins.int
     """where the log begins now"""
     first_pos: builtins.int
+    held_by: builtins.str
+    """what the next segment stays for; empty: it is young enough, or the one being written"""
     def __init__(
         self,
         *,
@@ -54,7 +57,8 @@ class ExpireReply(google.protobuf.message.Message):
         size_bytes: builtins.int = ...,
         first_index: builtins.int = ...,
         first_pos: builtins.int = ...,
+        held_by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["first_index", b"first_index", "first_pos", b"first_pos", "id", b"id", "segments", b"segments", "size_bytes", b"size_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["first_index", b"first_index", "first_pos", b"first_pos", "held_by", b"held_by", "id", b"id", "segments", b"segments", "size_bytes", b"size_bytes"]) -> None: ...
 
 global___ExpireReply = ExpireReply

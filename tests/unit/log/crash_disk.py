@@ -134,6 +134,9 @@ class CrashDisk:
 
     async def write_atomic(self, path: str, data: bytes) -> None:
         await self.step("write_atomic", path)
+        no_room = self.room_bytes is not None and self.used_bytes() + len(data) > self.room_bytes  # beside what is there
+        if no_room or path.startswith(self.full_paths):
+            raise OSError(errno.ENOSPC, "no space left on device", path)
         self.files[path] = _Content(bytearray(data), bytearray(data))
 
     async def rename(self, old: str, new: str) -> None:

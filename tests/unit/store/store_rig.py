@@ -76,7 +76,12 @@ def frames_of(topic: str, queue_id: int, bodies: Sequence[bytes], **fields: Any)
 
 def batch_of(topic: str, queue_id: int, bodies: Sequence[bytes], *, sequence: Sequence64 | None = None, **fields: Any) -> bytes:
     """One batch record as a client sends it."""
-    messages = frames_of(topic, queue_id, bodies, **fields)
+    return batch_of_frames(topic, frames_of(topic, queue_id, bodies, **fields), sequence=sequence)
+
+
+def batch_of_frames(topic: str, messages: Sequence[Frame], *, sequence: Sequence64 | None = None) -> bytes:
+    """One batch record of messages for the queue that they name."""
+    queue_id = messages[0].queue_id
     packed = [encode_frame(message) for message in messages]
     words = [(number, word) for number, message in enumerate(messages) for word in message.properties.get("KEYS", "").split()]
     unique = [message.properties.get("UNIQ_KEY") for message in messages]

@@ -11,7 +11,7 @@ import pytest
 
 from dledger_wire.batch import BatchView
 from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError
-from dledger_wire.names import SCHEDULE_TOPIC
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store.delays import ADVANCE, LEVELS
 from store.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
@@ -19,7 +19,7 @@ from store.sequences import QueueKey
 from store.settings import StoreSettings
 from store.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
-from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, run
+from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, batch_of_frames, frames_of, run
 
 KEY = ("t", 0)
 START_MS = 1_700_000_000_000
@@ -140,14 +140,48 @@ def test_no_message_goes_before_it_was_delivered() -> None:
         await rig.send(batch_of(SCHEDULE_TOPIC, 2, [b"later", b"and later"], more={"REAL_TOPIC": "t", "REAL_QID": "0"}))
         await send(rig, 100, 300)
         (first, second) = (await rig.units((SCHEDULE_TOPIC, 2)))["pos"].tolist()
-        await rig.store.expiry.expire(0)
+        done = await rig.store.expiry.expire(0)
+        assert done.held_by.endswith(f"(level 3) is not delivered yet ({SCHEDULE_TOPIC}/2 offset 0)")
+        assert not rig.store.head_waits_for_timers
         assert rig.log.first_pos <= first < rig.log.segments[1].start_pos
         await rig.command(ADVANCE, level=3, offset=1)
         await rig.store.expiry.expire(0)
         assert rig.log.first_pos <= second < rig.log.segments[1].start_pos
         await rig.command(ADVANCE, level=3, offset=2)
-        await rig.store.expiry.expire(0)
+        assert (await rig.store.expiry.expire(0)).held_by == ""
         assert len(rig.log.segments) == 1
+        await rig.close()
+
+    run(scenario)
+
+
+def test_an_open_transaction_holds_the_head_and_is_told_once_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock, 100, replace(TINY, diskSpaceEnoughFree=0, diskMaxUsedSpaceRatio=10, fileReservedTime=0))
+        await rig.topic(HALF_TOPIC, 1)
+        half = frames_of(HALF_TOPIC, 0, [b"half"])[0]
+        of_transaction = {"TRAN_MSG": "true", "PGROUP": "p", "REAL_TOPIC": "t", "REAL_QID": "0"}
+        await rig.send(batch_of_frames(HALF_TOPIC, [replace(half, properties=of_transaction)]))
+        await send(rig, 100, 300)
+        for _ in range(3):
+            await rig.store.expiry._round()
+        held = f"a transaction of topic t is open ({HALF_TOPIC}/0 offset 0)"
+        assert (await rig.store.expiry.expire(0)).held_by.startswith(held)
+        await rig.close()
+
+    with caplog.at_level("WARNING"):
+        run(scenario)
+    assert len([record for record in caplog.records if "the log cannot be shortened beyond entry" in record.getMessage()]) == 1
+
+
+def test_what_a_replica_needs_is_told() -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        third = rig.log.segments[2]
+        rig.head.limit = third.first_index + 1
+        assert f"entry {third.first_index + 1} is not applied here yet, or a replica" in (await rig.store.expiry.expire(0)).held_by
         await rig.close()
 
     run(scenario)

@@ -1,0 +1,98 @@
+"""Deleting the log's head on running nodes, in virtual time: on disks that are full, and where messages with a delivery time lie there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.services.retention import EXPIRE
+from dledger_client.aio import Message
+from dledger_wire._pb import retention_pb2
+from store.reserve import PATH as RESERVE
+from tests.unit.client.sim_rig import Rig, until
+
+SMALL = {"store": "cleanResourceInterval: 1s"}
+
+
+def node_of(rig: Rig, node_id: str) -> Any:
+    node = rig.cluster.hosts[node_id].node
+    assert node is not None
+    return node
+
+
+async def fill(rig: Rig, count: int = 120) -> None:
+    async with rig.producer() as producer:
+        for number in range(count):
+            await producer.send(Message("t", b"%d " % number + b"x" * 2000), queue_id=0)
+
+
+async def expire(rig: Rig, node_id: str) -> retention_pb2.ExpireReply:
+    channel = rig._network.connect(rig.cluster.hosts[node_id].address)
+    try:
+        request = retention_pb2.ExpireRequest(has_reserved=True, reserved_ms=0)
+        return retention_pb2.ExpireReply.FromString(await channel.call(EXPIRE, request.SerializeToString(), timeout_s=30))
+    finally:
+        await channel.close()
+
+
+def test_a_message_with_a_delivery_time_gives_way_to_a_deletion_and_comes_when_it_is_due() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            due_ms = rig.cluster.hosts[rig.master].clock.wall_ms() + 200_000
+            await producer.send(Message("t", b"later", deliver_at_ms=due_ms), queue_id=0)
+            await fill(rig)
+            await until(lambda: len({node_of(rig, node_id).store.applied_index for node_id in rig.cluster.hosts}) == 1)
+            done = await expire(rig, rig.master)
+            assert done.segments == 0
+            assert "a message of topic t with a delivery time lies there (due 2" in done.held_by
+            assert "the master moves it on within a minute" in done.held_by
+            await until(lambda: not node_of(rig, rig.master).store.head_waits_for_timers)
+            await asyncio.sleep(5)
+            for node_id in rig.cluster.hosts:
+                assert (await expire(rig, node_id)).segments > 3
+            found = await consumer.fetch("t", 0, 120, wait_ms=0)
+            assert found == []
+            await asyncio.sleep(200)
+            (found,) = await consumer.fetch("t", 0, 120, wait_ms=5000)
+            assert found.body == b"later"
+
+    Rig(**SMALL).run(scenario, limit_s=600)
+
+
+@pytest.mark.parametrize("whose", ["master", "follower"])
+def test_a_disk_that_somebody_else_filled_is_cleaned_by_expire(whose: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig)
+        victim = rig.master if whose == "master" else rig.followers[0]
+        disk = rig.cluster.hosts[victim].disk
+        await until(lambda: RESERVE in disk.names)
+        await asyncio.sleep(10)  # every replica is as far, and has a snapshot
+        disk.settings.capacity_bytes = disk.used_bytes()
+        done = await expire(rig, victim)
+        assert done.segments > 3
+        assert node_of(rig, victim).store.reader.bounds("t", 0)[0] > 50
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"goes on"), queue_id=0)
+        await until(lambda: node_of(rig, victim).store.reader.bounds("t", 0)[1] == 121)
+
+    Rig(**SMALL).run(scenario)
+
+
+def test_a_full_disk_is_cleaned_by_force_while_messages_come() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig)
+        await asyncio.sleep(10)
+        for host in rig.cluster.hosts.values():
+            host.disk.settings.capacity_bytes = host.disk.used_bytes()
+        async with rig.producer(send_timeout_ms=60_000) as producer:
+            for number in range(60):
+                await producer.send(Message("t", b"%d " % number + b"y" * 2000), queue_id=0)
+        for node_id in rig.cluster.hosts:
+            assert node_of(rig, node_id).raft.log.first_index > 1
+
+    Rig(store=SMALL["store"] + ", diskSpaceEnoughFree: 0").run(scenario)
