@@ -38,6 +38,7 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE
 FETCH_METHOD = "/dledger.v1.Raft/FetchEntry"
 FETCH_TIMEOUT_S = 5.0
 RETRY_S = 0.5
+FETCHED = (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY)
 
 _logger = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ class LogRepair:
         repaired = 0
         for finding in report.damaged:
             place = log.locate(finding.index)
-            if finding.kind not in (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY) or place is None:
+            if finding.kind not in FETCHED or place is None:
                 if finding is report.damaged[0]:
                     raise self._hopeless(finding)
                 break  # a filler, or what cannot be found: judged anew when the entries before it are whole
@@ -246,7 +247,8 @@ class LogRepair:
         _logger.warning("%s: entry %d repaired from a peer", self._identity.node_id, entry.index)
 
     def _hopeless(self, finding: Finding) -> StorageDamagedError:
-        text = f"{finding}; no peer could give the bytes; replace this node as a member, or put its disk right"
+        tried = "no peer could give the bytes" if finding.kind in FETCHED else "peers give entries only"
+        text = f"{finding}; {tried}; replace this node as a member, or put its disk right"
         return StorageDamagedError(text, file=finding.file, pos=finding.pos, index=finding.index)
 
 

@@ -68,7 +68,7 @@ class Snapshots:
 
     async def load(self) -> list[Snapshot]:
         """The good snapshots, newest first."""
-        found = []
+        found: list[Snapshot] = []
         for name in (APPLIED, APPLIED + BACKUP):
             data = await self._read(name)
             if data is None:

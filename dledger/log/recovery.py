@@ -60,8 +60,13 @@ async def recover(disk: Disk, files: FilePool, config: LogConfig) -> Recovered:
     for at, start_pos in enumerate(found.contents):
         next_start = found.contents[at + 1] if at + 1 < len(found.contents) else None
         segments.append(Segment(start_pos, position.index))
-        recovery = SegmentRecovery(disk, files, config, report, places, terms, position, start_pos, next_start)
+        recovery = SegmentRecovery(
+            disk, files, config, report, places, terms, position, start_pos, next_start, next_is_last=next_start == found.contents[-1]
+        )
         if not await recovery.run(verify_from):
+            break
+        if recovery.next_start != next_start:  # that one was only prepared
+            found.empty.insert(0, found.contents[-1])
             break
     if not report.damaged:
         await _remove_empty_end(disk, files, found.empty, segments, position)

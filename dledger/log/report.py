@@ -19,6 +19,7 @@ class DamageKind(Enum):
     HARD_STATE = "bad hard state"
     HARD_STATE_COPY = "bad copy of the hard state"
     LOG_START = "bad log start"
+    PREPARED = "spoilt prepared file"
     FOREIGN_FILE = "foreign file"
     QUEUE_FILE = "bad queue file"
     INDEX_FILE = "bad key index file"
@@ -41,14 +42,14 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        """Whether bytes are not what was written; a torn tail was never acknowledged and a foreign file is none of ours."""
-        return self.kind not in (DamageKind.TORN_TAIL, DamageKind.FOREIGN_FILE)
+        """Whether bytes are not what was written.  Not a torn tail (never acknowledged), a prepared file (empty) or a foreign one."""
+        return self.kind not in (DamageKind.TORN_TAIL, DamageKind.PREPARED, DamageKind.FOREIGN_FILE)
 
     @property
     def is_repaired_by_start(self) -> bool:
         """Whether the next start of the node puts it right by itself: units are derived, the hard state has more copies."""
         derived = (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.QUEUE_FILE, DamageKind.INDEX_FILE)
-        return self.kind in (*derived, DamageKind.TORN_TAIL, DamageKind.HARD_STATE_COPY)
+        return self.kind in (*derived, DamageKind.TORN_TAIL, DamageKind.PREPARED, DamageKind.HARD_STATE_COPY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class RecoveryReport:
     damaged: list[Finding] = field(default_factory=list)
     units_rewritten: int = 0
     fillers_rewritten: int = 0
+    spoilt_prepared: str | None = None  # where the bytes are kept that stood in a file which was only prepared
     entries_checked: int = 0
     foreign_files: list[str] = field(default_factory=list)
 
@@ -82,5 +84,7 @@ class RecoveryReport:
             return f"damaged in {len(self.damaged)} places, first {self.damaged[0]}"
         if self.torn is not None:
             return f"torn tail of {self.torn.size_bytes} bytes cut at {self.torn.pos} ({self.torn.reason}), kept in {self.torn.quarantine}"
+        if self.spoilt_prepared is not None:
+            return f"clean; a file that was only prepared held something, which is kept in {self.spoilt_prepared}"
         rewritten = f"{self.units_rewritten} index units and {self.fillers_rewritten} fillers rewritten"
         return f"clean, {self.entries_checked} entries checked, {rewritten}"

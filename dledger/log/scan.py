@@ -136,6 +136,17 @@ def last_nonzero(data: Buffer) -> int:
     return len(array) - int(array[::-1].astype(np.bool_).argmax())
 
 
+async def written_start(file: File, start_pos: int, piece_bytes: int) -> int | None:
+    """The first byte of a segment's file that is not zero; None when there is none."""
+    pos = start_pos
+    while data := await file.pread(pos - start_pos, piece_bytes):
+        array = np.frombuffer(data, np.uint8)
+        if array.any():
+            return pos + int(array.astype(np.bool_).argmax())
+        pos += len(data)
+    return None
+
+
 async def written_end(file: File, start_pos: int, from_pos: int, piece_bytes: int) -> int:
     """One past the last byte at or after ``from_pos`` that is not zero; ``from_pos`` when there is none."""
     end = from_pos

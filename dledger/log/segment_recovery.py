@@ -6,6 +6,8 @@
 | anything else, in a segment with a successor | none beyond | filler written anew where the successor's first entry continues the chain, or
 its index unit says so: nothing else can have stood there; else damage |
 | not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
+| anything else, and the last segment behind it begins with no entry that continues the chain | file there, none in it | that segment was
+only prepared: removed, what is not zero in it kept in quarantine; this one is the last |
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
 units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.give_up_from``); cut, kept in
 quarantine |
@@ -38,7 +40,7 @@ from dledger.log.index_units import (
     term_runs,
 )
 from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
-from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end
+from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
 from dledger.log.segment import FilePool, InUse, log_path, units_path
 from dledger_wire.layout import (
     ENTRY_HEADER_SIZE,
@@ -72,6 +74,31 @@ class UnitsFound:
     units: Units
     proven: int
     sound: int
+
+
+async def continues(disk: Disk, files: FilePool, start_pos: int, at: Position) -> bool:
+    """Whether the entry at the head of a segment is the one that comes next.
+
+    By its header, or, where that is damaged, its index unit: what is put in its place continues the chain, or the next start says so.
+    """
+    if at.chain_crc is None:
+        return False
+    async with InUse(files, log_path(start_pos)) as file:
+        head = await file.pread(0, ENTRY_HEADER_SIZE)
+    if len(head) == ENTRY_HEADER_SIZE and link_fault(Header.unpack(head), head, at.index, at.term, start_pos, at.chain_crc) is None:
+        return True
+    return (await load_units(disk, files, start_pos, at.index, None)).sound > 0
+
+
+async def was_only_prepared(disk: Disk, files: FilePool, start_pos: int, at: Position) -> bool:
+    """Whether the last segment, where the one before it has no filler, never got an entry, whatever stands in it.
+
+    Entries are written from its first byte on, each followed by its index unit before it is reported durable.
+    """
+    if at.chain_crc is None:
+        return False
+    units = await load_units(disk, files, start_pos, None, None)
+    return units.exists and not units.proven and not await continues(disk, files, start_pos, at)
 
 
 async def load_units(disk: Disk, files: FilePool, start_pos: int, first_index: int | None, next_start: int | None) -> UnitsFound:
@@ -121,6 +148,7 @@ class SegmentRecovery:
     position: Position
     start_pos: int
     next_start: int | None
+    next_is_last: bool = False
 
     async def run(self, verify_from: int) -> bool:
         """False when the log cannot be followed beyond this segment."""
@@ -137,12 +165,16 @@ class SegmentRecovery:
                 damage = await self._damage(file, units, walk.index - first_index, stop)
                 if damage is None or (damage.kind is DamageKind.BAD_FILLER and await self._mend_filler(file, stop.pos)):
                     break
+                if damage.kind is DamageKind.BAD_FILLER and await self._drop_prepared():
+                    continue
                 if not self._step_over(walk, units, walk.index - first_index, damage):
                     await self._keep_proof(units)
                     return False
             if self.report.damaged:
                 await self._keep_proof(units)
                 return True
+            if self.next_start is not None and stop.kind is StopKind.FILLER:
+                await self._clean_filler(file, stop.pos)
             await self._tidy_end(file, stop, [place for place in found if place.index - first_index >= units.sound])
             await self._rewrite_units(file, units, trusted, found)
         return True
@@ -220,8 +252,18 @@ class SegmentRecovery:
     async def _mend_filler(self, file: File, pos: int) -> bool:
         """Write the filler at ``pos`` anew, if the next segment's first entry follows the last one here."""
         next_start = self.next_start
-        if next_start is None or next_start - pos < FILLER_SIZE or not await self._continues_at(next_start):
+        if next_start is None or next_start - pos < FILLER_SIZE or not await continues(self.disk, self.files, next_start, self.position):
             return False
+        await self._write_filler(file, pos, next_start)
+        return True
+
+    async def _clean_filler(self, file: File, pos: int) -> None:
+        """Behind a filler's head stand zeros, as on every replica."""
+        end = await written_end(file, self.start_pos, pos + FILLER_SIZE, self.config.piece_bytes)
+        if self.next_start is not None and end > pos + FILLER_SIZE:
+            await self._write_filler(file, pos, self.next_start)
+
+    async def _write_filler(self, file: File, pos: int, next_start: int) -> None:
         end = await written_end(file, self.start_pos, pos, self.config.piece_bytes)
         await self._quarantine(file, pos, end)
         await file.truncate(pos - self.start_pos)
@@ -229,21 +271,23 @@ class SegmentRecovery:
         await file.truncate(next_start - self.start_pos)
         await file.fdatasync()
         self.report.fillers_rewritten += 1
-        return True
 
-    async def _continues_at(self, next_start: int) -> bool:
-        """Whether the entry at the head of the next segment is the one after the last here.
-
-        By its header, or, where that is damaged, its index unit: what is put in its place continues the chain, or the next start says so.
-        """
-        at = self.position
-        if at.chain_crc is None:
+    async def _drop_prepared(self) -> bool:
+        """Remove the last segment if it was only prepared; this one is the last then."""
+        next_start = self.next_start
+        if next_start is None or not self.next_is_last or self.report.damaged:
             return False
-        async with InUse(self.files, log_path(next_start)) as next_file:
-            head = await next_file.pread(0, ENTRY_HEADER_SIZE)
-        if len(head) == ENTRY_HEADER_SIZE and link_fault(Header.unpack(head), head, at.index, at.term, next_start, at.chain_crc) is None:
-            return True
-        return (await load_units(self.disk, self.files, next_start, at.index, None)).sound > 0
+        if not await was_only_prepared(self.disk, self.files, next_start, self.position):
+            return False
+        async with InUse(self.files, log_path(next_start)) as file:
+            start = await written_start(file, next_start, self.config.piece_bytes)
+            if start is not None:
+                end = await written_end(file, next_start, start, self.config.piece_bytes)
+                self.report.spoilt_prepared = await quarantine.keep_range(
+                    self.disk, self.files, file, next_start, start, end, self.config.piece_bytes
+                )
+        self.next_start = None
+        return True
 
     def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
         """Report damage and go on behind it by the word of its index unit; False when that is not to be had."""

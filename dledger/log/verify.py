@@ -14,9 +14,9 @@ from dledger.log.entry import Header
 from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, lost_slot, newest_of, read_copies
 from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.report import DamageKind, Finding
-from dledger.log.scan import Found, SegmentWalk, StopKind, written_end
+from dledger.log.scan import Found, SegmentWalk, StopKind, written_end, written_start
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, InUse, list_starts, log_path, units_path
-from dledger.log.segment_recovery import UnitsFound, load_units, verdict
+from dledger.log.segment_recovery import Position, UnitsFound, load_units, verdict, was_only_prepared
 from dledger.log.start import LOG_START_PATH, LogStart, load_log_start
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, INDEX_UNIT_SIZE, segment_name
@@ -51,6 +51,7 @@ class _Check:
         self._checked_bytes = 0
         self._last_term = 0
         self._entries = 0
+        self._ended = False  # what follows is no part of the log
 
     async def run(self) -> AsyncIterator[Finding]:
         try:
@@ -75,8 +76,10 @@ class _Check:
         at = _At(start.first_index, start.before_term, start.before_chain_crc)
         for number, start_pos in enumerate(contents):
             next_start = contents[number + 1] if number + 1 < len(contents) else None
-            async for finding in self._segment(start_pos, next_start, at):
+            async for finding in self._segment(start_pos, next_start, at, next_is_last=number + 2 == len(contents)):
                 yield finding
+            if self._ended:
+                break
         async for finding in self._hard_state():
             yield finding
 
@@ -97,7 +100,7 @@ class _Check:
 
     # -- one segment
 
-    async def _segment(self, start_pos: int, next_start: int | None, at: _At) -> AsyncIterator[Finding]:
+    async def _segment(self, start_pos: int, next_start: int | None, at: _At, *, next_is_last: bool) -> AsyncIterator[Finding]:
         if not at.index:
             await self._take_first_word(start_pos, at)
         first_index = at.index
@@ -114,6 +117,12 @@ class _Check:
                 at.index, at.term, at.chain_crc = walk.index, walk.term, walk.chain_crc
                 behind = next_start is None and await written_end(file, start_pos, step.pos, self._piece_bytes) > step.pos
                 found_out = verdict(step, walk.index - first_index, units, next_start, behind)
+                if found_out is not None and found_out[0] is DamageKind.BAD_FILLER and next_start is not None and next_is_last:
+                    position = Position(walk.index, walk.term, step.pos, walk.chain_crc)
+                    if await was_only_prepared(self._disk, self._files, next_start, position):
+                        yield await self._prepared(next_start)
+                        next_start, self._ended = None, True
+                        continue
                 if found_out is not None:
                     yield self._finding(start_pos, step.pos - start_pos, walk.index, *found_out)
                 if found_out is None or found_out[0] is DamageKind.TORN_TAIL:
@@ -124,9 +133,22 @@ class _Check:
             if next_start is not None and step.kind is StopKind.FILLER:
                 end = await written_end(file, start_pos, step.pos + FILLER_SIZE, self._piece_bytes)
                 if end > step.pos + FILLER_SIZE:
-                    yield self._finding(start_pos, end - 1 - start_pos, 0, DamageKind.BAD_FILLER, "a byte behind the filler is not zero")
+                    yield self._finding(
+                        start_pos,
+                        end - 1 - start_pos,
+                        0,
+                        DamageKind.BAD_FILLER,
+                        "a byte behind the filler is not zero (the next start writes it anew)",
+                    )
         for finding in self._units(start_pos, first_index, units, found, sealed=next_start is not None):
             yield finding
+
+    async def _prepared(self, start_pos: int) -> Finding:
+        """What to say of a file that never got an entry, and is not all zeros."""
+        async with InUse(self._files, log_path(start_pos)) as file:
+            first = await written_start(file, start_pos, self._piece_bytes)
+        text = "prepared ahead, and not all zeros; it holds no entry (the next start keeps the bytes in quarantine and makes it anew)"
+        return self._finding(start_pos, (first or start_pos) - start_pos, 0, DamageKind.PREPARED, text)
 
     async def _take_first_word(self, start_pos: int, at: _At) -> None:
         """Behind damage that hid where entries end: the first entry's own word is all there is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -150,6 +151,91 @@ def test_a_damaged_filler_is_written_anew_since_it_holds_nothing(verify_bytes: i
             await log.close()
             assert bytes(disk.files[path].current) == files[path]
             assert not await findings(disk)
+
+    run(scenario)
+
+
+def test_a_flipped_byte_behind_a_fillers_head_is_zeroed_by_the_next_start() -> None:
+    async def scenario() -> None:
+        files, entries = await written(20)
+        path = f"commitlog/{FIRST}"
+        for verify_bytes in (None, 200):
+            disk = CrashDisk(changed(files, path, lambda data: data.__setitem__(len(data) - 3, 1)))
+            (finding,) = await findings(disk)
+            assert (finding.kind, finding.pos) == (DamageKind.BAD_FILLER, 1021)
+            assert "the next start writes it anew" in finding.text
+            log, report = await Log.open(disk, config(verify_bytes=verify_bytes))
+            assert (report.is_clean, report.fillers_rewritten) == (True, 1)
+            assert bodies(await everything(log)) == entries
+            await log.close()
+            assert bytes(disk.files[path].current) == files[path]
+            assert not await findings(disk)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["as written", "filled ahead"])
+def test_a_spoilt_file_that_was_only_prepared_keeps_no_log_from_opening(filled: bool) -> None:
+    """Nothing says that an entry stands in it, and the file before has room still."""
+
+    async def scenario() -> None:
+        files, entries = await written(3)
+        if filled:
+            files = changed(files, f"commitlog/{FIRST}", lambda data: data.extend(bytes(1024 - len(data))))
+        prepared, units = f"commitlog/{1024:020d}", f"index-units/{1024:020d}"
+        files |= {units: bytes(1024)}
+        spoilt = [{at: 1} for at in (0, 7, 8, 20, 47, 48, 500, 1023)] + [{at: 0xA5 for at in range(1024)}, {100: 1, 900: 2}]
+        for change in spoilt:
+            bad = bytes(change.get(at, 0) for at in range(1024))
+            disk = CrashDisk(files | {prepared: bad})
+            (finding,) = await findings(disk)
+            assert (finding.file, finding.kind, finding.is_damage) == (f"/crash/{prepared}", DamageKind.PREPARED, False)
+            assert (finding.pos, finding.is_repaired_by_start) == (min(change), True)
+            log, report = await Log.open(disk, TINY)
+            assert report.is_clean
+            assert report.spoilt_prepared is not None
+            assert report.spoilt_prepared in report.summary()
+            assert bytes(disk.files[report.spoilt_prepared].current) == bad[min(change) : max(change) + 1]
+            assert prepared not in disk.files
+            assert bodies(await everything(log)) == entries
+            promise(log, 2)
+            add(log, 20, term=2)
+            await log.flush()
+            await log.close()
+            assert not await findings(disk)
+            log, report = await Log.open(disk, TINY)
+            assert (report.is_clean, log.last) == (True, EntryId(23, 2))
+            await log.close()
+
+    run(scenario)
+
+
+def test_a_spoilt_prepared_file_behind_damage_is_judged_once_that_is_mended() -> None:
+    async def scenario() -> None:
+        files, _entries = await written(3)
+        whole = files | {f"commitlog/{1024:020d}": bytes(500) + b"x", f"index-units/{1024:020d}": bytes(1024)}
+        disk, log, report = await start(changed(whole, f"commitlog/{FIRST}", lambda data: data.__setitem__(60, data[60] ^ 1)))
+        assert report.damaged[0].kind is DamageKind.BAD_ENTRY
+        assert f"commitlog/{1024:020d}" in disk.files
+        await log.close()
+
+    run(scenario)
+
+
+def test_power_lost_while_a_spoilt_prepared_file_is_put_away() -> None:
+    async def scenario() -> None:
+        files, entries = await written(3)
+        files |= {f"commitlog/{1024:020d}": bytes(500) + b"x" * 600, f"index-units/{1024:020d}": bytes(1024)}
+        for crash_after in range(60):
+            disk = CrashDisk(files, crash_after=crash_after)
+            with contextlib.suppress(PowerLost):
+                await Log.open(disk, TINY)
+            disk = disk.after_power_loss(random.Random(crash_after))
+            log, report = await Log.open(disk, TINY)
+            assert report.is_clean
+            assert bodies(await everything(log)) == entries
+            await log.close()
+            assert len([path for path in disk.files if path.startswith("quarantine/") and not path.endswith(".part")]) == 1
 
     run(scenario)
 
