@@ -53,15 +53,21 @@ async def _read(env: Environment) -> FolderIdentity:
         text = await file.pread(0, await file.size())
     finally:
         await file.close()
+    where = env.disk.local_path(IDENTITY_FILE)
     try:
         fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise DataDirectoryError(f"{where} is damaged: expected a JSON object, found {type(fields).__name__}")
         # Another version may have other fields: it is told first.
         version = fields["format_version"]
         if version != FORMAT_VERSION:
-            where = env.disk.local_path("")
-            raise DataDirectoryError(f"data folder {where} has format version {version}, this program reads {FORMAT_VERSION}")
+            raise DataDirectoryError(
+                f"data folder {env.disk.local_path('')} has format version {version}, this program reads {FORMAT_VERSION}"
+            )
         return FolderIdentity(**fields)
     except KeyError as error:
-        raise DataDirectoryError(f"{env.disk.local_path(IDENTITY_FILE)} is damaged: no {error.args[0]} in it") from error
+        raise DataDirectoryError(f"{where} is damaged: no {error.args[0]} in it") from error
+    except RecursionError as error:
+        raise DataDirectoryError(f"{where} is damaged: nested too deep") from error
     except (ValueError, TypeError) as error:
-        raise DataDirectoryError(f"{env.disk.local_path(IDENTITY_FILE)} is damaged: {error}") from error
+        raise DataDirectoryError(f"{where} is damaged: {error}") from error

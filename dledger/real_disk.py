@@ -96,12 +96,15 @@ class RealFile:
 
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         def write() -> None:
-            self._write(pos, buffers)
+            with _naming(self._path):
+                self._write(pos, buffers)
             if sync:
                 _fdatasync(self._open_fd(), self._path)
             if after is not None:
                 require(isinstance(after.file, RealFile), "a file of another disk")
-                cast(RealFile, after.file)._write(after.pos, [after.data])
+                other = cast(RealFile, after.file)
+                with _naming(other._path):
+                    other._write(after.pos, [after.data])
 
         await self._disk.in_order(write)
 
@@ -128,7 +131,8 @@ class RealFile:
 
     def _read(self, pos: int, size: int) -> bytes:
         fd = self._open_fd()
-        data = _pread_all(fd, pos, size)
+        with _naming(self._path):
+            data = _pread_all(fd, pos, size)
         if self._direct is not None:
             # What is written around the page cache has to be read from the disk: a reader that goes on finds it there already.
             if 0 <= pos - self._read_to <= READ_AHEAD_BYTES and len(data) >= READ_AHEAD_FROM:
@@ -144,7 +148,8 @@ class RealFile:
 
     async def truncate(self, size: int) -> None:
         def truncate() -> None:
-            os.ftruncate(self._open_fd(), size)
+            with _naming(self._path):
+                os.ftruncate(self._open_fd(), size)
             if self._direct is not None:
                 self._direct.truncated(size)
 
@@ -294,6 +299,17 @@ def _open(local: str, create: bool, root: str) -> int:
     return fd
 
 
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """What fails on a descriptor names no file; whoever reads the error needs it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
+
+
 def _names(local: str) -> Iterator[str]:
     try:
         with with_handle(lambda: os.scandir(local)) as entries:
@@ -339,15 +355,16 @@ def _allocate(fd: int, direct_fd: int | None, size: int, fill: bool, path: str) 
     pos = os.fstat(fd).st_size
     if pos >= size:
         return
-    if not fill:
-        os.posix_fallocate(fd, pos, size - pos)
-        return
-    if direct_fd is not None and pos % BLOCK == 0:
-        pos = fill_direct(direct_fd, pos, size)
-    while pos < size:
-        step = min(FILL_STEP_BYTES, size - pos)
-        _pwrite_all(fd, pos, [memoryview(_ZEROS)[:step]])
-        pos += step
+    with _naming(path):
+        if not fill:
+            os.posix_fallocate(fd, pos, size - pos)
+            return
+        if direct_fd is not None and pos % BLOCK == 0:
+            pos = fill_direct(direct_fd, pos, size)
+        while pos < size:
+            step = min(FILL_STEP_BYTES, size - pos)
+            _pwrite_all(fd, pos, [memoryview(_ZEROS)[:step]])
+            pos += step
     _fdatasync(fd, path)
 
 
@@ -356,7 +373,8 @@ def _write_atomic(local: str, data: bytes, root: str) -> None:
     temporary = local + TEMPORARY_SUFFIX
     fd = open_handle(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        _pwrite_all(fd, 0, [data])
+        with _naming(temporary):
+            _pwrite_all(fd, 0, [data])
         _fdatasync(fd, temporary)
     except OSError:
         with contextlib.suppress(OSError):

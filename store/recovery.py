@@ -19,7 +19,7 @@ from store.queue_files import QUEUE_FOLDER
 from store.queue_table import QueueTable
 from store.rebuild import rebuild_files
 from store.sequences import QueueKey, SequenceTable
-from store.snapshots import Snapshot, Snapshots
+from store.snapshots import APPLIED, Snapshot, Snapshots, config_path, no_snapshot
 from store.topics import Topics
 
 
@@ -62,9 +62,8 @@ async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
     found.damaged_files += parts.snapshots.damaged
     if snapshot is None:
         if parts.log.first_index > 1:
-            where = parts.disk.local_path("config/applied.json")
-            text = f"{where}: no usable snapshot, and the log begins at entry {parts.log.first_index}: the state cannot be rebuilt from it"
-            raise StorageDamagedError(text, file=where, pos=0)
+            where = parts.disk.local_path(config_path(APPLIED))
+            raise StorageDamagedError(f"{where}: {no_snapshot(parts.log.first_index)}", file=where, pos=0)
         snapshot = Snapshot(0, 0, 0, 0)
     _check_file_size(parts, snapshot)
     found.index = snapshot.index

@@ -29,6 +29,14 @@ FORMAT = 1
 PIECE_BYTES = 128 << 10  # of producers encoded without a break
 
 
+def no_snapshot(first_index: int) -> str:
+    """Why there is no state where neither a snapshot nor the log's beginning is left, and what to do."""
+    text = (
+        f"no usable snapshot, and the log begins at entry {first_index}: the state cannot be rebuilt from it, and the node does not start"
+    )
+    return f"{text}; replace this node as a member (docs/operations.md), or put back its config folder"
+
+
 @dataclass(slots=True)
 class Snapshot:
     """The derived state at one log index.  ``sections``: file name under config/ -> its JSON data."""

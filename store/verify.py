@@ -13,8 +13,9 @@ import numpy as np
 from dledger.env import Disk
 from dledger.log.report import DamageKind, Finding
 from dledger.log.segment import LOG_FOLDER, FilePool, InUse, list_starts, log_path
+from dledger.log.start import load_log_start
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, StorageDamagedError
 from dledger_wire.frame import decode_frame
 from dledger_wire.java_hash import java_hash
 from dledger_wire.names import TIMER_TOPIC
@@ -24,7 +25,7 @@ from store.consume_queue import QueueMark
 from store.persistence import ABORT_PATH
 from store.queue_files import QueueFiles, Units, queue_folder
 from store.sequences import QueueKey
-from store.snapshots import Snapshot, Snapshots
+from store.snapshots import APPLIED, Snapshot, Snapshots, config_path, no_snapshot
 from store.verify_index import verify_index
 
 OPEN_FILES = 16
@@ -34,11 +35,16 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
     """Everything that is not as it should be, the snapshot first, then queue by queue, then the key index."""
     snapshots = Snapshots(disk)
     found = await snapshots.load()
+    first_index = await _first_index(disk)
+    starts = first_index == 1 or any(snapshot.index >= first_index - 1 for snapshot in found)
     for path in snapshots.damaged:
-        yield Finding(
-            path, 0, 0, DamageKind.SNAPSHOT, "not what was written; a start takes the snapshot before, or the log from its beginning"
+        instead = (
+            "; a start takes the snapshot before" if found and starts else "; a start takes the log from its beginning" if starts else ""
         )
-    if not found:
+        yield Finding(path, 0, 0, DamageKind.SNAPSHOT, f"not what was written{instead}")
+    if not starts:
+        yield Finding(disk.local_path(config_path(APPLIED)), 0, 0, DamageKind.SNAPSHOT, no_snapshot(first_index))
+    if not found or not starts:
         return
     files = FilePool(disk, OPEN_FILES)
     clean = snapshots.newest_is_good and not await disk.exists(ABORT_PATH)
@@ -50,6 +56,14 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
             yield finding
     finally:
         await files.close()
+
+
+async def _first_index(disk: Disk) -> int:
+    """Where the log begins; 1 where that is not known, which the check of the log tells."""
+    try:
+        return (await load_log_start(disk)).first_index
+    except StorageDamagedError:
+        return 1
 
 
 class _Check:

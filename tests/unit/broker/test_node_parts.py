@@ -43,6 +43,12 @@ def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
         (tmp_path / "identity.json").write_text("{}")
         with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged: no format_version in it"):
             await open_identity(environment(tmp_path), "c", "g0", "n0")
+        (tmp_path / "identity.json").write_text("[]")
+        with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged: expected a JSON object, found list"):
+            await open_identity(environment(tmp_path), "c", "g0", "n0")
+        (tmp_path / "identity.json").write_text("[" * 200_000)
+        with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged: nested too deep"):
+            await open_identity(environment(tmp_path), "c", "g0", "n0")
         (tmp_path / "identity.json").write_text("{")
         with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged"):
             await open_identity(environment(tmp_path), "c", "g0", "n0")

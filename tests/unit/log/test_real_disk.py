@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,29 @@ def test_a_cancelled_open_leaves_no_descriptor(tmp_path: Path, steps: int) -> No
         for _ in range(2):  # behind everything that was submitted
             await disk.exists("log/1")
         assert open_descriptors(tmp_path) == []
+        disk.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["pwritev", "pread", "ftruncate", "posix_fallocate"])
+def test_an_error_of_a_descriptor_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        file = await disk.open("log/1", create=True)
+
+        def fails(*_arguments: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, call, fails)
+        steps = {
+            "pwritev": lambda: file.pwrite(0, [b"x"]),
+            "pread": lambda: file.pread(0, 1),
+            "ftruncate": lambda: file.truncate(3),
+            "posix_fallocate": lambda: file.allocate(3, fill=False),
+        }
+        with pytest.raises(OSError, match=f"Input/output error: '{tmp_path}/log/1'"):
+            await steps[call]()
         disk.close()
 
     asyncio.run(main())

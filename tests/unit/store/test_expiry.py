@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from dledger.log.report import DamageKind
 from dledger_wire.batch import BatchView
-from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError
+from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store.delays import ADVANCE, LEVELS
 from store.expiry import HOUR_MS, Expired
@@ -202,6 +203,29 @@ def test_both_snapshots_on_disk_reach_behind_what_is_deleted() -> None:
         await assert_follows(again, {KEY: 200})
         await again.close()
         await rig.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "damaged"])
+def test_without_a_snapshot_and_the_logs_beginning_verify_and_the_start_say_what_to_do(gone: bool) -> None:
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        await rig.store.expiry.expire(0)
+        await rig.close()
+        for path in [path for path in disk.files if path.startswith("config/applied.json")]:
+            if gone:
+                del disk.files[path]
+            else:
+                disk.files[path].current[100] ^= 1
+        found = [finding async for finding in verify_store(disk)]
+        assert [finding.text for finding in found[:-1]] == [] if gone else ["not what was written"] * 2
+        assert (found[-1].kind, found[-1].is_damage, found[-1].file) == (DamageKind.SNAPSHOT, True, "/crash/config/applied.json")
+        remedy = "the state cannot be rebuilt from it, and the node does not start; replace this node as a member"
+        assert remedy in found[-1].text
+        with pytest.raises(StorageDamagedError, match=remedy):
+            await StoreRig.open(disk, clock=clock)
 
     run(scenario)
 
