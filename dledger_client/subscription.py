@@ -18,7 +18,8 @@ def parse_tags(expression: str) -> list[str]:
     if expression.strip() in ("", "*"):
         return []
     tags = [tag.strip() for tag in expression.split("||")]
-    if not all(tags):
+    tags = [tag for tag in tags if tag]  # RocketMQ lets ``a || || b`` pass
+    if not tags:
         raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *")
     return list(dict.fromkeys(tags))
 

@@ -251,8 +251,8 @@ def _topics(given: Given) -> tuple[tuple[str, ...], str]:
 
 def _filters(given: Given) -> Filters:
     tags = given.text("tags", "*")
-    wanted = () if tags == "*" else tuple(dict.fromkeys(tag.strip() for tag in tags.split("||")))
-    if not all(wanted):
+    wanted = tuple(dict.fromkeys(tag for part in tags.split("||") if (tag := part.strip()) and tags != "*"))
+    if not wanted and tags != "*":
         raise InvalidArgumentError(f"option tags: {tags!r}; expected tag || tag ..., or *")
     return Filters(wanted, given.words("keys"), _queues(given))
 

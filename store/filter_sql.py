@@ -1,9 +1,10 @@
 """SQL92 property filters: RocketMQ's expression language over a message's properties, parsed once and evaluated many times.
 
 Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after RocketMQ's
-``filter`` module: ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH /
-ENDSWITH``, and string, number and boolean literals.  A property is text; next to a number it is read as a number, and when it is none, or
-is missing, the comparison is unknown (None).  Only an expression that is true lets a message pass.
+``filter`` module (docs/messages.md has the differences): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT]
+NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and boolean literals.  A property is
+text; next to a number it is read as a number, and when it is none, or is missing, the comparison is unknown (None).  Only an expression
+that is true lets a message pass.
 """
 
 from __future__ import annotations
@@ -47,16 +48,18 @@ _GRAMMAR = r"""
      | operand TEXT_TEST operand                        -> text_test
      | operand _NOT TEXT_TEST operand                   -> not_text_test
      | operand                                          -> truth
-     | "(" disjunction ")"
 ?operand: literal
         | NAME                                          -> property_value
+        | "(" disjunction ")"                           -> in_parentheses
+        | "-" operand                                   -> minus
+        | "+" operand                                   -> plus
 ?literal: STRING                                        -> string
         | NUMBER                                        -> number
         | TRUE                                          -> true
         | FALSE                                         -> false
 COMPARISON: "=" | "<>" | ">=" | "<=" | ">" | "<"
 STRING: /'([^']|'')*'/
-NUMBER: /[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?/
+NUMBER: /[-+]?(\d+[lL](?![\w$.])|(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)/
 _OR.2: /OR(?![\w$.])/i
 _AND.2: /AND(?![\w$.])/i
 _NOT.2: /NOT(?![\w$.])/i
@@ -68,8 +71,10 @@ TRUE.2: /TRUE(?![\w$.])/i
 FALSE.2: /FALSE(?![\w$.])/i
 TEXT_TEST.2: /(CONTAINS|STARTSWITH|ENDSWITH)(?![\w$.])/i
 NAME: /[A-Za-z_$][A-Za-z0-9_$.]*/
+COMMENT.3: /--[^\n]*|\/\*(.|\n)*?\*\//
 %import common.WS
 %ignore WS
+%ignore COMMENT
 """
 
 # What an error says was expected, for the terminals that may begin or go on something.
@@ -122,6 +127,27 @@ class _Property:
 
     def __call__(self, properties: Properties, /) -> Value:
         return properties.get(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Minus:
+    operand: Operand
+
+    def __call__(self, properties: Properties, /) -> Value:
+        value = self.operand(properties)
+        number = _number(value) if isinstance(value, str) else value
+        return None if number is None or isinstance(number, bool) else -number
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """An operand that stands alone."""
+
+    operand: Operand
+
+    def __call__(self, properties: Properties, /) -> Truth:
+        found = self.operand(properties)
+        return found if isinstance(found, bool) else None if found is None else _TRUTHS.get(str(found).lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +267,20 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
         return self.negate(self.text_test(value, name, part))
 
     def truth(self, value: Operand) -> Predicate:
-        def evaluate(properties: Properties, /) -> Truth:
-            found = value(properties)
-            return found if isinstance(found, bool) else None if found is None else _TRUTHS.get(str(found).lower())
+        return _Truth(value)
 
-        return evaluate
+    def in_parentheses(self, inner: Predicate) -> Operand:
+        return inner.operand if isinstance(inner, _Truth) else inner
+
+    def minus(self, value: Operand) -> Operand:
+        if isinstance(value, _Constant):
+            return _Constant(_Minus(value)({}))
+        if isinstance(value, _Minus) and isinstance(value.operand, _Minus):
+            return value.operand  # three are one: however many there are, none is evaluated by recursion
+        return _Minus(value)
+
+    def plus(self, value: Operand) -> Operand:
+        return self.minus(self.minus(value))
 
     def property_value(self, name: Token) -> Operand:
         return _Property(str(name))
@@ -254,7 +289,7 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
         return _Constant(str(token)[1:-1].replace("''", "'"))
 
     def number(self, token: Token) -> Operand:
-        return _Constant(_number(str(token)))
+        return _Constant(_number(str(token).rstrip("lL")))
 
     def true(self, _token: Token) -> Operand:
         return _Constant(True)

@@ -116,7 +116,7 @@ def test_mistakes_are_typed() -> None:
             with pytest.raises(InvalidArgumentError):
                 await consumer.fetch("t", 0, -1)
             with pytest.raises(InvalidArgumentError, match="expected tag"):
-                await consumer.fetch("t", 0, 0, tags="a || ")
+                await consumer.fetch("t", 0, 0, tags="|| || ")
 
     Rig().run(scenario)
 

@@ -8,6 +8,7 @@ import pytest
 
 import broker.services.fetch
 from dledger_client.aio import Message
+from dledger_client.subscription import parse_tags
 from dledger_wire.errors import InvalidArgumentError
 from tests.unit.client.sim_rig import Rig
 
@@ -129,3 +130,10 @@ def test_a_mistake_in_an_expression_is_typed_and_points_at_its_column() -> None:
             assert await consumer.fetch("t", 0, 0, sql="amount=1") == []  # the stream goes on
 
     Rig().run(scenario)
+
+
+def test_empty_tags_between_others_are_left_out() -> None:
+    assert parse_tags("a||||b || || a") == ["a", "b"]
+    for text in ("||", " || || "):
+        with pytest.raises(InvalidArgumentError, match=r"expected tag \|\| tag"):
+            parse_tags(text)
