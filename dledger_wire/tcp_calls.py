@@ -25,7 +25,7 @@ from dledger_wire.rpc import CallContext, UnaryHandler
 from dledger_wire.tcp_connection import ANSWER, CANCEL, ERROR, FAILURE, MAX_MESSAGE_BYTES, PART, REQUEST, Connection, fresh
 from dledger_wire.tcp_stream import error_of
 
-PART_BYTES = 64 << 10
+PART_BYTES = 48 << 10  # a frame fits into half of the shared receive buffer
 CALLS_WRITE_BUFFER = 256 << 10
 CALLS_MAX_FRAME = PART_BYTES + 1024
 MAX_CALLS = 1024  # of one connection at a time

@@ -5,8 +5,9 @@ Owns the bytes of a connection; what frames mean is the affair of its receiver (
     kind u8 | length u32 | payload
 
 All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
-its own, of at most four times what has arrived of it; nothing is ever allocated for a length that was only claimed.  ``ReceivedBytes``
-counts over all connections what was received and not yet taken; beyond its limit the largest unfinished message loses its connection.
+its own once a part of it is there: of some 1 MiB, then of four times what has arrived; never of a length that was only claimed.
+``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit the largest unfinished message loses
+its connection.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child
 
 MAX_MESSAGE_BYTES = 64 << 20
-SCRATCH_BYTES = 256 << 10
+SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
+OWN_BUFFER_BYTES = (1 << 20) + (128 << 10)  # its first size: a producer's request fits, and growing costs a copy
 GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
 RECEIVED_BYTES_LIMIT = 512 << 20
@@ -202,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
-        self._large = bytearray(min(length, GROWTH * len(begun)))
+        self._large = bytearray(min(length, OWN_BUFFER_BYTES))
         self._large[: len(begun)] = begun
         self._memory.hold(self, len(self._large))
 
