@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._seen = self._look(known)
         end, incarnations = from_json(self._target or self._end_of(view))
         if start is None:
-            return to_json(end, incarnations)
+            return self._without_start(view, end, incarnations)
         self._check_same(known, incarnations)
         self._show({queue: offset for queue, offset in begun.items() if queue.group not in view.silent.keys() | view.leaderless})
         held = {queue: bounds.min_offset for queue, bounds in view.bounds.items()}
@@ -132,6 +132,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if taken != begin:
             self._last_progress_ms = _now_ms()
         return to_json(taken, merged(known, incarnations))
+
+    def _without_start(self, view: cluster.View, end: Offsets, incarnations: Mapping[str, str]) -> dict[str, Any]:
+        """For PySpark 4.1, which tells no start: of groups without a leader nothing below the last end, which a new query does not know."""
+        unsure = view.silent.keys() | view.leaderless
+        if unsure and self._told is None:
+            raise view.silent.get(min(unsure), NotReadyError(f"group {min(unsure)} has no leader now"))
+        told, known = from_json(self._told) if self._told is not None else ({}, {})
+        kept = {queue: max(offset, end.get(queue, 0)) for queue, offset in told.items() if queue.group in unsure}
+        topics = {queue.topic for queue in kept}
+        return to_json(end | kept, merged({topic: text for topic, text in known.items() if topic in topics}, incarnations))
 
     def _look(self, known: Mapping[str, str]) -> cluster.View:
         """The cluster now.  A topic may be gone that the checkpoint knows, or any, if loss is no error; what the checkpoint knows of groups

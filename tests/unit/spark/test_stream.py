@@ -291,6 +291,24 @@ def test_one_look_serves_a_whole_trigger(seen: View, monkeypatch: pytest.MonkeyP
     assert pickle.loads(pickle.dumps(found))._seen is None  # noqa: S301 - our own
 
 
+def test_without_a_start_groups_without_a_leader_do_not_go_back(seen: View) -> None:
+    """As PySpark 4.1 asks: what the end lacked it would read again from the first message."""
+    far = QueueId("far", "g1", 0)
+    seen.bounds[far], seen.incarnations["far"] = QueueBounds(0, 5), "g1:9"
+    found = reader(topic="t,far")
+    whole = found.latestOffset()
+    seen.bounds[Q[0]] = QueueBounds(0, 60)  # of a follower that lags
+    seen.leaderless = {"g0"}
+    del seen.bounds[far], seen.incarnations["far"]
+    seen.silent["g1"] = UnreachableError("g1 is dead")
+    assert found.latestOffset() == whole
+    seen.bounds[Q[1]] = QueueBounds(0, 70)
+    assert offsets(found.latestOffset()) == {Q[0]: 100, Q[1]: 70, far: 5}
+    seen.leaderless = set()
+    with pytest.raises(UnreachableError, match="g1 is dead"):
+        reader(topic="t,far").latestOffset()
+
+
 def test_pyspark_4_1_has_no_admission_control() -> None:
     """There the module with the limits is missing, and latestOffset is called without arguments."""
     script = """
