@@ -231,13 +231,19 @@ class Router:
         answers = await self.survey([], lambda address, response: (info := info_of(response)) is not None and leads(address, info))
         claims = [info for address, response in answers if (info := info_of(response)) is not None and leads(address, info)]
         if not claims:
-            heard = f"{len(answers)} of {len(self.addresses())} nodes answered"
-            raise NotLeaderError(f"group {group} has no leader now ({heard})", leader_address="")
+            raise NotLeaderError(self._without_leader(group, [address for address, _ in answers]), leader_address="")
         best = max(claims, key=lambda info: info.term)
         nodes = tuple(Node(node.id, node.address, node.voter) for node in best.nodes)
         found = Group(group, best.term, best.leader_id, best.leader_address, nodes)
         self.groups[group] = found
         return found
+
+    def _without_leader(self, group: str, answered: Sequence[str]) -> str:
+        if not answered:
+            return f"no node reachable at {', '.join(self.addresses())}"
+        known = self.groups.get(group)
+        members = {node.address for node in known.nodes} if known is not None else set(self.addresses())
+        return f"group {group} has no leader now ({len(members.intersection(answered))} of its {len(members)} nodes answered)"
 
     async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> Group:
         """Who leads ``group`` as far as is known; looked for when that is nobody, or ``failed`` in no term after ``failed_term``."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from broker.config import ClusterConfig, GroupConfig
 
 TRY_S = 5.0
+GRACE_S = 1.0
+CONTACT_S = 5.0  # for a first answer of anybody
 LEADER_PATIENCE_S = 1.5  # longer than an election
 
 
@@ -37,14 +39,38 @@ async def call_leader(group: GroupConfig, method: str, request: bytes, timeout_s
     router = Router(addresses, real_network(), SystemClock(), system_random())
     deadline_ms = router.clock.monotonic_ms() + int(timeout_s * 1000)
     try:
-        async with asyncio.timeout(timeout_s):
-            await router.ensure_group(group.name, deadline_ms)
+        await _first_contact(router, addresses, timeout_s)
+        await router.ensure_group(group.name, deadline_ms)
         return await router.call_leader(group.name, method, request, deadline_ms=deadline_ms, again=again)
-    except (UnreachableError, TimeoutError) as error:
-        told = error.message if isinstance(error, UnreachableError) else f"no node at {addresses} answered in time"
-        raise UnreachableError(f"{told} (are the nodes up? dledger status)") from error
+    except UnreachableError as error:
+        raise UnreachableError(with_hint(error.message)) from error
     finally:
         await router.close()
+
+
+async def check_reachable(bootstrap: str, timeout_s: float) -> None:
+    """Whether a cluster answers at all: UnreachableError when it does not within a few seconds, however long a command may take later."""
+    router = Router(bootstrap, real_network(), SystemClock(), system_random())
+    try:
+        await _first_contact(router, bootstrap, timeout_s)
+    except UnreachableError as error:
+        raise UnreachableError(with_hint(error.message)) from error
+    finally:
+        await router.close()
+
+
+async def _first_contact(router: Router, addresses: str, timeout_s: float) -> None:
+    limit_s = min(timeout_s, CONTACT_S)
+    try:
+        async with asyncio.timeout(limit_s + GRACE_S):  # refused connections end by themselves, and say so
+            await router.ensure_groups(router.clock.monotonic_ms() + int(limit_s * 1000))
+    except TimeoutError:
+        raise UnreachableError(f"no node reachable at {', '.join(addresses.split(','))}: no answer within {limit_s:g} s") from None
+
+
+def with_hint(text: str) -> str:
+    """What a person can do who reads that no node answers."""
+    return f"{text} (are the nodes up? dledger status)"
 
 
 async def call_leader_or_any(group: GroupConfig, method: str, request: bytes, timeout_s: float) -> bytes:
@@ -64,7 +90,7 @@ async def _call_any(group: GroupConfig, method: str, request: bytes, timeout_s: 
         try:
             return await channel.call(method, request, timeout_s=min(timeout_s, TRY_S))
         except UnreachableError as error:
-            problems.append(f"{node.id} at {node.address}: {error.details.get('reason') or error.message}")
+            problems.append(error.message)
         finally:
             await channel.close()
-    raise UnreachableError(f"cannot reach any node of group {group.name}: {'; '.join(problems)} (are the nodes up? dledger status)")
+    raise UnreachableError(with_hint(f"no node reachable at {', '.join(node.address for node in group.nodes)}: {problems[-1]}"))

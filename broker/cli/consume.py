@@ -164,8 +164,10 @@ async def _consume(
     idle_exit_s: float,
     printer: _Printer,
 ) -> None:
+    from broker.cli.calls import check_reachable
     from dledger_client.aio import PullConsumer
 
+    await check_reachable(bootstrap, timeout_s)
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
         found = await consumer.offsets(topic, wanted.start.at_ms)
         if wanted.queue >= 0:

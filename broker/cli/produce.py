@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option, run
 from broker.cli.given_message import GivenMessage, line_reader
 from broker.cli.output import error_line, is_terminal, note, print_json, with_spaces
 
@@ -122,9 +122,11 @@ class _Sending:
     def send_all(
         self, bootstrap: str, lines: Iterator[bytes], read: Callable[[bytes], GivenMessage], timeout_s: float, compress_type: str
     ) -> None:
+        from broker.cli.calls import check_reachable
         from dledger_client import Message, Producer
         from dledger_wire.errors import InvalidArgumentError
 
+        run(check_reachable(bootstrap, timeout_s))
         send_timeout_ms = int(timeout_s * 1000)
         options = {"send_timeout_ms": send_timeout_ms, "compress_type": compress_type, "sticky_messages": STICKY_MESSAGES}
         with Producer(bootstrap, group="dledger-cli", **options) as producer:

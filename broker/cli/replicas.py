@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from broker.cli.calls import with_hint
 from broker.cli.context import ask_nodes, real_network
-from dledger_wire.errors import DledgerError, StorageDamagedError
+from dledger_wire.errors import DledgerError, StorageDamagedError, UnreachableError
 
 if TYPE_CHECKING:
     from broker.config import ClusterConfig, GroupConfig
@@ -43,7 +44,7 @@ async def _compare_group(group: GroupConfig, committed: dict[str, int], timeout_
     there = [node.id for node in group.nodes if node.id in committed]
     missing = [node.id for node in group.nodes if node.id not in committed]
     if not there:
-        raise DledgerError(f"no node of group {group.name} answers (are the nodes up? dledger status)")
+        raise UnreachableError(with_hint(f"no node reachable at {', '.join(node.address for node in group.nodes)}"))
     upto = min(committed[node_id] for node_id in there)
     addresses = {node.id: node.address for node in group.nodes}
     answers = await asyncio.gather(*(_checksums(addresses[node_id], upto, timeout_s) for node_id in there), return_exceptions=True)
