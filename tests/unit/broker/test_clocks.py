@@ -15,6 +15,7 @@ from tests.unit.client.sim_rig import Rig, until
 
 LEAP_MS = 1000 * 86_400_000
 LEAP_S = 5.0
+HOUR_MS = 3_600_000
 
 
 def leap(rig: Rig, node_id: str, ms: int) -> None:
@@ -192,3 +193,30 @@ async def state_of(rig: Rig, node_id: str) -> str:
     finally:
         await channel.close()
     return admin_pb2.NodeStatusReply.FromString(reply).state
+
+
+@pytest.mark.parametrize(("hour", "goes"), [(17, True), (18, False)])
+def test_old_segments_go_at_the_hour_of_delete_when(hour: int, goes: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            for number in range(100):
+                await producer.send(Message("t", b"%d" % number + b"x" * 1000))
+        assert real_ms(rig) // HOUR_MS % 24 == 15
+        for node_id in rig.cluster.hosts:
+            rig.cluster.kill(node_id)
+        for host in rig.cluster.hosts.values():
+            host.clock.jump_wall(50 * HOUR_MS)  # past fileReservedTime: now it is 17 o'clock
+        for node_id in rig.cluster.hosts:
+            rig.cluster.start(node_id)
+        await until(lambda: rig.cluster.master() is not None)
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"new"))
+        firsts = lambda: [host.node.raft.log.first_index for host in rig.cluster.hosts.values() if host.node is not None]  # noqa: E731
+        if goes:
+            await until(lambda: min(firsts()) > 1)
+        else:
+            await asyncio.sleep(30)
+            assert firsts() == [1, 1, 1]
+
+    Rig(7, store=f'deleteWhen: "{hour}", cleanResourceInterval: 1s').run(scenario)
