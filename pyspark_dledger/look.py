@@ -96,10 +96,14 @@ class Lookout:
             cls._kept, cls._kept_by = {}, os.getpid()
         key = (options.bootstrap, options.replica)
         if key not in cls._kept:
-            around = surroundings(options.bootstrap, None, None, None)
-            made = Router(options.bootstrap, around.network, around.clock, around.random)
-            cls._kept[key] = LoopThread.shared().call(lambda: cls(made, options.replica))
+            cls._kept[key] = LoopThread.shared().call(lambda: cls.of_cluster(options.bootstrap, options.replica))
         return cls._kept[key]
+
+    @classmethod
+    def of_cluster(cls, bootstrap: str, replica: str) -> Lookout:
+        """Made on the loop that is to use it."""
+        around = surroundings(bootstrap, None, None, None)
+        return cls(Router(bootstrap, around.network, around.clock, around.random), replica)
 
     async def look(self, wanted: Wanted) -> View:
         """UnreachableError, TopicNotFoundError, TopicPermissionError; NotLeaderError where the leader's word is wanted."""

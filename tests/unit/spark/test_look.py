@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dledger_client import Message
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
-from pyspark_dledger import look
+from pyspark_dledger import cluster, look
 from pyspark_dledger.look import Lookout, Wanted
 from pyspark_dledger.options import ReadOptions, parse_read_options
 from pyspark_dledger.plan import QueueId
@@ -139,3 +140,11 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
                 await lookout.look(Wanted(asked))
 
     Rig().run(scenario)
+
+
+def test_the_lookout_of_a_process_is_kept_and_nobody_there_is_told() -> None:
+    asked = parse_read_options({"bootstrap": "127.0.0.1:1", "topic": "t", "readTimeoutMs": "100"})
+    assert Lookout.of_this_process(asked) is Lookout.of_this_process(asked)
+    assert Lookout.of_this_process(asked) is not Lookout.of_this_process(replace(asked, replica="n1"))
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        cluster.describe(asked)
