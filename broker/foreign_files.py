@@ -15,7 +15,18 @@ from store.snapshots import CONFIG_FOLDER
 
 SHOWN = 5
 TEMPORARY = ".tmp"  # of a crash while a file was replaced; the next replacement of that file takes its place
-_FILES = ("lock", "identity.json", "hardstate", "logstart.json", "configuration.json", "peers.json", "checkpoint", "abort", RESERVE)
+_FILES = (
+    "lock",
+    "identity.json",
+    "hardstate",
+    "logstart.json",
+    "configuration.json",
+    "peers.json",
+    "checkpoint",
+    "abort",
+    "unsynced.json",
+    RESERVE,
+)
 _FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, CONFIG_FOLDER, quarantine.FOLDER, "index", "copy")
 _OWN = frozenset([*_FILES, *(f"{name}/" for name in _FOLDERS)])
 

@@ -21,6 +21,7 @@ from broker.data_folder import DataFolderLock
 from broker.handles import raise_handle_limit
 from broker.log_setup import configure_logging
 from broker.malloc import restart_with_malloc_settings
+from dledger.unsynced import LogDivergedError
 from dledger_wire.errors import DledgerError
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,13 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
         lock.acquire()
         configure_logging(group=settings.group.name, node=settings.node.id, log_file=log_file)
         logger.info("open files and connections: at most %s", handles if handles >= 0 else "as many as there are")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, folder))
+        while True:
+            try:
+                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                    runner.run(_serve(settings, folder))
+                break
+            except LogDivergedError as error:
+                logger.warning("begins anew", extra={"reason": str(error)})
     except (DledgerError, OSError) as error:
         if logging.getLogger().handlers:  # not before the log is set up: the line below is enough then
             logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})

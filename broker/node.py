@@ -45,7 +45,12 @@ from dledger.group_time import GroupTime
 from dledger.log.config import LogConfig
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger_wire.rpc import Server
+from store.checkpoint import CHECKPOINT_PATH
+from store.index_file import INDEX_FOLDER
+from store.persistence import ABORT_PATH
+from store.queue_files import QUEUE_FOLDER
 from store.settings import StoreSettings
+from store.snapshots import CONFIG_FOLDER
 from store.store import MessageStore
 
 _logger = logging.getLogger(__name__)
@@ -53,6 +58,8 @@ _logger = logging.getLogger(__name__)
 TAIL_TIMEOUT_S = 5.0
 STOP_GRACE_S = 0.5
 COMMIT_NOTICE_DELAY_MS = 2
+# What of the data folder is derived from the log.
+STATE_PATHS = (QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, CHECKPOINT_PATH, ABORT_PATH)
 PAGE_BYTES = 4096  # of the settings that count pages
 
 
@@ -104,7 +111,9 @@ class BrokerNode:
         node = settings.node
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
-        self.raft = RaftNode(raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, time=self._time)
+        self.raft = RaftNode(
+            raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
+        )
         self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
         self._face = ServiceFace(settings, self._group_env, self.store, self.raft, self.roles)
         self.roles.register(ScheduleService(self._face))

@@ -50,14 +50,14 @@ def _fields(message: Message) -> dict[str, Any]:
             return {"heartbeat_response": raft_pb2.HeartbeatResponse(round=number)}
         case VoteRequest(last=last, pre_vote=pre_vote, transfer=transfer):
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
-        case VoteResponse(granted=granted, pre_vote=pre_vote):
-            return {"vote_response": raft_pb2.VoteResponse(granted=granted, pre_vote=pre_vote)}
+        case VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect):
+            return {"vote_response": raft_pb2.VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect)}
         case TimeoutNow():
             return {"timeout_now": raft_pb2.TimeoutNow()}
-        case ReadIndexRequest(token=token):
-            return {"read_index_request": raft_pb2.ReadIndexRequest(token=token)}
-        case ReadIndexResponse(token=token, index=index, ok=ok):
-            return {"read_index_response": raft_pb2.ReadIndexResponse(token=token, index=index, ok=ok)}
+        case ReadIndexRequest(token=token, suspect=suspect):
+            return {"read_index_request": raft_pb2.ReadIndexRequest(token=token, suspect=suspect)}
+        case ReadIndexResponse(token=token, index=index, ok=ok, last=last):
+            return {"read_index_response": raft_pb2.ReadIndexResponse(token=token, index=index, ok=ok, last=last)}
         case CopyOffer(first_available=first, upto=upto):
             return {"copy_offer": raft_pb2.CopyOffer(first_available=first, upto=_wire_id(upto))}
 
@@ -123,9 +123,9 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
     "heartbeat": lambda term, body: Heartbeat(term=term, commit=body.commit, round=body.round, newest_commit=body.newest_commit),
     "heartbeat_response": lambda term, body: HeartbeatResponse(term=term, round=body.round),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
-    "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote),
+    "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),
     "timeout_now": lambda term, _body: TimeoutNow(term=term),
-    "read_index_request": lambda term, body: ReadIndexRequest(term=term, token=body.token),
-    "read_index_response": lambda term, body: ReadIndexResponse(term=term, token=body.token, index=body.index, ok=body.ok),
+    "read_index_request": lambda term, body: ReadIndexRequest(term=term, token=body.token, suspect=body.suspect),
+    "read_index_response": lambda term, body: ReadIndexResponse(term=term, token=body.token, index=body.index, ok=body.ok, last=body.last),
     "copy_offer": lambda term, body: CopyOffer(term=term, first_available=body.first_available, upto=_entry_id(body.upto)),
 }

@@ -243,6 +243,8 @@ class Driver:
 
     async def run_background_sync(self, settings: RaftSettings) -> None:
         """Under ASYNC_FLUSH: what was written becomes durable an interval later, little of it at the next thorough sync."""
+        if self._sync_flush:
+            return
         synced_pos, synced_ms = self._log.end_pos, self._clock.monotonic_ms()
         while True:
             await asyncio.sleep(settings.flush_interval_ms / 1000)

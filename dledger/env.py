@@ -115,3 +115,4 @@ class Environment:
     random: Random
     disk: Disk
     network: Network
+    boot_id: str = ""  # another one after each loss of the machine's memory; empty: not known

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from dledger.applier import Applier, StateMachine
@@ -22,6 +23,7 @@ from dledger.copy.catch_up import CatchUp, CatchUpHooks
 from dledger.copy.plan import CopyPlan
 from dledger.copy.source import Captured, CopySource
 from dledger.core.effects import (
+    Diverged,
     Effect,
     FetchCopy,
     MemberMet,
@@ -31,6 +33,7 @@ from dledger.core.effects import (
     Refused,
     RefusedReason,
     RoleChanged,
+    Sound,
     TransferEnded,
 )
 from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed, Propose, ReadRequested, StandBack, TransferRequested
@@ -53,6 +56,7 @@ from dledger.refusals import refusal
 from dledger.repair import FETCH_METHOD, LogRepair, Mending, serve_entry
 from dledger.service import TaskOwner
 from dledger.settings import RaftSettings, RaftStatus, peer_statuses
+from dledger.unsynced import UnsyncedMark
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     BusyError,
@@ -94,6 +98,7 @@ class RaftNode:
         state_machine: StateMachine,
         *,
         log_opened: Callable[[Log], Awaitable[None]] | None = None,
+        state_paths: Sequence[str] = (),  # files and folders of the state machine
         time: GroupTime | None = None,
     ) -> None:
         self.identity = identity
@@ -114,6 +119,7 @@ class RaftNode:
         self._configurations = ConfigurationFile(env.disk)
         self._members = Members(settings.peers, settings.links)
         self._folders = MemberFolders(identity, env, settings, self._members, self._tasks, lambda: self._core, self._fail)
+        self._unsynced = UnsyncedMark(env, (CONFIGURATION_PATH, *state_paths), sync_flush=settings.sync_flush)
         hooks = LinkHooks(
             encode=self._encode,
             received=self._received,
@@ -139,7 +145,8 @@ class RaftNode:
         self._transferring = False
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
-        self._source = CopySource(identity, env.clock, env.random, settings.copy_bytes_per_s, self._capture, self._is_member)
+        limit, is_member = settings.copy_bytes_per_s, lambda node: node in self.membership
+        self._source = CopySource(identity, env.clock, env.random, limit, self._capture, is_member)
         copying = CatchUpHooks(lambda: self._core.copy_wanted, self._copy_sources, self._misfit, self._decide_copy, self._replace_log)
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
         self._mending = Mending(self._repair, lambda: self.log, self._tasks)
@@ -166,6 +173,7 @@ class RaftNode:
         """Open the log and take part.  Raises what is wrong with the folder."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
+        await self._unsynced.load()
         await install.finish(self._env.disk, CONFIGURATION_PATH)
         await self._catch_up.start()
         await self._folders.start()
@@ -188,19 +196,11 @@ class RaftNode:
             clocks=self.clocks.told_with,
             clocks_told=self.clocks.told,
         )
-        self._core = core
-        self._driver = Driver(
-            core,
-            self.log,
-            self._env.clock,
-            hooks,
-            sync_flush=self._settings.sync_flush,
-        )
-        self._running = True
+        self._driver = Driver(core, self.log, self._env.clock, hooks, sync_flush=self._settings.sync_flush)
+        self._core, self._running = core, True
         self._tasks.spawn(self._driver.run_writes(), "writes")
         self._applying = self._tasks.spawn(self._applier.run(), "apply")
-        if not self._settings.sync_flush:
-            self._tasks.spawn(self._driver.run_background_sync(self._settings), "background-sync")
+        self._tasks.spawn(self._driver.run_background_sync(self._settings), "background-sync")
         self._links.start()
         self._connect_members()
         self._driver.start()
@@ -215,10 +215,11 @@ class RaftNode:
             if index <= applied:
                 self._folders.settle(configuration.membership)
         self._members.committed(applied)
-        saved = saved_of(log, applied, configurations)
+        saved = replace(saved_of(log, applied, configurations), suspect=self._unsynced.suspect)
         settings, env, now_ms = self._settings, self._env, self._env.clock.monotonic_ms()
+        config = replace(settings.core, loses_unsynced=not settings.sync_flush)
         own, store, view = self.identity.node_id, self.identity.store_id, CoreLogView(lambda: self.log)
-        core = Raft(settings.core, own, settings.membership, saved, env.random, view, store=store, now_ms=now_ms)
+        core = Raft(config, own, settings.membership, saved, env.random, view, store=store, now_ms=now_ms)
         self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
         return core
 
@@ -236,6 +237,7 @@ class RaftNode:
         await self._tasks.stop()
         if started:
             await self._configurations.save()
+            await self._unsynced.stopped(synced=self.log.durable == self.log.last)
         if log is not None:
             await log.close()  # a start may have failed with the log open
 
@@ -476,9 +478,6 @@ class RaftNode:
             raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a copy")
         return Captured(log, state, configuration, index)
 
-    def _is_member(self, node: str) -> bool:
-        return node in self.membership
-
     def _misfit(self, plan: CopyPlan) -> str | None:
         """Why a copy may not take the place of this log now."""
         if not self._running or self._core.copy_wanted is None:
@@ -606,6 +605,8 @@ class RaftNode:
                 self._naming.soon()
             case FetchCopy():
                 self._catch_up.offered()
+            case Sound() | Diverged():
+                self._tasks.spawn(self._unsynced.told(effect, self._fail), "unsynced")
             case _:
                 require(isinstance(effect, Refused), "an effect the node does not know: %s", effect)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dledger.copy.receiver import COPY_FOLDER
 from dledger.env import Environment
 from dledger.log.segment import LOG_FOLDER
@@ -13,4 +15,11 @@ from dledger_wire.rpc import Network
 def real_environment(data_dir: str, network: Network) -> Environment:
     """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
     disk = RealDisk(data_dir, direct_folders=(LOG_FOLDER, COPY_FOLDER))
-    return Environment(clock=SystemClock(), random=system_random(), disk=disk, network=network)
+    return Environment(clock=SystemClock(), random=system_random(), disk=disk, network=network, boot_id=_boot_id())
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -11,6 +11,7 @@ class CoreConfig:
 
     ``election_timeout_ms`` is the lower end: the drawn timeout lies in [election_timeout_ms, 2 * election_timeout_ms).
     ``commit_notice_delay_ms``: how long a follower that gets no entries may wait to hear of a commit; under load the next entries tell it.
+    ``loses_unsynced``: a loss of power may take what was acknowledged (ASYNC_FLUSH), so a majority may forget what is committed.
     The windows bound what a leader keeps in flight to one follower, and what it keeps uncommitted (then it answers BUSY).
     """
 
@@ -22,6 +23,7 @@ class CoreConfig:
     max_append_bytes: int = 4 << 20
     max_uncommitted_bytes: int = 64 << 20
     priority: int = 0
+    loses_unsynced: bool = False
 
     def __post_init__(self) -> None:
         if self.heartbeat_interval_ms * 3 > self.election_timeout_ms:

@@ -53,7 +53,7 @@ def _of_entries(core: CoreState, message: AppendRequest) -> str | None:
         return f"entry {index} of term {before}, from a leader of term {message.term}"
     if index > MAX_INDEX:
         return f"an entry {index}, expected at most {MAX_INDEX}"
-    clash = committed_clash(core, message)
+    clash = None if core.config.loses_unsynced else committed_clash(core, message)
     if clash is not None:
         return f"entry {clash} is committed here in term {core.log.term_at(clash)}, but it is another one there"
     return None

@@ -151,6 +151,22 @@ class MessageRefused:
     reason: str
 
 
+@dataclass(slots=True)
+class Sound:
+    """This replica, which had lost power with entries not synced, holds all again that it may have acknowledged."""
+
+
+@dataclass(slots=True)
+class Diverged:
+    """Under ASYNC_FLUSH: a majority lost entry ``index``, which was committed here, and ``source`` has another one committed in its place.
+
+    Log and state of this replica are of no use from there on; it must begin anew with what the others have.
+    """
+
+    source: NodeId
+    index: int
+
+
 Effect = (
     SaveHardState
     | Append
@@ -166,4 +182,6 @@ Effect = (
     | MemberMet
     | FetchCopy
     | MessageRefused
+    | Sound
+    | Diverged
 )

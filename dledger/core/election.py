@@ -154,7 +154,7 @@ class Elections:
         require(core.role is not Role.LEADER, "a leader asks for votes")
         self._begin_round(Role.PRE_CANDIDATE)
         self.deadline_ms = core.now_ms + self._round_timeout_ms()
-        tally = self._tally = VoteTally(core.memberships.current.voters)
+        tally = self._tally = self._new_tally()
         if core.memberships.is_voter:
             tally.record(core.node_id, True)
         for voter in core.memberships.other_voters:
@@ -168,9 +168,16 @@ class Elections:
         core.promise(core.term + 1, core.node_id)
         self._begin_round(Role.CANDIDATE)
         self.reset_timer()
-        self._tally = VoteTally(core.memberships.current.voters)
+        self._tally = self._new_tally()
         for voter in core.memberships.other_voters:
             core.send(voter, VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer), after_sync=True)
+
+    def _new_tally(self) -> VoteTally:
+        core = self._core
+        tally = VoteTally(core.memberships.current.voters)
+        if core.soundness.suspect:
+            tally.suspects.add(core.node_id)
+        return tally
 
     def _begin_round(self, role: Role) -> None:
         core = self._core
@@ -237,7 +244,9 @@ class Elections:
 
     def _answer(self, to: NodeId, message: VoteRequest, *, granted: bool) -> None:
         term = message.term if granted else self._core.term
-        self._core.send(to, VoteResponse(term=term, granted=granted, pre_vote=message.pre_vote), after_sync=not message.pre_vote)
+        suspect = self._core.soundness.suspect
+        answer = VoteResponse(term=term, granted=granted, pre_vote=message.pre_vote, suspect=suspect)
+        self._core.send(to, answer, after_sync=not message.pre_vote)
 
     # Answers
 
@@ -249,6 +258,8 @@ class Elections:
             counts = core.role is Role.PRE_CANDIDATE and (not message.granted or message.term == core.term + 1)
         else:
             counts = core.role is Role.CANDIDATE and message.term == core.term
+        if counts and message.suspect:
+            tally.suspects.add(source)
         if counts and tally.record(source, message.granted):
             self._close_round_if_decided()
 

@@ -7,7 +7,8 @@ the last entry the request verified, and the answer waits for stable storage*; i
 
 from __future__ import annotations
 
-from dledger.core.effects import Append, CutTail, FetchCopy
+from dledger.core.contradictions import committed_clash
+from dledger.core.effects import Append, CutTail, Diverged, FetchCopy
 from dledger.core.events import CopyDone, LogTrimmed
 from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
 from dledger.core.state import CoreState
@@ -33,15 +34,22 @@ class Following:
         require(core.role is not Role.LEADER, "two leaders in term %d: %s and %s", core.term, core.node_id, source)
         if core.leader == source and core.role in (Role.FOLLOWER, Role.LEARNER):
             core.elections.heard_from_leader()
-            return
-        require(core.leader is None or core.leader == source, "two leaders in term %d: %s and %s", core.term, core.leader, source)
-        core.elections.become_follower(core.term, source)
+        else:
+            require(core.leader is None or core.leader == source, "two leaders in term %d: %s and %s", core.term, core.leader, source)
+            core.elections.become_follower(core.term, source)
+        if core.soundness.suspect:
+            core.soundness.follow()
 
     # Entries
 
     def on_append_request(self, source: NodeId, message: AppendRequest) -> None:
         core, prev = self._core, message.prev
         self._follow(source, message.commit)
+        clash = committed_clash(core, message) if core.config.loses_unsynced else None
+        if clash is not None:
+            if message.commit >= clash:
+                core.emit(Diverged(source, clash))
+            return
         # What is committed here is the same everywhere, whether or not it is still in the log.
         if prev.index > core.commit and not core.log.holds(prev):
             self._reject(source, prev)
@@ -51,7 +59,8 @@ class Following:
         self.copy_wanted = None
         verified = prev.index + len(message.entries)
         self._learn_commit(min(message.commit, verified))
-        self._acknowledge(source, max(verified, core.commit))
+        # What is committed here the leader has too, unless a majority lost it.
+        self._acknowledge(source, verified if core.config.loses_unsynced else max(verified, core.commit))
 
     def _take(self, message: AppendRequest) -> bool:
         """Add what is new; False when the disk takes nothing (the leader will ask again)."""

@@ -29,6 +29,7 @@ class VoteResponse:
     term: int
     granted: bool
     pre_vote: bool = False
+    suspect: bool = False  # the voter may have lost entries that it acknowledged
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,20 +87,25 @@ class TimeoutNow:
 
 @dataclass(slots=True, kw_only=True)
 class ReadIndexRequest:
-    """A follower asks the leader for a read index; ``token`` is the follower's own number for the read."""
+    """A follower asks the leader for a read index; ``token`` is the follower's own number for the read.
+
+    ``suspect``: it may have lost entries that it acknowledged, and asks where the leader's log ends.
+    """
 
     term: int
     token: int
+    suspect: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadIndexResponse:
-    """The leader's answer; ``index`` is 0 and ``ok`` false when it could not confirm its leadership."""
+    """The leader's answer; ``index`` is 0 and ``ok`` false when it could not confirm its leadership.  ``last``: where its log ends."""
 
     term: int
     token: int
     index: int
     ok: bool
+    last: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -119,6 +119,12 @@ class Progress:
         self.paused = False
         self._empty_window()
 
+    def forget(self, next_index: int) -> None:
+        """Nothing is known of its log any more."""
+        self.match = 0
+        self.become_probe()
+        self.next = next_index
+
     def become_replicate(self) -> None:
         self.state = ProgressState.REPLICATE
         self.next = self.match + 1

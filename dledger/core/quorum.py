@@ -18,14 +18,20 @@ def quorum_value(values: Sequence[int]) -> int:
 
 
 class VoteTally:
-    """Answers of one round.  Counted per voter, the first answer wins; others than voters do not count."""
+    """Answers of one round.  Counted per voter, the first answer wins; others than voters do not count.
 
-    __slots__ = ("_answers", "_granted", "_voters")
+    A majority keeps two out of one term.  That the winner has all that is committed, only voters show that hold what they acknowledged:
+    where ``suspects`` are among those who granted, a majority of others must be too; or *every* voter, so that nobody is left who could
+    have more; or else a majority of suspects, which is the loss that ASYNC_FLUSH is documented to take.
+    """
+
+    __slots__ = ("_answers", "_granted", "_voters", "suspects")
 
     def __init__(self, voters: Sequence[NodeId]) -> None:
         self._voters = tuple(voters)
         self._answers: dict[NodeId, bool] = {}
         self._granted = 0
+        self.suspects: set[NodeId] = set()
 
     def record(self, voter: NodeId, granted: bool) -> bool:
         """Count an answer; False when it does not count."""
@@ -37,7 +43,11 @@ class VoteTally:
 
     @property
     def won(self) -> bool:
-        return self._granted >= majority(len(self._voters))
+        needed = majority(len(self._voters))
+        if not self.suspects or self._granted < needed:
+            return self._granted >= needed
+        suspects = sum(self._answers.get(voter, False) for voter in self.suspects)
+        return self._granted - suspects >= needed or suspects >= needed or self._granted == len(self._voters)
 
     @property
     def lost(self) -> bool:

@@ -51,6 +51,7 @@ from dledger.core.messages import (
 from dledger.core.reads import NO_ROUND, Reads
 from dledger.core.replication import Replication
 from dledger.core.saved import LogView, Saved
+from dledger.core.soundness import Soundness
 from dledger.core.state import CoreState, DrawSource, Storage
 from dledger.core.status import CoreStatus, PeerProgress
 from dledger.core.transfer import Transfers
@@ -84,6 +85,7 @@ class Raft:
         core.reads = Reads(core)
         core.replication = Replication(core)
         core.elections = Elections(core)
+        core.soundness = Soundness(core, suspect=saved.suspect)
         core.memberships.role_may_change()
         core.effects = []
         self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
@@ -266,8 +268,9 @@ class Raft:
         elif isinstance(message, ReadIndexRequest):
             core.reads.refuse(source, message.token)
 
-    def _on_read_response(self, _source: NodeId, message: ReadIndexResponse) -> None:
-        self._core.reads.on_response(message)
+    def _on_read_response(self, source: NodeId, message: ReadIndexResponse) -> None:
+        if not self._core.soundness.answered(source, message):
+            self._core.reads.on_response(message)
 
     # Looking at it
 
@@ -295,6 +298,10 @@ class Raft:
     def is_confirmed_leader(self) -> bool:
         """Leads, and has committed an entry of its own term."""
         return self._core.confirmed
+
+    @property
+    def suspect(self) -> bool:
+        return self._core.soundness.suspect
 
     @property
     def commit(self) -> int:
@@ -389,6 +396,7 @@ class Raft:
             transfer_target=core.transfers.target,
             storage=core.storage.value,
             protocol_errors=replication.protocol_errors,
+            suspect=core.soundness.suspect,
             ack_regressions=replication.ack_regressions,
         )
 

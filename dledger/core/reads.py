@@ -54,16 +54,22 @@ class Reads:
         if core.role is Role.LEADER:
             self._add(_Read(token, None))
         elif core.leader is not None:
-            wire_token = self._next_wire_token
-            self._next_wire_token += 1
+            wire_token = self.next_wire_token()
             self._forwarded[wire_token] = (token, core.now_ms + core.config.election_timeout_ms)
             core.send(core.leader, ReadIndexRequest(term=core.term, token=wire_token))
         else:
             core.emit(ReadFailed(token))
 
+    def next_wire_token(self) -> int:
+        """A token that no other question of this life bears, and hardly one of another."""
+        self._next_wire_token += 1
+        return self._next_wire_token
+
     def on_request(self, source: NodeId, message: ReadIndexRequest) -> None:
         """A peer passes on a read."""
         if self._core.role is Role.LEADER:
+            if message.suspect:
+                self._core.replication.on_peer_suspect(source)
             self._add(_Read(message.token, source))
         else:
             self.refuse(source, message.token)
@@ -109,7 +115,8 @@ class Reads:
             if read.source is None:
                 core.emit(ReadReady(read.token, self._round_index))
             else:
-                core.send(read.source, ReadIndexResponse(term=core.term, token=read.token, index=self._round_index, ok=True))
+                last = core.log.last.index
+                core.send(read.source, ReadIndexResponse(term=core.term, token=read.token, index=self._round_index, ok=True, last=last))
         self.start_round()
 
     # Giving up

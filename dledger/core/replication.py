@@ -236,6 +236,7 @@ class Replication:
         if not core.confirmed:
             core.confirmed = True
             core.tell_role()
+            core.soundness.confirmed()
             core.reads.start_round()
         core.memberships.commit_advanced()
         if not core.memberships.is_voter and not core.memberships.change_in_flight:
@@ -369,6 +370,14 @@ class Replication:
             peer.become_probe()
             peer.paused = True
             peer.notice_open = False
+
+    def on_peer_suspect(self, node: NodeId) -> None:
+        """The peer lost power: what it acknowledged counts no more until it is acknowledged again."""
+        peer = self.peers.get(node)
+        if peer is not None:
+            self.ack_regressions += peer.match > 0
+            peer.forget(self._core.log.last.index + 1)
+            self.replicate(peer)
 
     def best_voter(self) -> Progress | None:
         """The voter that has most of the log among those heard from lately."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dledger.core.membership import Memberships
     from dledger.core.reads import Reads
     from dledger.core.replication import Replication
+    from dledger.core.soundness import Soundness
     from dledger.core.transfer import Transfers
 
 
@@ -51,6 +52,7 @@ class CoreState:
     memberships: Memberships
     reads: Reads
     transfers: Transfers
+    soundness: Soundness
 
     def __init__(
         self, config: CoreConfig, node_id: NodeId, store: str, saved: Saved, view: LogView, random: DrawSource, now_ms: int
@@ -124,6 +126,8 @@ class CoreState:
         self.commit = index
         self.effects.append(CommitTo(index))
         self.log.committed(index)
+        if self.soundness.suspect:
+            self.soundness.committed()
 
     @property
     def takes_entries(self) -> bool:

@@ -47,3 +47,4 @@ class CoreStatus:
     storage: str
     protocol_errors: int
     ack_regressions: int
+    suspect: bool

@@ -95,19 +95,24 @@ global___VoteRequest = VoteRequest
 
 @typing.final
 class VoteResponse(google.protobuf.message.Message):
+    """suspect: the voter may have lost entries that it acknowledged (power lost under ASYNC_FLUSH)."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GRANTED_FIELD_NUMBER: builtins.int
     PRE_VOTE_FIELD_NUMBER: builtins.int
+    SUSPECT_FIELD_NUMBER: builtins.int
     granted: builtins.bool
     pre_vote: builtins.bool
+    suspect: builtins.bool
     def __init__(
         self,
         *,
         granted: builtins.bool = ...,
         pre_vote: builtins.bool = ...,
+        suspect: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["granted", b"granted", "pre_vote", b"pre_vote"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["granted", b"granted", "pre_vote", b"pre_vote", "suspect", b"suspect"]) -> None: ...
 
 global___VoteResponse = VoteResponse
 
@@ -210,34 +215,42 @@ class ReadIndexRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: builtins.int
+    SUSPECT_FIELD_NUMBER: builtins.int
     token: builtins.int
+    suspect: builtins.bool
     def __init__(
         self,
         *,
         token: builtins.int = ...,
+        suspect: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["suspect", b"suspect", "token", b"token"]) -> None: ...
 
 global___ReadIndexRequest = ReadIndexRequest
 
 @typing.final
 class ReadIndexResponse(google.protobuf.message.Message):
+    """last: where the leader's log ended at the answer."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: builtins.int
     INDEX_FIELD_NUMBER: builtins.int
     OK_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
     token: builtins.int
     index: builtins.int
     ok: builtins.bool
+    last: builtins.int
     def __init__(
         self,
         *,
         token: builtins.int = ...,
         index: builtins.int = ...,
         ok: builtins.bool = ...,
+        last: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["index", b"index", "ok", b"ok", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["index", b"index", "last", b"last", "ok", b"ok", "token", b"token"]) -> None: ...
 
 global___ReadIndexResponse = ReadIndexResponse
 

@@ -30,6 +30,8 @@ SEEDS = {
     "core-promotions": 50,
     "core-seclusions": 10,
     "core-folders": 30,
+    "core-async": 30,
+    "core-forgetting": 10,
 }
 
 

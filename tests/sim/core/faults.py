@@ -361,6 +361,17 @@ def plan_blackouts(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_forgetting(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """One is behind, another forgets what it acknowledged, and the leader that has it all is cut off: nobody may do without its log."""
+    plan = []
+    for _ in range(draw.randint(4, 9)):
+        behind, victim = draw.sample(names, 2)
+        plan.append(Fault("isolate", 0.5 + draw.random(), (behind,), 0.3 + draw.random() * 0.4, blocks=False))
+        plan.append(Fault("power", 0.1 + draw.random() * 0.2, (victim,), draw.random() * 0.05, blocks=False))
+        plan.append(Fault("isolate", draw.random() * 0.1, (LEADER,), 0.8 + draw.random() * 1.5))
+    return plan
+
+
 def plan_partings(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Leaders are cut off with entries of their own, come back to others' logs, and die meanwhile."""
     plan = []

@@ -23,6 +23,8 @@ from tests.unit.core.harness import Disk
 class CoreNode:
     """A replica.  ``up`` is false between a crash and the restart; ``starts`` numbers its runs."""
 
+    syncs = True  # SYNC_FLUSH
+
     def __init__(self, name: NodeId, disk: Disk, config: CoreConfig, seed: str) -> None:
         self.name = name
         self.store = f"{name}/1"  # the folder in place, and all that were ever made under this name
@@ -42,6 +44,7 @@ class CoreNode:
         self.rate = 1.0
         self.base_ms = 0.0
         self.since_ms = 0.0
+        self.on_platter: list[EntryMeta] = list(disk.entries)  # what a loss of power leaves for certain
 
     # Clock
 
@@ -98,6 +101,20 @@ class CoreNode:
         if empty is not None:
             self.folders[store] = empty
         self.store, self.disk = store, self.folders[store]
+        self.on_platter = list(self.disk.entries)
+
+    def lose_unsynced(self, draw: random.Random) -> None:
+        """Power lost under ASYNC_FLUSH: of what was acknowledged and not synced a part survives, the oldest first."""
+        entries = self.disk.entries
+        kept = 0
+        for ours, safe in zip(entries, self.on_platter, strict=False):
+            if ours != safe:
+                break
+            kept += 1
+        del entries[draw.randint(kept, len(entries)) :]
+        self.on_platter = list(entries)
+        self.disk.commit = min(self.disk.commit, kept)  # snapshots wait for the log
+        self.disk.suspect = True
 
     def metas(self, first_index: int, last_index: int) -> Sequence[EntryMeta]:
         """The core's view of old entries."""
@@ -133,6 +150,8 @@ class CoreNode:
                 changed = True
         self.synced += len(done)
         events: list[Event] = []
+        if hard_state or self.syncs:
+            self.on_platter = list(self.disk.entries)
         if hard_state:
             events.append(HardStateStored(self.disk.hard_state.term, self.disk.hard_state.vote))
         if changed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dledger.core.quorum import majority
 from tests.checkers.append_log import Outcome
@@ -18,6 +18,7 @@ from tests.sim.core.faults import (
     plan_blackouts,
     plan_coups,
     plan_folders,
+    plan_forgetting,
     plan_handovers,
     plan_members,
     plan_partings,
@@ -121,6 +122,15 @@ def _folders(settings: CoreSettings, draw: random.Random) -> None:
     settings.think_ms, settings.kinds = 10.0, ("append", "append", "poll")
 
 
+def _asynchronous(settings: CoreSettings, draw: random.Random) -> None:
+    """ASYNC_FLUSH: acknowledged before it is synced."""
+    settings.sync_flush, settings.background_sync_ms = False, draw.choice((20.0, 300.0, 5000.0))
+    settings.core = replace(settings.core, loses_unsynced=True)
+    settings.voters, settings.spares = draw.choice((2, 3, 3, 4, 5)), 0
+    settings.sync_ms, settings.think_ms = draw.choice((0.3, 8.0)), 5.0
+    settings.kinds = ("append", "append", "poll")
+
+
 CORE_SCENARIOS = {
     "core-swarm": CoreScenario(plan_anything),
     "core-reorder": CoreScenario(plan_partings, _reordering),
@@ -133,6 +143,8 @@ CORE_SCENARIOS = {
     "core-handovers": CoreScenario(plan_handovers, _everything_late),
     "core-seclusions": CoreScenario(plan_seclusions, _late_completions),
     "core-late-answers": CoreScenario(plan_partings, _late_answers),
+    "core-async": CoreScenario(plan_restarts, _asynchronous),
+    "core-forgetting": CoreScenario(plan_forgetting, _asynchronous),
     "core-promotions": CoreScenario(plan_promotions, _two_and_one),
     "core-folders": CoreScenario(plan_folders, _folders),
 }
@@ -210,6 +222,8 @@ def _leave_one_dead(world: World, draw: random.Random) -> CoreNode | None:
     memberships = [other.core.membership.voters for other in world.nodes.values()]
     if any(node.name in voters and len(voters) - 1 < majority(len(voters)) for voters in memberships):
         return None
+    if any(other.disk.suspect for other in world.nodes.values() if other is not node):
+        return None  # without that one nobody could tell what the suspect one lost
     world.crash(node, silent=draw.random() < 0.5)
     return node
 
@@ -234,6 +248,8 @@ def _settled(world: World) -> bool:
         return False
     last = leader.core.last
     members = [world.nodes[name] for name in (*leader.core.membership.voters, *leader.core.membership.learners)]
+    if any(node.disk.suspect for node in members):
+        return False
     return all(node.core.last == last and node.applied == last.index and node.disk.last == last for node in members)
 
 

@@ -32,6 +32,8 @@ class CoreSettings:
     late_ms: float = 2000.0
     # Disk
     sync_ms: float = 1.0
+    sync_flush: bool = True  # otherwise what is acknowledged is synced ``background_sync_ms`` later, and a loss of power takes it
+    background_sync_ms: float = 300.0
     partial_chance: float = 0.0  # a flush takes only a part of what waits
     completion_lag_ms: float = 0.0  # how much later than the sync its completion may be told
     lag_chance: float = 0.3  # how many completions are that late

@@ -23,6 +23,7 @@ from dledger.core.effects import (
     RoleChanged,
     SaveHardState,
     Send,
+    Sound,
 )
 from dledger.core.events import (
     Applied,
@@ -77,12 +78,15 @@ class World:
         for name in (*voters, *spares):
             disk = Disk(membership=first if name in voters else NO_VOTERS)
             node = self.nodes[name] = CoreNode(name, disk, settings.core, seed)
+            node.syncs = settings.sync_flush
             node.base_ms, node.rate = float(clocks.randrange(100_000)), 1.0 + clocks.uniform(-0.002, 0.002)
         for node in self.nodes.values():
             node.boot(0.0, self.operations)
         self.safety = Safety(self)
         for node in self.nodes.values():
             self._arm(node)
+        if not settings.sync_flush:
+            self.after(settings.background_sync_ms, self._sync_in_background)
 
     @property
     def events(self) -> int:
@@ -134,6 +138,9 @@ class World:
                 self._name_soon(node)
             elif isinstance(effect, MemberMet):
                 self._name_soon(node)
+            elif isinstance(effect, Sound):
+                node.disk.suspect = False
+                self.safety.count("sound again")
             elif isinstance(effect, ReadReady):
                 self._read_ready(node, effect)
             elif isinstance(effect, ReadFailed):
@@ -313,6 +320,9 @@ class World:
             return
         draw = self.disk_draws
         node.crash(draw.randint(0, len(node.pending)), draw.randint(0, node.applied))
+        if silent and not self.settings.sync_flush and self._may_lose_power(node):
+            node.lose_unsynced(draw)
+            self.safety.count("power lost with entries not synced")
         self.note(f"{node.name} ends with {node.disk.hard_state} {node.disk.last}")
         self.safety.count("crashed")
         if not silent:
@@ -325,6 +335,18 @@ class World:
         self.crash(node, silent=False)
         node.put(store, empty)
         self.restart(node)
+
+    def _may_lose_power(self, node: CoreNode) -> bool:
+        """Fewer than a majority of any configuration may be suspect at a time: more may lose what was acknowledged, as documented."""
+        suspects = [other.name for other in self.nodes.values() if other.disk.suspect or other is node]
+        memberships = [other.core.membership.voters for other in self.nodes.values()]
+        return all(sum(voter in suspects for voter in voters) < majority(len(voters)) for voters in memberships if voters)
+
+    def _sync_in_background(self) -> None:
+        for node in self.nodes.values():
+            if node.up and not node.paused:
+                node.on_platter = list(node.disk.entries)
+        self.after(self.settings.background_sync_ms, self._sync_in_background)
 
     def restart(self, node: CoreNode) -> None:
         if node.up:

@@ -59,6 +59,10 @@ def removed_peers_vote_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoteTally, "record", anybody)
 
 
+def votes_of_suspects_count_in_full(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(VoteTally, "won", property(lambda self: self._granted >= dledger.core.quorum.majority(len(self._voters))))
+
+
 def half_of_an_even_group_is_enough(patch: pytest.MonkeyPatch) -> None:
     def half(values: Any) -> int:
         return sorted(values, reverse=True)[(len(values) - 1) // 2]

@@ -80,6 +80,7 @@ class Disk:
     entries: list[EntryMeta] = field(default_factory=list)
     membership: Membership = NO_VOTERS  # the one below the log's first entry
     commit: int = 0
+    suspect: bool = False
 
     @property
     def last(self) -> EntryId:
@@ -112,6 +113,7 @@ class Disk:
             last=self.last,
             commit=max(self.commit, self.before.index),
             configs=configs,
+            suspect=self.suspect,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from dledger.core.effects import Append, CommitTo, CutTail, Effect, MembershipChanged, MessageRefused, ReadReady, RoleChanged
+from dledger.core.effects import Append, CommitTo, CutTail, Diverged, Effect, MembershipChanged, MessageRefused, ReadReady, RoleChanged
 from dledger.core.messages import AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.progress import ProgressState
 from dledger.core.quorum import majority
@@ -119,7 +119,7 @@ class Safety:
 
     def after_step(self, node: Watched, effects: list[Effect]) -> None:
         for effect in effects:
-            expect(not isinstance(effect, MessageRefused), "refused", node.name, effect)
+            expect(not isinstance(effect, MessageRefused | Diverged), "refused", node.name, effect)
             if isinstance(effect, RoleChanged):
                 self._role(node, effect)
             elif isinstance(effect, Append):
@@ -205,7 +205,9 @@ class Safety:
     def _majority_has(self, node: Watched, index: int) -> None:
         entry = EntryId(index, node.core.term_at(index) or 0)
         voters, named = self._voters_at(node, index), node.core.membership.store_of
-        holders = [voter for voter in voters if (disk := self._disk_of(voter, named(voter))) is not None and disk.holds(entry)]
+        disks = [(voter, self._disk_of(voter, named(voter))) for voter in voters]
+        # One that lost power under ASYNC_FLUSH counts for what it acknowledged before: elections do not rest on it until it has that again.
+        holders = [voter for voter, disk in disks if disk is not None and (disk.holds(entry) or disk.suspect)]
         expect(len(holders) >= majority(len(voters)), "I7 committed durability:", entry, "only on", holders, "of", voters)
 
     def _disk_of(self, name: NodeId, store: str) -> Disk | None:
@@ -249,7 +251,8 @@ class Safety:
             expect(not lower, "I15", node.name, "takes back", peer.node, "from", match, "to", peer.match)
             self.matches[key] = (peer.match, replication.ack_regressions)
             disk = self._disk_of(peer.node, peer.store)
-            if disk is not None and disk.hard_state.term <= core.term:  # no later leader has cut it
+            # No later leader has cut it, nor a loss of power taken it.
+            if disk is not None and disk.hard_state.term <= core.term and not disk.suspect:
                 entry = EntryId(peer.match, log.term_at(peer.match) or 0)
                 expect(disk.holds(entry), "I9", node.name, "takes", entry, "to be on", peer.node, "which has", disk.last)
             if peer.state is ProgressState.REPLICATE and peer.next - peer.match > 1:

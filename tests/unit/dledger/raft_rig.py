@@ -443,6 +443,7 @@ class Cluster:
         self.machines: dict[NodeId, Recorder] = {}
         self.settings = settings
         self.starts = 0
+        self.boot_id = ""
 
     async def start(self, *names: NodeId) -> None:
         for name in names or self.names:
@@ -458,7 +459,8 @@ class Cluster:
             **self.settings,
         }
         network = self.net.process(name)
-        env = Environment(clock=LoopClock(), random=random.Random(f"{name}{self.starts}"), disk=self.disks[name], network=network)
+        draws, disk = random.Random(f"{name}{self.starts}"), self.disks[name]
+        env = Environment(clock=LoopClock(), random=draws, disk=disk, network=network, boot_id=self.boot_id)
         identity = NodeIdentity(cluster, "g", name, store_id or f"store-{name}", self.addresses[name])
         machine = self.machines[name] = Recorder(self.disks[name])
         node = self.nodes[name] = RaftNode(identity, RaftSettings(**values), env, machine, log_opened=machine.recover)

@@ -34,15 +34,15 @@ MESSAGES: list[Message] = [
     VoteRequest(term=3, last=EntryId(9, 2)),
     VoteRequest(term=BIG, last=EntryId(BIG, BIG), pre_vote=True, transfer=True),
     VoteResponse(term=3, granted=True),
-    VoteResponse(term=0, granted=False, pre_vote=True),
+    VoteResponse(term=0, granted=False, pre_vote=True, suspect=True),
     AppendRequest(term=3, prev=EntryId(0, 0), entries=(), commit=0),
     AppendResponse(term=3, success=True, match=EntryId(7, 3)),
     AppendResponse(term=3, success=False, match=EntryId(0, 0), rejected=8),
     Heartbeat(term=3, commit=7, round=1, newest_commit=9),
     HeartbeatResponse(term=3, round=BIG),
     TimeoutNow(term=3),
-    ReadIndexRequest(term=3, token=1),
-    ReadIndexResponse(term=3, token=1, index=9, ok=True),
+    ReadIndexRequest(term=3, token=1, suspect=True),
+    ReadIndexResponse(term=3, token=1, index=9, ok=True, last=11),
     CopyOffer(term=3, first_available=100, upto=EntryId(200, 2)),
 ]
 

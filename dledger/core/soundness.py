@@ -1,0 +1,64 @@
+"""Whether this replica still has every entry that it acknowledged; and how one that may not comes to be trusted again.
+
+Under ASYNC_FLUSH an acknowledged entry may be in memory only, and a loss of power takes it.  Elections rest on voters that hold what they
+acknowledged, so a replica that lost power is *suspect*: its promises are sound (they are always synced), its log is not.  Its votes keep
+two leaders out of one term, but do not show that a candidate has all that is committed (``VoteTally``).  What it acknowledges counts: it
+holds that now.
+
+It is sound again once it holds, committed, all that a leader had in its log when asked after the loss.  Every entry that was ever committed
+with an acknowledgement of this replica is among these: the leader sent them, or had them when it was elected.  The question bears a token
+of this life and the leader answers after a majority has confirmed it, as for a read; an answer to another leader or term is of no use.
+"""
+
+from __future__ import annotations
+
+from dledger.core.effects import Sound
+from dledger.core.messages import ReadIndexRequest, ReadIndexResponse
+from dledger.core.state import CoreState
+from dledger.core.types import NodeId
+
+
+class Soundness:
+    """The suspicion of one core; ``suspect`` false is what it nearly always is."""
+
+    def __init__(self, core: CoreState, *, suspect: bool) -> None:
+        self._core = core
+        self.suspect = suspect
+        self._token = 0  # of the question under way; 0: none
+        self._asked_ms = 0
+        self._asked: tuple[int, NodeId | None] = (0, None)  # the term and the leader asked
+        self._goal = 0  # the end of that leader's log; 0: not known
+
+    def follow(self) -> None:
+        """A leader was heard from."""
+        core = self._core
+        of = (core.term, core.leader)
+        if of != self._asked:
+            self._token = self._goal = 0
+        if self._goal or core.leader is None:
+            return
+        if not self._token or core.now_ms - self._asked_ms >= core.config.election_timeout_ms:
+            self._token, self._asked, self._asked_ms = core.reads.next_wire_token(), of, core.now_ms
+            core.send(core.leader, ReadIndexRequest(term=core.term, token=self._token, suspect=True))
+
+    def answered(self, source: NodeId, message: ReadIndexResponse) -> bool:
+        """Whether ``message`` answers the question."""
+        if not self._token or message.token != self._token:
+            return False
+        self._token = 0
+        if message.ok and self._asked == (message.term, source):
+            self._goal = message.last
+            self.committed()
+        return True
+
+    def committed(self) -> None:
+        """The commit index rose, or the end to reach became known."""
+        core = self._core
+        if self.suspect and self._goal and core.commit >= self._goal and self._asked == (core.term, core.leader):
+            self.confirmed()
+
+    def confirmed(self) -> None:
+        """All that counts is here: also the word of a leader that has committed an entry of its own term, about itself."""
+        if self.suspect:
+            self.suspect = False
+            self._core.emit(Sound())

@@ -1,0 +1,132 @@
+"""ASYNC_FLUSH: a replica that lost power with entries not synced decides nothing by its log until it has them again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dledger.core.types import NodeId, Role
+from dledger.node import RaftNode
+from dledger.unsynced import PATH, LogDivergedError
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+
+
+def group(**settings: Any) -> Cluster:
+    """Nothing is synced by itself for as long as a test takes."""
+    return Cluster(sync_flush=False, flush_interval_ms=1_000_000, **settings)
+
+
+async def one_behind(cluster: Cluster) -> tuple[RaftNode, NodeId, NodeId, MemoryDisk]:
+    """A leader and a follower acknowledged b'kept'; the other follower is behind.  Also the holder's disk as it was before."""
+    await cluster.start()
+    leader = await cluster.leader()
+    await leader.propose(Text("base"))
+    await cluster.until(lambda: all(machine.bodies == [b"base"] for machine in cluster.machines.values()), "base everywhere")
+    for node in cluster.nodes.values():
+        await node.log.flush(sync=True)
+    holder, behind = (node.identity.node_id for node in cluster.followers(leader))
+    before = cluster.disks[holder].crash()
+    cluster.disks[holder].dead = False
+    cluster.net.isolate(behind, cluster.names)
+    await leader.propose(Text("kept"))
+    assert leader.commit_index == leader.log.last.index
+    return leader, holder, behind, before
+
+
+async def lose_power(cluster: Cluster, name: NodeId, disk: MemoryDisk) -> None:
+    await cluster.kill(name)
+    mark = cluster.disks[name].files[PATH]
+    cluster.disks[name] = disk
+    disk.files[PATH], disk.synced[PATH] = bytearray(mark), bytes(mark)
+
+
+def test_what_one_replica_lost_with_its_power_is_not_lost_with_a_change_of_leader() -> None:
+    async def scenario() -> None:
+        cluster = group()
+        leader, holder, behind, before = await one_behind(cluster)
+        await lose_power(cluster, holder, before)
+        cluster.net.isolate(leader.identity.node_id, cluster.names)
+        cluster.net.cut = {pair for pair in cluster.net.cut if leader.identity.node_id in pair}
+        node = await cluster.start_one(holder)
+        others = [node, cluster.nodes[behind]]
+        assert node._core.suspect
+        with pytest.raises(AssertionError, match="not within"):
+            await cluster.until(lambda: any(each.role is Role.LEADER for each in others), "a leader without the entry", limit_s=20)
+        cluster.net.heal()
+        await cluster.leader()
+        await cluster.until(lambda: all(machine.bodies == [b"base", b"kept"] for machine in cluster.machines.values()), "nothing lost")
+        await cluster.until(lambda: not node._core.suspect, "sound again")
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_group_that_lost_power_as_a_whole_starts_by_itself() -> None:
+    async def scenario() -> None:
+        cluster = group()
+        leader, *_others = await one_behind(cluster)
+        cluster.net.heal()
+        for name in cluster.names:
+            await cluster.kill(name)
+        await cluster.start(*[name for name in cluster.names if name != leader.identity.node_id])
+        leader = await cluster.leader()
+        await leader.propose(Text("after"))
+        await cluster.start_one(next(name for name in cluster.names if name not in cluster.nodes))
+        await cluster.until(lambda: all(machine.bodies[-1:] == [b"after"] for machine in cluster.machines.values()), "everywhere")
+        await cluster.until(lambda: not any(node._core.suspect for node in cluster.nodes.values()), "all sound")
+        await cluster.stop()
+        assert not any(PATH in disk.files for disk in cluster.disks.values()), "an orderly stop leaves no mark"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("in_snapshot", [False, True])
+def test_a_replica_that_applied_what_a_majority_lost_begins_anew(in_snapshot: bool) -> None:
+    async def scenario() -> None:
+        cluster = group()
+        leader, holder, behind, before = await one_behind(cluster)
+        name = leader.identity.node_id
+        await leader.log.flush(sync=True)
+        if in_snapshot:
+            await cluster.machines[name].save()
+        await lose_power(cluster, holder, before)
+        await cluster.kill(behind)
+        cluster.net.isolate(name, cluster.names)
+        cluster.net.cut = {pair for pair in cluster.net.cut if name in pair}
+        await cluster.start(holder, behind)
+        new = await cluster.until(
+            lambda: next((node for node in cluster.nodes.values() if node.role is Role.LEADER and node is not leader), None)
+        )
+        await new.propose(Text("other"))
+        cluster.net.heal()
+        assert isinstance(await leader.failed, LogDivergedError)
+        cluster.net.kill(name)
+        await cluster.nodes.pop(name).stop(hand_over=False)
+        cluster.disks[name].files.pop("state.json", None)
+        await cluster.start_one(name)
+        await cluster.until(lambda: cluster.machines[name].bodies == [b"base", b"other"], "as the others have it")
+        assert any(path.startswith("quarantine/diverged-") for path in cluster.disks[name].files)
+        await cluster.until(lambda: not cluster.nodes[name]._core.suspect, "sound")
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_killed_process_loses_nothing_where_the_machine_is_known_to_have_stayed_up() -> None:
+    async def scenario() -> None:
+        cluster = group()
+        cluster.boot_id = "one"
+        _leader, holder, _behind, _before = await one_behind(cluster)
+        mark = bytes(cluster.disks[holder].files[PATH])
+        await cluster.kill(holder)
+        assert PATH in cluster.disks[holder].files
+        node = await cluster.start_one(holder)
+        assert not node._core.suspect
+        await cluster.kill(holder)
+        cluster.boot_id = "two"
+        assert (await cluster.start_one(holder))._core.suspect
+        assert b'"one"' in mark
+        await cluster.stop()
+
+    run(scenario())
