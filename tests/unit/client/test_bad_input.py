@@ -164,7 +164,7 @@ def test_what_is_unusual_but_right_comes_back() -> None:
         Message(
             "t",
             b"x",
-            keys="schlüssel 订单 😀",
+            keys=["schlüssel", "订单", "😀\u2028\u00a0x"],
             tags="größe 1",
             properties={"städte": "köln=1 & łódź", "empty": "", "=": "a=b"},
             flag=-(1 << 31),
