@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -83,6 +84,54 @@ def test_a_successor_fences_the_writer_and_closes_the_gaps_it_left(seed: int) ->
         for life in range(4):
             mine = [int(number) for own, _, number in lives if own == b"%d" % life and number != b"after"]
             assert mine == sorted(mine)
+
+    Rig(seed).run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_writer_and_a_reader_go_on_while_masters_die(seed: int) -> None:
+    """docs/semantics.md, row L1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3)
+        acknowledged: dict[int, bytes] = {}
+        done = asyncio.Event()
+
+        async def write() -> None:
+            """As an application does: a writer that broke is replaced."""
+            sent = 0
+            while not done.is_set():
+                async with contextlib.AsyncExitStack() as stack:
+                    try:
+                        one = await stack.enter_async_context(writer(rig, send_timeout_ms=2000))
+                        while not done.is_set():
+                            body, sent = b"%d" % sent, sent + 1
+                            acknowledged[await one.send(Message("t", body))] = body
+                            await asyncio.sleep(0.01)
+                    except DledgerError:
+                        await asyncio.sleep(0.1)
+
+        async def read(found: LogicalQueueReader, numbered: list[Numbered]) -> None:
+            while not (done.is_set() and acknowledged and found.next_number > max(acknowledged)):
+                try:
+                    numbered += await found.read(7, wait_ms=200)
+                except DledgerError:
+                    await asyncio.sleep(0.1)
+
+        writing, numbered = asyncio.ensure_future(write()), list[Numbered]()
+        async with reader(rig) as found:
+            reading = asyncio.ensure_future(read(found, numbered))
+            for _ in range(4):
+                before = len(acknowledged)
+                await until(lambda before=before: len(acknowledged) > before + 20)
+                await rig.restart(rig.master)
+            done.set()
+            await asyncio.gather(writing, reading)
+        numbers = [each.number for each in numbered]
+        assert numbers == sorted(set(numbers))
+        bodies = {each.number: each.message.body for each in numbered}
+        assert {number: bodies.get(number) for number in acknowledged} == acknowledged
+        assert len(acknowledged) > 80
 
     Rig(seed).run(scenario)
 
