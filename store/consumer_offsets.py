@@ -20,7 +20,7 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetsReset
 from dledger_wire.names import check_group
 from store.group_state import CommandContext, CommandResult, Handler
 
-COMMIT, RESET = "commit_offsets", "reset_offsets"
+COMMIT, RESET, DELETE_OFFSETS = "commit_offsets", "reset_offsets", "delete_offsets"
 MAX_OFFSET = (1 << 63) - 1  # RocketMQ's tools read it as a signed number
 MAX_OFFSETS = 10_000  # in one command
 
@@ -100,7 +100,7 @@ class ConsumerOffsets:
                 del table[key]
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {COMMIT: self._commit, RESET: self._reset}
+        return {COMMIT: self._commit, RESET: self._reset, DELETE_OFFSETS: self._delete}
 
     def _commit(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
         group, positions = self._checked(arguments)
@@ -135,6 +135,18 @@ class ConsumerOffsets:
             if self.on_reset is not None:
                 self.on_reset(group, each.topic, each.queue_id)
         return {"group": group, "count": len(positions), "refused": []}
+
+    def _delete(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
+        """Forget a group: every position it has, and what its resets left.  It begins anew should it come again."""
+        group = check_group(str(arguments.get("group", "")))
+        places = [(topic, queue_id) for (name, topic), queues in self._offsets.items() if name == group for queue_id in queues]
+        for table in (self._offsets, self._generations):
+            for key in [key for key in table if key[0] == group]:
+                del table[key]
+        if self.on_reset is not None:
+            for topic, queue_id in places:
+                self.on_reset(group, topic, queue_id)
+        return {"group": group, "count": len(places), "refused": []}
 
     def _checked(self, arguments: dict[str, Any]) -> tuple[str, list[Position]]:
         group, positions = check_offsets(arguments)

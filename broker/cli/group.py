@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import group_settings
-from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run, time_ms
+from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run, time_ms
 from broker.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def register(root: typer.Typer) -> None:
     app.command("list")(list_groups)
     app.command("describe", epilog="Example: dledger group describe audit")(describe)
     app.command("reset-offset", epilog=RESET_EXAMPLES)(reset_offset)
+    app.command("delete", epilog="Example: dledger group delete audit --yes")(delete)
     group_settings.register(app)
     root.add_typer(app, name="group")
 
@@ -109,6 +110,25 @@ def reset_offset(
         right=("QUEUE", "FROM", "TO", "COME-AGAIN", "SKIPPED"),
     )
     note(f"nothing was changed (--dry-run): group {name}, topic {topic}" if dry_run else f"group {name} was taken there in topic {topic}")
+
+
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+) -> None:
+    """Forget a group that has no members: its positions and its settings.  Its dead letters stay: dledger topic delete."""
+    from broker.cli.group_members import members_of
+    from dledger_wire.errors import InvalidArgumentError
+
+    cluster = load_config(config)
+    members = run(members_of(cluster, name, timeout))
+    if members:
+        raise InvalidArgumentError(f"group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
+    confirm(f"Delete group {name} and its positions?", yes)
+    run(_delete(cluster, name, timeout))
+    note(f"deleted group {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +219,20 @@ async def _reset(
                 await consumer.commit({(topic, queue_id): target}, group_name=group, reset=True)
             moves.append(_Move(group, queue_id, before.get((group, queue_id)), target))
     return moves
+
+
+async def _delete(cluster: ClusterConfig, name: str, timeout_s: float) -> None:
+    """Delete the group wherever it is known; what a replica group says that does not know it counts when no other does."""
+    from broker.cli.calls import call_leader
+    from dledger_wire._pb import retry_pb2
+    from dledger_wire.errors import InvalidArgumentError
+
+    request = retry_pb2.GroupSettings(name=name).SerializeToString()
+    unknown: list[InvalidArgumentError] = []
+    for group in cluster.groups:
+        try:
+            await call_leader(group, "/dledger.v1.Retry/DeleteGroup", request, timeout_s)
+        except InvalidArgumentError as error:
+            unknown.append(error)
+    if len(unknown) == len(cluster.groups):
+        raise unknown[0]

@@ -7,7 +7,9 @@ from typing import Any
 from broker.services.decode import decoded
 from broker.services.face import ServiceFace
 from dledger_wire._pb import retry_pb2
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import CallContext, Server
+from store.consumer_offsets import DELETE_OFFSETS
 from store.subscription_groups import DELETE_GROUP, PUT, settings_of
 
 PREFIX = "/dledger.v1.Retry/"
@@ -39,8 +41,16 @@ class GroupSettingsService:
         return _message(await self._face.command(PUT, arguments, TIMEOUT_S)).SerializeToString()
 
     async def delete(self, request: bytes, _context: CallContext) -> bytes:
-        name = decoded(retry_pb2.GroupSettings, request).name
-        return _message(await self._face.command(DELETE_GROUP, {"groupName": name}, TIMEOUT_S)).SerializeToString()
+        """Forget a group: its settings and its positions.  Its retry and dead letter topics stay until they are deleted."""
+        self._face.require_master()
+        name, store = decoded(retry_pb2.GroupSettings, request).name, self._face.store
+        configured = any(group.groupName == name for group in store.subscription_groups.configured())
+        if not configured and name not in store.consumer_offsets.groups():
+            raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
+        if configured:
+            await self._face.command(DELETE_GROUP, {"groupName": name}, TIMEOUT_S)
+        await self._face.command(DELETE_OFFSETS, {"group": name}, TIMEOUT_S)
+        return retry_pb2.GroupSettings(name=name).SerializeToString()
 
     async def list_groups(self, request: bytes, _context: CallContext) -> bytes:
         """Those somebody configured, or the one asked for, with defaults when nobody did."""

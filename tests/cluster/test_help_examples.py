@@ -14,7 +14,17 @@ from tests.cluster.harness import Cluster, dledger
 COMMANDS = (
     *("up", "down", "node", "status", "produce", "consume", "leader transfer", "expire", "verify", "dump"),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
-    *("dlq list", "dlq open", "dlq redrive", "transaction list", "group describe", "group reset-offset", "group settings", "group update"),
+    *(
+        "dlq list",
+        "dlq open",
+        "dlq redrive",
+        "transaction list",
+        "group describe",
+        "group reset-offset",
+        "group delete",
+        "group settings",
+        "group update",
+    ),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
     *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover")),
 )
@@ -42,6 +52,7 @@ RUN = (
     "dledger verify --online",
     "dledger dump data/n0/commitlog/00000000000000000000 --messages",
     "dledger bench latency --messages 1000",
+    "dledger group delete audit --yes",
     "dledger topic update orders --perm 4",
     "dledger topic delete orders --yes",
 )

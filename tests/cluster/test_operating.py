@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from typer.testing import CliRunner
 
 from broker.cli import context
 from broker.cli.app import app
+from broker.cli.free_ports import free_ports
 from tests.cluster.harness import Cluster
+from tests.cluster.harness import dledger as run_dledger
 
 
 @pytest.fixture
@@ -66,8 +69,37 @@ def test_messages_groups_and_members_by_the_address_of_one_node(cluster: Cluster
         assert "no consumer group 'nosuch'" in str(dledger(*command, fails=True).exception)
     dledger("group", "reset-offset", "begins-late", "--topic", "orders", "--to", "last", "--new")
     assert json.loads(dledger("group", "describe", "begins-late", "--json").stdout)["lag"] == 0
+    dledger("group", "delete", "begins-late", "--yes")
+    assert [group["name"] for group in json.loads(dledger("group", "list", "--json").stdout)["groups"]] == ["audit"]
+    assert "has no settings and no positions" in str(dledger("group", "delete", "begins-late", "--yes", fails=True).exception)
 
     dledger("member", "remove", "--id", "n2", "--yes")
     rows = cluster.cli("status").stdout
     assert "not a member: dledger member add --id n2" in rows
     assert rows.splitlines()[-1].endswith("3 of 3 nodes up, quorum ok (losing one more stops writes)")
+
+
+SPARE = """\
+cluster: spare
+groups:
+  - name: g0
+    nodes:
+      - {{id: n0, address: "127.0.0.1:{0}"}}
+      - {{id: n1, address: "127.0.0.1:{1}", spare: true}}
+"""
+
+
+def test_a_spare_node_starts_beside_the_group_and_is_taken_in(tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(SPARE.format(*free_ports(2)))
+    try:
+        started = run_dledger("up", "--config", "two.yaml", cwd=tmp_path)
+        assert started.returncode == 0, started.stderr
+        assert "not a member: dledger member add --id n1" in started.stdout
+        added = run_dledger("member", "add", "--id", "n1", cwd=tmp_path)
+        assert (added.returncode, added.stderr) == (0, "group g0: voters n0, learners n1\n")
+        healthy = run_dledger("status", "--until", "healthy", "--json", cwd=tmp_path)
+        assert healthy.returncode == 0, healthy.stderr
+        (group,) = json.loads(healthy.stdout)["groups"]
+        assert (group["learners"], [node["role"] for node in group["nodes"]]) == (["n1"], ["leader", "learner"])
+    finally:
+        run_dledger("down", "--kill", cwd=tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dledger_wire.errors import InvalidArgumentError, OffsetsResetError, StaleLockError, TopicNotFoundError
-from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets
+from store.consumer_offsets import COMMIT, DELETE_OFFSETS, RESET, ConsumerOffsets
 from store.group_state import CommandContext, GroupState
 from store.queue_locks import LOCK, UNLOCK, QueueLocks
 
@@ -133,3 +133,18 @@ def test_a_snapshot_of_before_generations_is_read() -> None:
     found = Positions()
     found.offsets.load({"offsetTable": {"t@g": {"0": 5}}})
     assert (found.offsets.position("g", "t", 0), found.offsets.generation("g", "t", 0)) == (5, 7)
+
+
+def test_a_deleted_group_is_forgotten_and_begins_anew() -> None:
+    found = Positions()
+    told: list[tuple[str, str, int]] = []
+    found.offsets.on_reset = lambda *place: told.append(place)
+    assert found.commit(["t", 0, 10], ["t", 3, 5]) == []
+    found.run(RESET, offsets=[["t", 0, 3]])
+    found.run(COMMIT, group="other", offsets=[["t", 0, 1]])
+    assert found.run(DELETE_OFFSETS)["count"] == 2
+    assert told == [("g", "t", 0), ("g", "t", 0), ("g", "t", 3)]
+    assert (found.offsets.groups(), found.offsets.reset_version("g")) == (["other"], 0)
+    assert found.run(DELETE_OFFSETS)["count"] == 0
+    assert found.commit(["t", 0, 1, 7, 0]) == []
+    assert found.offsets.position("g", "t", 0) == 1
