@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from broker.cli import completion
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
 from broker.cli.message_text import LineFormat, consumed_json
 from broker.cli.output import note, print_json
@@ -37,8 +38,13 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    group: Annotated[str, typer.Option("--group", metavar="G", help="Consumer group: its position is kept in the cluster.")] = "",
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group", metavar="G", help="Consumer group: its position is kept in the cluster.", autocompletion=completion.consumer_groups
+        ),
+    ] = "",
     start: Annotated[
         str,
         typer.Option(

@@ -148,6 +148,14 @@ def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     return run(_told_by(bootstrap)) if bootstrap else ClusterConfig.load(config_path(option, data))
 
 
+async def load_config_async() -> ClusterConfig:
+    """The cluster that a command without options would ask, for code on an event loop."""
+    from broker.config import ClusterConfig
+
+    bootstrap = given_bootstrap(None)
+    return await _told_by(bootstrap) if bootstrap else ClusterConfig.load(config_path(None))
+
+
 async def _told_by(bootstrap: str) -> ClusterConfig:
     """Groups and nodes as the first node that answers knows them; settings are the defaults."""
     from broker.config import ClusterConfig, GroupConfig, NodeConfig

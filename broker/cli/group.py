@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli import group_settings
+from broker.cli import completion, group_settings
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run, time_ms
 from broker.cli.output import note, print_json, print_table
 
@@ -21,7 +21,7 @@ RESET_EXAMPLES = (
     "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00"
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.consumer_groups)]
 
 
 def register(root: typer.Typer) -> None:

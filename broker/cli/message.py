@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli import completion
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
 from broker.cli.message_text import message_json, show_traces, time_text, trace_json
 from broker.cli.output import note, print_json, print_table
@@ -20,7 +21,7 @@ ID_LENGTHS = (32, 56)
 QUERY_EXAMPLES = "Examples: dledger message query orders --from 2026-01-01 --max 5 | dledger message query orders --key o-1 --json"
 TRACE_EXAMPLES = "Examples: dledger message trace orders --key o-1 | dledger message trace --id 7F00000104D2F0A1B2C3000000000000 --json"
 
-TopicArgument = Annotated[str, typer.Argument(metavar="[TOPIC]", help="Topic; needed but with --id.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="[TOPIC]", help="Topic; needed but with --id.", autocompletion=completion.topics)]
 KeyOption = Annotated[str, typer.Option("--key", metavar="KEY", help="One of the message's keys.")]
 IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="Message id: the producer's, or that of its place in the log.")]
 MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="No more than that many.")]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.cli import completion
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option, run
 from broker.cli.given_message import GivenMessage, line_reader
 from broker.cli.output import error_line, is_terminal, note, print_json, with_spaces
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
     file: Annotated[str, typer.Option("--file", metavar="F", help="Read lines of F instead of stdin.")] = "",
     tag: Annotated[str, typer.Option("--tag", metavar="T", help="Tag of every message.")] = "",
     key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli import completion
 from broker.cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run
 from broker.cli.output import note, print_json, print_table
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 PERMISSIONS = {2: "write only", 4: "read only", 6: "read, write"}
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
 QueuesOption = Annotated[int | None, typer.Option("--queues", metavar="N", min=1, max=1024, help="Read and write queues alike.")]
 ReadQueuesOption = Annotated[int | None, typer.Option("--read-queues", metavar="N", min=1, max=1024)]
 WriteQueuesOption = Annotated[int | None, typer.Option("--write-queues", metavar="N", min=1, max=1024)]
@@ -102,7 +103,7 @@ def delete(
 def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
     """List all topics."""
     cluster = load_config(config)
-    topics = sorted(run(_all_topics(cluster, timeout)), key=lambda topic: (topic["name"], topic["group"]))
+    topics = sorted(run(all_topics(cluster, timeout)), key=lambda topic: (topic["name"], topic["group"]))
     if as_json:
         print_json({"topics": topics})
         return
@@ -141,7 +142,7 @@ async def _group_for(cluster: ClusterConfig, group_name: str, topic: str, method
     from broker.cli.calls import group_of
 
     if not group_name and len(cluster.groups) > 1 and method != "CreateTopic":
-        for found in await _all_topics(cluster, timeout_s):
+        for found in await all_topics(cluster, timeout_s):
             if found["name"] == topic:
                 return group_of(cluster, found["group"])
     return group_of(cluster, group_name)
@@ -161,7 +162,7 @@ def _topic_json(topic: admin_pb2.TopicReply) -> dict[str, Any]:
     return {key: getattr(topic, key) for key in ("name", "group", "read_queues", "write_queues", "perm")}
 
 
-async def _all_topics(cluster: ClusterConfig, timeout_s: float) -> list[dict[str, Any]]:
+async def all_topics(cluster: ClusterConfig, timeout_s: float) -> list[dict[str, Any]]:
     from broker.cli.calls import call_leader_or_any
     from dledger_wire._pb import admin_pb2
 
@@ -178,7 +179,7 @@ def _describe(cluster: ClusterConfig, name: str, timeout_s: float) -> dict[str, 
     from dledger_wire.errors import TopicNotFoundError
 
     async def ask() -> tuple[dict[str, Any], bytes]:
-        for topic in await _all_topics(cluster, timeout_s):
+        for topic in await all_topics(cluster, timeout_s):
             if topic["name"] == name:
                 queues = range(max(topic["read_queues"], topic["write_queues"]))
                 request = broker_pb2.OffsetsRequest(

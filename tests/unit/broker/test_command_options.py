@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker.cli import context
+from broker.cli import completion, context
 from broker.cli.app import app
 from broker.cli.context import bootstrap_of, takes_bootstrap
 
@@ -105,3 +105,14 @@ def test_output_that_cannot_be_written_is_one_line(redirection: str, status: int
     command = f"{shlex.quote(sys.executable)} -m dledger topic list --help {redirection}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (status, error)
+
+
+def test_names_are_completed_from_the_cluster_and_nothing_is_said_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def topics(*_: object) -> list[dict[str, str]]:
+        return [{"name": "orders"}, {"name": "other"}, {"name": "logs"}]
+
+    monkeypatch.setattr("broker.cli.topic.all_topics", topics)
+    monkeypatch.setenv("DLEDGER_CONFIG", str(ROOT / "cluster-configs" / "local-3.yaml"))
+    assert completion.topics("o") == ["orders", "other"]
+    monkeypatch.setenv("DLEDGER_CONFIG", "gone.yaml")
+    assert completion.topics("o") == completion.consumer_groups("") == []
