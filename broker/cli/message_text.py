@@ -119,7 +119,7 @@ def show_traces(trace: Trace) -> None:
 
 def _consumer_text(consumer: ConsumerState) -> str:
     if consumer.state == "consumed":
-        return f"{consumer.group}: passed (its offset is behind the message: processed, sent back or skipped), {_when(consumer)}"
+        return f"{consumer.group}: passed (its offset is past the message: processed, sent back or skipped), {_when(consumer)}"
     if consumer.state == "sent back":
         return f"{consumer.group}: sent back, to be delivered again"
     return f"{consumer.group}: not yet, it is at offset {consumer.committed}"

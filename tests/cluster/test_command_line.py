@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.free_ports import free_ports
+from broker.data_folder import DataFolderLock
 from tests.cluster.harness import ROOT, Cluster, dledger
 from tests.waiting import LIMIT_S
 
@@ -142,3 +143,15 @@ def test_down_without_anything_running(tmp_path: Path) -> None:
     Cluster(tmp_path / "c")
     result = dledger("down", "--data", str(tmp_path / "c"))
     assert (result.returncode, result.stderr) == (0, "no node is running\n")
+
+
+def test_a_node_on_a_used_folder_says_one_line(tmp_path: Path) -> None:
+    config = write(tmp_path, GOOD.format(*free_ports(3)))
+    lock = DataFolderLock(str(tmp_path / "d" / "n0"))
+    lock.acquire()
+    try:
+        result = dledger("node", "--config", config, "--id", "n0", "--data", str(tmp_path / "d"))
+    finally:
+        lock.release()
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"dledger: data folder {tmp_path}/d/n0 is in use by pid {os.getpid()}\n"

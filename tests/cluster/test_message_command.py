@@ -42,7 +42,7 @@ def test_messages_are_found_and_traced(cluster: Cluster) -> None:
     text = cluster.cli_ok("message", "trace", "orders", "--key", "o-2")
     assert text.count("message: orders/0") == 3
     assert "audit: not yet, it is at offset 5" in text
-    assert "audit: consumed (by offset), committed" in text
+    assert "audit: passed (its offset is past the message: processed, sent back or skipped), committed" in text
 
 
 def test_nothing_found_and_files_on_disk(cluster: Cluster) -> None:
