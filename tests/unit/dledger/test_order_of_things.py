@@ -1,0 +1,71 @@
+"""What must come before what in a whole node: the disk before an acknowledgement, the state before a read's answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from dledger.core.messages import AppendResponse, Message
+from dledger.core.types import NodeId
+from dledger.log.entry import RawEntry
+from dledger.node import RaftNode
+from tests.unit.dledger.raft_rig import Cluster, Text, run
+
+
+def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dledger.driver.FLUSH_BYTES", 1)
+
+    async def scenario() -> None:
+        cluster = Cluster(join_bytes=1)
+        await cluster.start()
+        leader = await cluster.leader()
+        acknowledged = 0
+
+        def watch(node: RaftNode) -> None:
+            send = node._driver._hooks.send
+
+            def watched(to: NodeId, message: Message) -> None:
+                nonlocal acknowledged
+                if isinstance(message, AppendResponse) and message.success:
+                    assert message.match.index <= node.log.durable.index
+                    acknowledged += 1
+                send(to, message)
+
+            object.__setattr__(node._driver._hooks, "send", watched)
+
+        for node in cluster.followers(leader):
+            watch(node)
+        await asyncio.gather(*[leader.propose(Text(f"<{number}>")) for number in range(60)])
+        assert acknowledged
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_linearizable_read_waits_until_its_index_is_applied() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        machine, gate = cluster.machines[leader.identity.node_id], asyncio.Event()
+        apply = machine.apply
+
+        async def slow(entries: Sequence[RawEntry]) -> None:
+            await gate.wait()
+            await apply(entries)
+
+        machine.apply = slow  # type: ignore[method-assign]
+        writing = leader.propose(Text("seen"))
+        await cluster.until(lambda: leader.commit_index == leader.log.last.index > machine.applied_index, "committed, not applied")
+        reading = asyncio.ensure_future(leader.read_barrier(60))
+        await asyncio.sleep(5)
+        assert not reading.done()
+        gate.set()
+        assert await reading <= machine.applied_index
+        assert machine.bodies == [b"seen"]
+        await writing
+        await cluster.stop()
+
+    run(scenario())
