@@ -29,6 +29,10 @@ async def sink(stream: ByteStream, _context: CallContext) -> None:
             await stream.write(b"+")
 
 
+async def answer(request: bytes, _context: CallContext) -> bytes:
+    return request
+
+
 async def echo(stream: ByteStream, _context: CallContext) -> None:
     while (message := await stream.read()) is not None:
         await stream.write(message)
@@ -37,6 +41,7 @@ async def echo(stream: ByteStream, _context: CallContext) -> None:
 def serve(name: str, address: str, ready: multiprocessing.synchronize.Event) -> None:
     async def run() -> None:
         server = NETWORKS[name]().serve(address)
+        server.add_unary("/bench/Call", answer)
         server.add_stream("/bench/Sink", sink)
         server.add_stream("/bench/Echo", echo)
         await server.start()
@@ -75,6 +80,13 @@ async def measure(name: str, address: str, seconds: float) -> None:
         times.append(time.perf_counter() - at)
     times.sort()
     print(f"{name:5} round trip of 100 B: p50 {times[1000] * 1e6:.0f} us, p99 {times[1980] * 1e6:.0f} us")
+    times.clear()
+    for _ in range(2000):
+        at = time.perf_counter()
+        await channel.call("/bench/Call", b"x" * 100, timeout_s=10)
+        times.append(time.perf_counter() - at)
+    times.sort()
+    print(f"{name:5} call of 100 B: p50 {times[1000] * 1e6:.0f} us, p99 {times[1980] * 1e6:.0f} us")
     await channel.close()
 
 

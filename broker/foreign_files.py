@@ -14,6 +14,7 @@ from store.reserve import PATH as RESERVE
 from store.snapshots import CONFIG_FOLDER
 
 SHOWN = 5
+SOCKET = ".sock"  # of gRPC behind a port (dledger_wire/mixed_network.py); a killed node leaves it, the next start takes its place
 TEMPORARY = ".tmp"  # of a crash while a file was replaced; the next replacement of that file takes its place
 _FILES = (
     "lock",
@@ -33,7 +34,7 @@ _OWN = frozenset([*_FILES, *(f"{name}/" for name in _FOLDERS)])
 
 async def foreign_files(disk: Disk, *, thorough: bool) -> list[str]:
     """Their paths (folders end with /), in the order of the folder's parts.  ``thorough``: also between the files of every queue."""
-    found = [name for name in await disk.list("") if name not in _OWN and not name.endswith(TEMPORARY)]
+    found = [name for name in await disk.list("") if name not in _OWN and not name.endswith((TEMPORARY, SOCKET))]
     for folder in (LOG_FOLDER, UNITS_FOLDER):
         found += [f"{folder}/{name}" for name in (await list_starts(disk, folder))[1]]
     found += [f"{CONFIG_FOLDER}/{name}" for name in await disk.list(CONFIG_FOLDER) if not _is_config(name)]

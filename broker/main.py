@@ -38,7 +38,7 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     # Nothing here makes cycles at the rate of messages; what the imports left need not be looked at ever again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    folder = str(Path(data) / settings.node.id)
+    folder = str((Path(data) / settings.node.id).resolve())
     lock = DataFolderLock(folder)
     try:
         lock.acquire()
@@ -75,7 +75,8 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
     from dledger.real_env import real_environment
     from dledger_wire.mixed_network import MixedNetwork
 
-    node = BrokerNode(settings, real_environment(folder, MixedNetwork()), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)
+    network = MixedNetwork(socket_folder=folder)
+    node = BrokerNode(settings, real_environment(folder, network), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)
     told = _stop_signal()
     if not await started(node.start(), told):
         logger.info("told to stop before the start was over")

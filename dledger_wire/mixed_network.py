@@ -21,16 +21,25 @@ from dledger_wire.tcp_connection import Connection
 from dledger_wire.tcp_network import TcpChannel, TcpNetwork
 from dledger_wire.tcp_server import TcpServer
 
+SOCKET_NAME = "grpc-{}.sock"
 MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 FAR_WRITE_BUFFER = 1 << 20
 OPENED_S = 5.0
 
 
 class MixedNetwork:
-    """Channels over TCP; servers over TCP with gRPC behind the same port.  With contexts given, over TLS (the server's context has to
-    offer ``h2`` by ALPN, which gRPC clients insist on)."""
+    """Channels over TCP; servers over TCP with gRPC behind the same port.  ``socket_folder`` is where the sockets between the two go, else
+    a temporary folder is made.  With contexts given, over TLS (the server's context has to offer ``h2`` by ALPN, which gRPC clients
+    insist on)."""
 
-    def __init__(self, *, client_context: ssl.SSLContext | None = None, server_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        socket_folder: str = "",
+        client_context: ssl.SSLContext | None = None,
+        server_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._socket_folder = socket_folder
         self._tcp = TcpNetwork(client_context=client_context, server_context=server_context)
 
     def connect(self, address: str) -> TcpChannel:
@@ -39,16 +48,17 @@ class MixedNetwork:
     def serve(self, address: str) -> Server:
         from dledger_wire.grpc_network import GrpcNetwork
 
-        return MixedServer(self._tcp.serve(address), GrpcNetwork().serve)
+        name = SOCKET_NAME.format(address.rpartition(":")[2])
+        return MixedServer(self._tcp.serve(address), GrpcNetwork().serve, self._socket_folder, name)
 
 
 class MixedServer:
     """One set of handlers, two protocols."""
 
-    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server]) -> None:
+    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], folder: str, name: str) -> None:
         self._tcp = tcp
-        self._folder = _socket_folder()
-        self._path = os.path.join(self._folder, "grpc")
+        self._temporary = "" if folder and _fits(os.path.join(folder, name)) else _temporary_folder(name)
+        self._path = os.path.join(self._temporary or folder, name)
         self._grpc = make_grpc(f"unix:{self._path}")
         self._joints: set[_Joint] = set()
         tcp.foreign = self._join
@@ -77,21 +87,28 @@ class MixedServer:
             await self._tcp.start()
         except (DledgerError, OSError):
             await self._grpc.stop(0)
-            self._remove_folder()
+            self._remove_socket()
             raise
 
     async def stop(self, grace_s: float) -> None:
         await asyncio.gather(self._grpc.stop(grace_s), self._tcp.stop(grace_s))
-        self._remove_folder()
+        self._remove_socket()
 
-    def _remove_folder(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def _remove_socket(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _socket_folder() -> str:
+def _fits(path: str) -> bool:
+    return len(os.fsencode(path)) <= MAX_SOCKET_PATH
+
+
+def _temporary_folder(name: str) -> str:
     """A folder of this user's alone, with a path short enough for a socket in it."""
     folder = tempfile.mkdtemp(prefix="dledger-")
-    if len(os.fsencode(folder)) > MAX_SOCKET_PATH - len("/grpc"):
+    if not _fits(os.path.join(folder, name)):
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="dledger-", dir="/tmp")
     return folder

@@ -16,6 +16,8 @@ from broker.cli.free_ports import free_ports
 from dledger_client.loop_thread import LoopThread
 from dledger_wire import tcp_network
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
+from dledger_wire.grpc_network import GrpcNetwork
+from dledger_wire.mixed_network import MixedNetwork
 from dledger_wire.rpc import CallContext
 from dledger_wire.tcp_network import TcpChannel, TcpNetwork
 from dledger_wire.tcp_server import TcpServer
@@ -208,3 +210,26 @@ def test_a_connection_ends_when_its_process_closes_it_although_a_forked_child_li
         assert os.waitpid(child, 0)[1] == 0
         os.close(hold)
         accepted.close()
+
+
+def test_the_socket_to_grpc_lies_in_the_given_folder_and_a_left_one_is_replaced(tmp_path: Path) -> None:
+    async def run(folder: Path, *, inside: bool) -> None:
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        left = folder / f"grpc-{address.rpartition(':')[2]}.sock"
+        if inside:
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(left))
+        server = MixedNetwork(socket_folder=str(folder)).serve(address)
+        server.add_unary(CALL, echo)
+        await server.start()
+        assert left.exists() == inside
+        channel = GrpcNetwork().connect(address)
+        assert await channel.call(CALL, b"x", timeout_s=30) == b"x"
+        await channel.close()
+        await server.stop(0)
+        assert not left.exists()
+
+    asyncio.run(run(tmp_path, inside=True))
+    far = tmp_path / ("long" * 30)
+    far.mkdir()
+    asyncio.run(run(far, inside=False))
