@@ -23,6 +23,7 @@ _FILES = (
     "logstart.json",
     "configuration.json",
     "peers.json",
+    "lives.json",
     "checkpoint",
     "abort",
     "unsynced.json",
