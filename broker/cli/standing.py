@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from broker.cli.context import NodeAnswer
 
 CANNOT_STORE = ("read-only: the disk is full", "stopped")
+OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
 TAKES_NO_MESSAGES = "read-only"
 
 
@@ -127,9 +128,11 @@ def _state(answer: NodeAnswer) -> str:
 
 
 def _refused_by(answer: NodeAnswer, node_id: str) -> str:
+    """Why ``answer``'s node and this one have no link; empty when it is that node's own folder that this one refuses."""
     if answer.status is None:
         return ""
-    return next((peer.refused for peer in answer.status.peers if peer.id == node_id), "")
+    text = next((peer.refused for peer in answer.status.peers if peer.id == node_id), "")
+    return "" if OTHER_FOLDER in text and f"{node_id}{OTHER_FOLDER}" not in text else text
 
 
 def sentence(standings: list[Standing]) -> str:

@@ -79,7 +79,9 @@ def test_a_wiped_voter_does_not_count_and_the_note_says_what_to_do() -> None:
     assert note("n0", *answers) == f"refused by its peers: {NEW_FOLDER}: dledger member remove --id n0 --yes, then add and promote"
     assert not judged(*answers).healthy
     without_leader = (gone("n1"), wiped, other("n2", knows="", n0=NEW_FOLDER))
-    assert "no quorum in g0" in says(*without_leader)
+    assert says(*without_leader).endswith("no quorum in g0 (writes are stopped until another voter acknowledges; n0 cannot now)")
+    assert note("n0", *without_leader).startswith("refused by its peers: store: n0")
+    assert note("n2", *without_leader) == "knows no leader"
 
 
 def test_a_member_that_the_file_lacks_counts() -> None:
