@@ -20,8 +20,8 @@ from tests.sim import coverage
 from tests.sim.archive import Archive
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
-from tests.sim.disk_content import Loss
-from tests.sim.invariants import Invariants
+from tests.sim.disk_content import Content, Loss
+from tests.sim.invariants import Invariants, Promises
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
 from tests.sim.result import FINDINGS, replay_command
@@ -29,6 +29,15 @@ from tests.sim.trace import Trace
 
 PORT = 10911
 SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=16 << 10, fill_window_bytes=0, open_files_limit=16)
+
+
+@dataclass(slots=True, eq=False)
+class Folder:
+    """A data folder that was taken off its machine: its files, and what its node had promised and stored."""
+
+    names: dict[str, Content]
+    durable_names: dict[str, Content]
+    promises: Promises
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +55,7 @@ class Host:
     ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
     wiped: bool = False  # its folder was lost, and it is not a voter again yet
     rotten: str = ""  # of which files bits were flipped on its disk
+    old_folder: Folder | None = None  # the one of before the member was replaced
     bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
     problems: list[BaseException] = field(default_factory=list)
 
@@ -163,12 +173,23 @@ class SimCluster:
     def wipe(self, node_id: str) -> None:
         """Its folder is lost; only for a node that a committed configuration leaves out, which comes back as somebody new."""
         host = self.hosts[node_id]
-        self.kill(node_id)
-        host.disk.names.clear()
-        host.disk.durable_names.clear()
+        host.old_folder = self.take_folder(node_id)
         host.rotten, host.wiped = "", True
-        self.invariants.forget(node_id)
         self.trace.note("wipe", host.ip)
+
+    def take_folder(self, node_id: str) -> Folder:
+        """Its node is killed, and its disk is empty from now on."""
+        self.kill(node_id)
+        disk = self.hosts[node_id].disk
+        folder = Folder(disk.names, disk.durable_names, self.invariants.forget(node_id))
+        disk.names, disk.durable_names = {}, {}
+        return folder
+
+    def put_folder(self, node_id: str, folder: Folder) -> None:
+        """On a disk that is empty."""
+        disk = self.hosts[node_id].disk
+        disk.names, disk.durable_names = dict(folder.names), dict(folder.durable_names)
+        self.invariants.remember(node_id, folder.promises)
 
     def _end(self, host: Host, *, silent: bool) -> None:
         if host.process is None:

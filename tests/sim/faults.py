@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from broker.node import BrokerNode
 from dledger.copy.source import CopySource
 from dledger_wire.errors import DledgerError
-from tests.sim import operators, recipes, rot
+from tests.sim import folders, operators, recipes, rot
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
 from tests.sim.shrink import Times
@@ -362,6 +362,18 @@ async def _members(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None
         cluster.operator_at_work = False
 
 
+async def _replace_member(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    await folders.replace(cluster, hosts[0], random.Random(fault.amount), fault.lasts_s)
+
+
+async def _lost_folder(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    await folders.lose(cluster, hosts[0], fault.lasts_s)
+
+
+async def _old_folder(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    await folders.put_old_back(cluster, hosts[0], fault.lasts_s)
+
+
 async def _slow_node(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Others use its processors: it stands still for moments, again and again."""
     host, draw, until_s = hosts[0], random.Random(fault.amount), cluster.loop.now_s + fault.lasts_s
@@ -394,6 +406,9 @@ STRIKES: dict[str, Strike] = {
     "failing-sync": _failing_sync,
     "slow-node": _slow_node,
     "members": _members,
+    "replace-member": _replace_member,
+    "lost-folder": _lost_folder,
+    "old-folder": _old_folder,
     "bit-rot": _bit_rot,
     "expire": _expire,
     "expire-old": _expire_old,
@@ -414,7 +429,8 @@ RETENTION = ("expire", "flip-pieces", "stale-pieces")
 RECIPES = ("pause-kill", "part-kill", "cut-kill", "part-change", "part-transfer")
 DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
 CLOCKS = ("clock-leap", "expire-old")
-OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *RETENTION, *RECIPES, *DAMAGE, *CLOCKS)
+FOLDERS = ("replace-member", "lost-folder", "old-folder")
+OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS)
 
 
 # Plans
@@ -570,7 +586,24 @@ def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
-    return _some_of(sorted(set(STRIKES) - set(RETENTION) - set(CLOCKS)), names, draw)
+    return _some_of(sorted(set(STRIKES) - {*RETENTION, *FOLDERS} - set(CLOCKS)), names, draw)
+
+
+def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Members are replaced, others miss what is written, and an old folder or an empty one is put in their place while others are down."""
+    plan = []
+    for _ in range(draw.choice((1, 2, 2))):
+        victim = draw.choice(names)
+        away = draw.choice([name for name in names if name != victim])
+        kind = draw.choice(("old-folder", "old-folder", "lost-folder"))
+        if kind == "old-folder":
+            plan.append(Fault("replace-member", 0.1 + draw.random() * 0.3, (victim,), 4.0))
+        lasts_s = 1.0 + draw.random() * 2
+        plan.append(Fault("isolate", draw.random() * 0.3, (away,), 0.3 + draw.random() * 0.5, blocks=False))
+        plan.append(Fault(kind, draw.random() * 0.3, (victim,), lasts_s, blocks=False))
+        other = draw.choice([name for name in (LEADER, *names) if name not in (victim, away)])
+        plan.append(Fault(draw.choice(("kill", "power", "isolate")), 0.05, (other,), lasts_s, draw.choice(list(Loss))))
+    return plan
 
 
 def _some_of(all_kinds: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fault]:

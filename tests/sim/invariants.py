@@ -40,6 +40,14 @@ class _Seen:
     last_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What a folder holds for certain: the newest entry called durable there, term and vote."""
+
+    stored: EntryId | None
+    durable: tuple[int, NodeId | None] | None
+
+
 class Invariants:
     """Election safety, leader append-only, log matching, leader completeness, state machine safety, that nothing goes back, and
     (``service_watch.py``) that master-only services never run in two terms at once.
@@ -102,10 +110,16 @@ class Invariants:
         store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
         self.services.watch(node_id, node)
 
-    def forget(self, node_id: str) -> None:
+    def forget(self, node_id: str) -> Promises:
         """Its folder is gone, and what it promised with it."""
-        self._stored.pop(node_id, None)
-        self._durable.pop(node_id, None)
+        return Promises(self._stored.pop(node_id, None), self._durable.pop(node_id, None))
+
+    def remember(self, node_id: str, promises: Promises) -> None:
+        """The folder that had promised this is back."""
+        if promises.stored is not None:
+            self._stored[node_id] = promises.stored
+        if promises.durable is not None:
+            self._durable[node_id] = promises.durable
 
     def _watch_core(self, node_id: str, core: Raft) -> None:
         term, vote = self._durable.get(node_id, (0, None))

@@ -84,13 +84,13 @@ def move_leadership(cluster: SimCluster, host: Host, target: str | None) -> None
     cluster.loop.spawn(host.process, move(), "transfer")
 
 
-async def take_out_and_bring_back(cluster: SimCluster, host: Host, draw: random.Random, until_s: float) -> None:
+async def take_out_and_bring_back(cluster: SimCluster, host: Host, draw: random.Random, until_s: float, *, wipe: bool = False) -> None:
     """Remove a member, perhaps lose its folder, add it as a learner and promote it when it has caught up."""
     while cluster.loop.now_s < until_s and not is_out(cluster, host.node_id):
         await ask(cluster, "remove", host.node_id)
     if not is_out(cluster, host.node_id):
         return
-    if draw.random() < 0.4:
+    if draw.random() < 0.4 or wipe:
         cluster.wipe(host.node_id)
         cluster.start(host.node_id)
     await asyncio.sleep(draw.random() * 0.3)

@@ -30,6 +30,7 @@ from tests.sim.faults import (
     plan_clocks,
     plan_damage,
     plan_everything,
+    plan_folders,
     plan_kill_the_leader,
     plan_members,
     plan_recipes,
@@ -99,6 +100,7 @@ SCENARIOS = {
         plan_everything, messages=60, queues=3, nodes=(3, 3, 3, 5), read_chance=1.0, network=_rough_network, disk=_any_disk
     ),
     "members": Scenario(plan_members, messages=60, nodes=(3, 3, 5), read_chance=0.5, network=_rough_network, disk=_any_disk),
+    "folders": Scenario(plan_folders, messages=60, nodes=(3, 3, 5), read_chance=0.5, disk=_any_disk),
     "offsets": Scenario(plan_split, messages=20, nodes=(3, 3, 5), network=_rough_network, committers=3),
     "swarm": Scenario(
         plan_swarm,
@@ -249,7 +251,7 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
     for node_id in cluster.hosts:
         cluster.ensure_running(node_id)
     await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
-    if any(fault.kind in ("members", "part-change") for fault in plan):
+    if any(fault.kind in ("members", "part-change", "replace-member") for fault in plan):
         await operators.restore(cluster)
     await producing
     workload.stop_reading()

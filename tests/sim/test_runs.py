@@ -30,6 +30,7 @@ SEEDS = {
     "damage": 30,
     "stale-copies": 20,
     "clocks": 30,
+    "folders": 20,
 }
 FIXED = 10  # seeds of each scenario that every run of the suite sees
 

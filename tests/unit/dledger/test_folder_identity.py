@@ -1,4 +1,4 @@
-"""A voter is its data folder, which the log names: old folders, empty ones, older copies, and whoever calls himself a member (M21, M24)."""
+"""A voter is its data folder, which the log names: old folders, empty ones, older copies, and whoever calls himself a member (M21)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def caught_up(cluster: Cluster, *names: NodeId) -> None:
     await cluster.until(lambda: all(cluster.nodes[name].commit_index == leader.log.last.index for name in names or cluster.nodes))
 
 
-def test_M24_the_first_members_are_named_by_the_log_as_soon_as_they_have_met() -> None:
+def test_M21_the_first_members_are_named_by_the_log_as_soon_as_they_have_met() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         await cluster.start(*cluster.names[:2])
@@ -76,7 +76,7 @@ async def old_folder_scene() -> tuple[Cluster, NodeId, NodeId, MemoryDisk]:
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["as it is", "peers.json could never be written"])
-def test_M24_the_old_folder_of_a_replaced_member_elects_nobody(forgotten: bool) -> None:
+def test_M21_the_old_folder_of_a_replaced_member_elects_nobody(forgotten: bool) -> None:
     async def scenario() -> None:
         cluster, c, e, old = await old_folder_scene()
         if forgotten:
@@ -101,7 +101,7 @@ def test_M24_the_old_folder_of_a_replaced_member_elects_nobody(forgotten: bool) 
     run(scenario())
 
 
-def test_M24_a_wiped_voter_counts_nowhere_also_at_a_replica_that_never_met_it() -> None:
+def test_M21_a_wiped_voter_counts_nowhere_also_at_a_replica_that_never_met_it() -> None:
     """B was away from the start on and has only the log; with the wiped C it would be a majority without what A and C have."""
 
     async def scenario() -> None:
@@ -130,7 +130,7 @@ def test_M24_a_wiped_voter_counts_nowhere_also_at_a_replica_that_never_met_it() 
     run(scenario())
 
 
-def test_M24_answers_of_another_folder_do_not_count_even_when_the_link_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_M21_answers_of_another_folder_do_not_count_even_when_the_link_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_check(*_facts: object) -> None:
         return
 
