@@ -91,3 +91,15 @@ def test_verify_names_every_foreign_file_once(tmp_path: Path) -> None:
 
     asyncio.run(check())
     assert all((tmp_path / path).exists() for path in FOREIGN)
+
+
+def test_what_a_node_writes_is_its_own() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, 30)
+        await settled(rig)
+        host = rig.cluster.hosts[rig.master]
+        assert host.node is not None
+        assert await foreign_files(host.node._env.disk, thorough=True) == []
+
+    Rig().run(scenario)
