@@ -23,7 +23,7 @@ from dledger_wire.tcp_server import PREFACE, TcpServer
 from dledger_wire.tcp_stream import Stream
 
 CONNECT_TIMEOUT_S = 2.0
-CALLS_IDLE_S = 60.0  # without a call, before the connection is closed; a server waits longer
+CALLS_IDLE_S = 20.0  # without a call, before the connection is closed: less than clients look at routes; a server waits longer
 MAX_METHOD_BYTES = 255
 
 

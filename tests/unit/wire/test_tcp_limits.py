@@ -165,9 +165,9 @@ def test_near_the_limit_of_handles_strangers_are_busy_and_replicas_are_served(mo
 
     async def scenario() -> None:
         channel = TcpNetwork().connect(rig.address)
-        monkeypatch.setattr(resource, "getrlimit", lambda _which: (100, 100))
-        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 150)
-        monkeypatch.setattr(tcp_server, "LEAST_RESERVE", 150)  # handle numbers 0 to 24 are in the first half of the reserve
+        monkeypatch.setattr(resource, "getrlimit", lambda _which: (10_000, 10_000))
+        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 19_000)
+        monkeypatch.setattr(tcp_server, "LEAST_RESERVE", 19_000)  # handles up to 500 are in the first half of the reserve
         with pytest.raises(BusyError):
             await channel.call(CALL, b"x", timeout_s=30)
         with pytest.raises(BusyError):
