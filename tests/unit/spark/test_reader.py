@@ -1,0 +1,51 @@
+"""What one task does with the ranges of many queues: one consumer, rows of each queue in order, few record batches."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyspark_dledger import cluster, reader
+from pyspark_dledger.arrow import Chunk
+from pyspark_dledger.look import View
+from pyspark_dledger.options import parse_read_options
+from pyspark_dledger.plan import QueueBounds, QueueId
+from pyspark_dledger.reader import BatchReader
+from tests.unit.spark.test_arrow import chunk_of, frame
+
+
+class Consumer:
+    """Has every message asked for; counts how many there are of it."""
+
+    made = 0
+
+    def __init__(self, *_rest: Any, **_how: Any) -> None:
+        Consumer.made += 1
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_rest: Any) -> None: ...
+
+    def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Iterator[Chunk]:
+        assert how["incarnation"] == "7"
+        made = chunk_of([frame(b"%d/%d" % (queue_id, number), {}) for number in range(offset, upto)])
+        yield Chunk(topic, "g0", queue_id, "n0", np.arange(offset, upto), made.sizes, made.frames, upto, upto)
+
+
+def test_a_task_reads_many_small_queues_with_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = {QueueId("t", "g0", number): QueueBounds(2, 22) for number in range(200)}
+    monkeypatch.setattr(cluster, "describe", lambda _options: View(bounds, {"t": "g0:7"}))
+    monkeypatch.setattr(reader, "PullConsumer", Consumer)
+    batch_reader = BatchReader(parse_read_options({"bootstrap": "h:1", "topic": "t"}, ("queue_id", "body")))
+    partitions = pickle.loads(pickle.dumps(batch_reader.partitions()))  # noqa: S301 - as Spark sends them
+    assert [sum(piece.end - piece.start for piece in each.pieces) for each in partitions] == [1000] * 4
+    batches = [list(batch_reader.read(partition)) for partition in partitions]
+    assert Consumer.made == len(partitions)
+    assert [len(each) for each in batches] == [1] * 4
+    found = [(row["queue_id"], row["body"]) for each in batches for batch in each for row in batch.to_pylist()]
+    assert found == [(queue, b"%d/%d" % (queue, number)) for queue in range(200) for number in range(2, 22)]
