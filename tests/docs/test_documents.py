@@ -57,19 +57,20 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 @pytest.mark.timeout(2400)
 def test_the_readmes_blocks_run_as_written(tmp_path: Path, environment: dict[str, str]) -> None:
     blocks = BLOCK.findall(README)
-    assert [kind for _, kind, _ in blocks] == ["run", "run", "spark", "run", "run"]
-    outputs = [run_block(language, text, tmp_path, environment) for language, _, text in blocks[:3]]
+    assert [kind for _, kind, _ in blocks] == ["run", "run", "run", "spark", "run", "run"]
+    outputs = [run_block(language, text, tmp_path, environment) for language, _, text in blocks[:4]]
     run_block("python", first_example_of_spark(tmp_path), tmp_path, environment)
     copied = run_block("sh", "dledger consume invoices --from first --idle-exit 2", tmp_path, environment)
     assert copied.splitlines() == ["a bill that was paid"]
-    outputs += [run_block(language, text, tmp_path, environment) for language, _, text in blocks[3:]]
+    outputs += [run_block(language, text, tmp_path, environment) for language, _, text in blocks[4:]]
     assert '"body": "order ' in outputs[0]
     assert "3 of 3 nodes up" in outputs[0]
     assert "SendStatus.SEND_OK" in outputs[1]
     assert "b'42 EUR'" in outputs[1]
-    assert "created" in outputs[2]
-    assert "3 of 3 nodes up, quorum ok" in outputs[3]
-    assert "are equal over" in outputs[4]
+    assert "topic no-such-topic does not exist" in outputs[2]
+    assert "created" in outputs[3]
+    assert "3 of 3 nodes up, quorum ok" in outputs[4]
+    assert "are equal over" in outputs[5]
 
 
 def first_example_of_spark(folder: Path) -> str:
