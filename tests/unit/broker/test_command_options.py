@@ -66,7 +66,8 @@ def test_commands_that_ask_a_cluster_take_addresses(command: str) -> None:
 
 
 def test_help_of_a_spark_job_without_spark_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for name in ["pyspark", *(name for name in sys.modules if name.startswith("pyspark."))]:
+        monkeypatch.setitem(sys.modules, name, None)  # a module that is loaded is found without its package
     for name in [name for name in sys.modules if name.startswith("pyspark_dledger")]:
         monkeypatch.delitem(sys.modules, name)
     result = invoke("spark", "stats", "--help")
