@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from broker.config_marks import MarkedYaml, Problem
 from broker.units import parse_duration_ms, parse_size
@@ -124,7 +124,10 @@ class _Model(BaseModel):
 
 class NodeConfig(_Model):
     """One replica: its id, the address it is reached at, where it listens when that is another (a container, NAT), and the address the
-    other replicas use when theirs is a network of its own."""
+    other replicas use when theirs is a network of its own.
+
+    ``advertised_address`` beside ``address`` says the same the other way round: ``address`` is then where the node listens.
+    """
 
     id: Name
     address: Address
@@ -133,6 +136,16 @@ class NodeConfig(_Model):
     # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
     spare: bool = False
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _advertised(cls, given: object) -> object:
+        if not isinstance(given, dict) or "advertised_address" not in given:
+            return given
+        if "listen" in given:
+            raise ValueError("listen and advertised_address say the same; expected one of them")
+        rest = {key: value for key, value in given.items() if key != "advertised_address"}
+        return rest | {"address": given["advertised_address"], "listen": given.get("address")}
 
 
 class GroupConfig(_Model):

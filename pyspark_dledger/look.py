@@ -57,8 +57,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a look is for.  ``may_lack``: topics that need not exist.  ``start_times``: also where the times of a start fall.  ``whole``: it
-    counts what topics match a pattern, so no group may be silent."""
+    """What a look is for.  ``may_lack``: topics that need not exist.  ``start_times``: also where the times of a start fall.  ``whole``: a
+    batch or the begin of a stream, which must see all that a pattern means and all queues of a topic, so that no group may be silent
+    (of named topics one may, when what is missing need not fail)."""
 
     options: ReadOptions
     may_lack: Collection[str] = ()
@@ -135,6 +136,12 @@ class Lookout:
             return TopicNotFoundError(f"topic {absent[0]} does not exist in cluster {self._router.cluster or '?'} ({options.bootstrap})")
         if view.silent and (len(view.silent) == len(self._router.groups) or (wanted.whole and not options.topics)):
             return UnreachableError(f"topics are not known of {', '.join(sorted(view.silent))} ({reason})")
+        if view.silent and wanted.whole and options.fail_on_data_loss:
+            # A topic may have queues in any group: rows would be missing without a word.
+            return UnreachableError(
+                f"{', '.join(sorted(view.silent))} may have queues of {', '.join(options.topics)} and does not answer ({reason}); "
+                "set failOnDataLoss to false to read what the other groups have"
+            )
         if options.topic_pattern and not view.incarnations and not wanted.may_lack:
             return TopicNotFoundError(f"option topicPattern: no topic matches {options.topic_pattern!r}")
         known = wanted.options.filters.queue_ids is None and not view.silent and not view.leaderless

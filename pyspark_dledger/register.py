@@ -23,7 +23,7 @@ from pyspark_dledger.source import DefaultSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NEEDED = "pyspark_dledger, pyarrow, grpc"
+NEEDED = "pyspark_dledger, pyarrow"
 CHECK_TIMEOUT_S = 60
 PACKAGES = ("pyspark_dledger", "dledger_client", "dledger_wire")  # what runs in executors; the rest of the project never does
 
@@ -59,7 +59,7 @@ def packed() -> str:
 def register(spark: SparkSession, *, ship: bool = False) -> None:
     """Make ``format("dledger")`` work in this session, or say why it cannot.  Not needed where the package is installed for Spark.
 
-    ``ship``: send the package to the executors, which then need only the libraries it uses (grpcio, protobuf, numpy, pyarrow, tenacity,
+    ``ship``: send the package to the executors, which then need only the libraries it uses (protobuf, numpy, pyarrow, tenacity,
     google-crc32c, lz4, zstandard).  ``--py-files`` does the same for batches; with streams Spark looks for such files in the wrong
     place on the driver, where the package must be installed.
     """

@@ -182,6 +182,16 @@ def test_a_node_listens_where_it_says_and_is_reached_at_its_address() -> None:
     assert ipv6.node("n0").addresses == ("[::]:1", "[::]:9876")
 
 
+def test_an_advertised_address_is_told_and_the_address_listened_on() -> None:
+    own = "{id: n0, address: '0.0.0.0:20911', advertised_address: a.example:10911}"
+    config = ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", own), "good.yaml")
+    assert config.node("n0").addresses == ("0.0.0.0:20911", "0.0.0.0:9876")
+    assert config.node("n1").peers["n0"] == "a.example:10911"
+    both = "{id: n0, address: 'h:1', listen: 'h:2', advertised_address: 'h:3'}"
+    with pytest.raises(ConfigError, match="listen and advertised_address say the same; expected one of them"):
+        ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", both), "bad.yaml")
+
+
 def test_a_node_that_is_not_in_the_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no node 'n9' in this cluster file; it has n0, n1, n2"):
         ClusterConfig.parse(GOOD, "f").node("n9")
