@@ -63,10 +63,12 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
     google-crc32c, lz4, zstandard).  ``--py-files`` does the same for batches; with streams Spark looks for such files in the wrong
     place on the driver, where the package must be installed.
     """
-    configured = spark.conf.get("spark.pyspark.python", None)
-    check_interpreter(os.environ.get("PYSPARK_PYTHON") or configured or "python3")
+    connected = type(spark).__module__.startswith("pyspark.sql.connect")
+    if not connected:  # of Spark Connect it is the server's interpreter, out of sight from here
+        configured = spark.conf.get("spark.pyspark.python", None)
+        check_interpreter(os.environ.get("PYSPARK_PYTHON") or configured or "python3")
     if ship:  # first: a source is registered with the files that there are
-        if type(spark).__module__.startswith("pyspark.sql.connect"):
+        if connected:
             spark.addArtifacts(packed(), pyfile=True)
         else:
             spark.sparkContext.addPyFile(packed())

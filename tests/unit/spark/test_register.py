@@ -48,10 +48,13 @@ def test_the_package_is_shipped_as_each_kind_of_session_takes_it(monkeypatch: py
         def sparkContext(self) -> Any:
             return SimpleNamespace(addPyFile=lambda path: self.told.append(zipfile.is_zipfile(path)))
 
-    monkeypatch.setattr(sys.modules["pyspark_dledger.register"], "check_interpreter", lambda _python: None)
+    checked: list[str] = []
+    monkeypatch.setattr(sys.modules["pyspark_dledger.register"], "check_interpreter", checked.append)
+    monkeypatch.setenv("PYSPARK_PYTHON", "the-clients")
     for session, shipped in ((Connected(), (True, True)), (Classic(), True)):
         register(session, ship=True)  # type: ignore[arg-type]
         assert session.told == [shipped, DefaultSource]
+    assert checked == ["the-clients"]  # by the classic session: a Connect server has an interpreter of its own
 
 
 def test_the_line_of_ours_is_what_is_told_of_an_error_that_came_through_spark() -> None:
