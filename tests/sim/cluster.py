@@ -15,9 +15,11 @@ from broker.config import ClusterConfig
 from broker.node import BrokerNode, store_settings_of
 from dledger.env import Environment
 from dledger.log.config import LogConfig
+from dledger.unsynced import LogDivergedError
 from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
 from tests.sim import coverage
 from tests.sim.archive import Archive
+from tests.sim.async_loss import AsyncLoss, mark_of
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
 from tests.sim.disk_content import Content, Loss
@@ -50,6 +52,7 @@ class Host:
     clock: SimClock
     rng: random.Random
     runs: int = 0
+    boots: int = 1
     process: Process | None = None
     node: BrokerNode | None = None
     ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
@@ -89,6 +92,10 @@ class SimCluster:
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
         self.invariants = Invariants(self.trace, archive)
         self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}, store) + settings, "sim.yaml")
+        flush = self.config.store
+        self.async_loss: AsyncLoss | None = None
+        if flush.flushDiskType == "ASYNC_FLUSH":
+            self.async_loss = AsyncLoss(nodes, flush.flushIntervalCommitLog / 1000)
         self.operator_at_work = False  # one changes members at a time
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
@@ -113,7 +120,10 @@ class SimCluster:
         host.ended = None
         process = host.process = Process(host.ip, host.runs)
         rng = random.Random(host.rng.getrandbits(64))
-        env = Environment(clock=host.clock, random=rng, disk=host.disk.mount(process), network=self.net.of(process))
+        env = Environment(host.clock, rng, host.disk.mount(process), self.net.of(process), boot_id=f"{host.ip}/{host.boots}")
+        if "diverged" in mark_of(host.disk):
+            self.invariants.forget_stored(node_id)  # it begins anew
+            self.invariants.coverage.count(coverage.BEGUN_ANEW)
         settings = self.config.node(node_id)
         store = store_settings_of(settings)
         node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store)
@@ -129,6 +139,10 @@ class SimCluster:
             reason = error
         host.ended = reason
         self.trace.note("ended", host.ip, type(reason).__name__)
+        if isinstance(reason, LogDivergedError) and self.async_loss is not None and self.async_loss.windows:
+            await node.stop(hand_over=False)  # and starts again at once, as broker.main does
+            self.loop.call_for(self.loop.world, self.loop.now_s, self.ensure_running, host.node_id)
+            return
         expected = host.bad_disk and isinstance(reason, StorageFailedError | StorageFullError | OSError)
         if not expected and not (host.rotten and isinstance(reason, StorageDamagedError)):
             host.problems.append(reason)
@@ -167,8 +181,20 @@ class SimCluster:
 
     def power_off(self, node_id: str, loss: Loss) -> None:
         """The machine goes: unsynced bytes may be lost or torn, and nobody hears a connection end."""
-        self._end(self.hosts[node_id], silent=True)
-        self.hosts[node_id].disk.power_failure(loss)
+        host, suspects = self.hosts[node_id], self.suspects()
+        self._end(host, silent=True)
+        host.disk.power_failure(loss)
+        host.boots += 1
+        if self.async_loss is not None:
+            since_s = self.async_loss.power_lost(node_id, self.loop.now_s, suspects)
+            self.invariants.forget_stored(node_id)
+            if since_s is not None:
+                self.invariants.may_forget(since_s)
+
+    def suspects(self) -> list[str]:
+        """The nodes that may lack what they acknowledged (ASYNC_FLUSH)."""
+        marks = [(host, mark_of(host.disk)) for host in self.hosts.values()]
+        return [host.node_id for host, mark in marks if mark and (mark["suspect"] or mark["boot"] != f"{host.ip}/{host.boots}")]
 
     def wipe(self, node_id: str) -> None:
         """Its folder is lost; only for a node that a committed configuration leaves out, which comes back as somebody new."""

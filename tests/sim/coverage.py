@@ -24,8 +24,25 @@ READDED = "member wiped and re-added"
 FULL = "disk full"
 NOT_FULL = "disk full no more"
 DEPOSED = "leader stepped down for lack of a majority"
+BEGUN_ANEW = "a replica began anew"
+FORGOTTEN = "acknowledged entries lost with a majority's power"
 CUT_SHORT = "power lost while a conflict is cut"
-ALL = (TORN, CONFLICT, TRANSFERRED, NOT_TRANSFERRED, REVERTED, COPIED, REPAIRED, READDED, FULL, NOT_FULL, DEPOSED, CUT_SHORT)
+ALL = (
+    TORN,
+    CONFLICT,
+    TRANSFERRED,
+    NOT_TRANSFERRED,
+    REVERTED,
+    COPIED,
+    REPAIRED,
+    READDED,
+    FULL,
+    NOT_FULL,
+    DEPOSED,
+    CUT_SHORT,
+    BEGUN_ANEW,
+    FORGOTTEN,
+)
 
 
 class Coverage:

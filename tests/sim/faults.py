@@ -100,6 +100,34 @@ async def _power(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     await _end(cluster, fault, hosts, lambda host: cluster.power_off(host.node_id, fault.loss))
 
 
+async def _lone_power(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """The power goes for a machine, unless a majority would be suspect then: only its process ends then (ASYNC_FLUSH)."""
+
+    def end(host: Host) -> None:
+        loss = cluster.async_loss
+        if loss is not None and not loss.may_lose_power(host.node_id, cluster.suspects()):
+            cluster.kill(host.node_id)
+        else:
+            cluster.power_off(host.node_id, fault.loss)
+
+    await _end(cluster, fault, hosts, end)
+
+
+async def _power_of_others(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
+    """The power goes for all but the host named, which the others do not see for a while: they elect without what it knows."""
+    others = [host for host in cluster.hosts.values() if host is not hosts[0]]
+    for host in others:
+        cluster.power_off(host.node_id, fault.loss)
+    for host in others:
+        cluster.net.cut(host.ip, hosts[0].ip)
+        cluster.net.cut(hosts[0].ip, host.ip)
+        cluster.ensure_running(host.node_id)
+    await asyncio.sleep(fault.lasts_s)
+    for host in others:
+        cluster.net.heal(host.ip, hosts[0].ip)
+        cluster.net.heal(hosts[0].ip, host.ip)
+
+
 async def _end(cluster: SimCluster, fault: Fault, hosts: list[Host], end: Callable[[Host], None]) -> None:
     for host in hosts:
         end(host)
@@ -389,6 +417,8 @@ async def _slow_node(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> No
 STRIKES: dict[str, Strike] = {
     "kill": _kill,
     "power": _power,
+    "lone-power": _lone_power,
+    "power-of-others": _power_of_others,
     "restart": _restart,
     "pause": _pause,
     "transfer": _transfer,
@@ -430,7 +460,8 @@ RECIPES = ("pause-kill", "part-kill", "cut-kill", "part-change", "part-transfer"
 DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
 CLOCKS = ("clock-leap", "expire-old")
 FOLDERS = ("replace-member", "lost-folder", "old-folder")
-OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS)
+ASYNC = ("lone-power", "power-of-others")
+OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS)
 
 
 # Plans
@@ -579,6 +610,34 @@ def plan_clocks(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_async(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Under ASYNC_FLUSH machines lose power, fewer than a majority before they are sound again, while others are behind and cut off."""
+    plan = []
+    for _ in range(draw.randint(2, 5)):
+        behind = (draw.choice((LEADER, *names)),)
+        plan.append(Fault(draw.choice(("isolate", "isolate", "pause")), draw.random() * 0.2, behind, draw.random() * 1.5, blocks=False))
+        for _ in range(draw.choice((1, 1, 2))):
+            nodes = (draw.choice((LEADER, *names)),)
+            kind, lasts_s = draw.choice(("lone-power", "lone-power", "kill")), draw.random() * draw.choice((0.05, 0.5))
+            plan.append(Fault(kind, draw.random() * 0.3, nodes, lasts_s, draw.choice((Loss.NOTHING_KEPT, Loss.PREFIX))))
+        if draw.random() < 0.4:
+            kind, nodes = draw.choice(("isolate", "transfer", "restart")), (draw.choice((LEADER, *names)),)
+            plan.append(Fault(kind, draw.random() * 0.3, nodes, draw.random() * 1.5))
+    return plan
+
+
+def plan_async_blackout(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Under ASYNC_FLUSH all machines, a majority, or all but the leader, which is cut off then, lose power."""
+    plan = []
+    for _ in range(draw.choice((1, 2, 2, 3))):
+        kind, after_s = draw.choice(("power", "power-of-others", "power-of-others")), 0.1 + draw.random() * 0.6
+        loss = draw.choice((Loss.NOTHING_KEPT, Loss.PREFIX, Loss.SUBSET))
+        count = draw.choice((len(names), len(names) // 2 + 1))
+        nodes = tuple(draw.sample(names, count)) if kind == "power" else (LEADER,)
+        plan.append(Fault(kind, after_s, nodes, 0.2 + draw.random() * draw.choice((0.3, 3.0)), loss))
+    return plan
+
+
 def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds, several faults, some of them at the same time."""
     return _some_of(sorted(set(STRIKES) - set(OF_THEIR_OWN)), names, draw)
@@ -586,7 +645,7 @@ def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
-    return _some_of(sorted(set(STRIKES) - {*RETENTION, *FOLDERS} - set(CLOCKS)), names, draw)
+    return _some_of(sorted(set(STRIKES) - {*RETENTION, *FOLDERS, *ASYNC} - set(CLOCKS)), names, draw)
 
 
 def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:

@@ -7,6 +7,7 @@ a node's core and state machine and changes nothing of what they do.  It knows t
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,8 @@ class Invariants:
     """Election safety, leader append-only, log matching, leader completeness, state machine safety, that nothing goes back, and
     (``service_watch.py``) that master-only services never run in two terms at once.
 
-    ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them.
+    ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them, except from ``forgetful_from`` on,
+    where a majority may have lost it with its power under ASYNC_FLUSH: there a leader of a newer term may commit something else.
     """
 
     def __init__(self, trace: Trace, archive: Archive | None = None) -> None:
@@ -63,6 +65,8 @@ class Invariants:
         self.leaders: dict[int, str] = {}
         self.committed: list[int] = [0]  # index -> term
         self._commit_terms: list[int] = [0]  # index -> the term in which it was committed first
+        self._commit_times: list[float] = [0.0]  # index -> when that was
+        self.forgetful_from = 1 << 62
         self.voters: frozenset[NodeId] = frozenset()  # of the newest configuration that was committed, once one was
         self._voters_index = 0
         self.applied: dict[int, tuple[int, int, str]] = {}  # index -> (term, checksum, first node that applied it)
@@ -113,6 +117,14 @@ class Invariants:
     def forget(self, node_id: str) -> Promises:
         """Its folder is gone, and what it promised with it."""
         return Promises(self._stored.pop(node_id, None), self._durable.pop(node_id, None))
+
+    def forget_stored(self, node_id: str) -> None:
+        """Its log may have lost what it called stored."""
+        self._stored.pop(node_id, None)
+
+    def may_forget(self, since_s: float) -> None:
+        """What was committed since then may be gone."""
+        self.forgetful_from = min(self.forgetful_from, bisect_left(self._commit_times, since_s))
 
     def remember(self, node_id: str, promises: Promises) -> None:
         """The folder that had promised this is back."""
@@ -176,10 +188,11 @@ class Invariants:
         if first != node_id:
             self._violated(f"election safety: {first} and {node_id} both lead term {core.term}")
         # Late votes may make a leader of a term that others have left: it need not hold what they committed in a newer one.
-        self._check_holds_committed(f"leader completeness: {node_id}, elected in term {core.term},", core, before_term=core.term)
+        who = f"leader completeness: {node_id}, elected in term {core.term},"
+        self._check_holds_committed(who, core, before_term=core.term, upto=self.forgetful_from)
 
-    def _check_holds_committed(self, who: str, core: Raft, *, before_term: int = 1 << 62) -> None:
-        for index, term in enumerate(self.committed):
+    def _check_holds_committed(self, who: str, core: Raft, *, before_term: int = 1 << 62, upto: int = 1 << 62) -> None:
+        for index, term in enumerate(self.committed[:upto]):
             if self._commit_terms[index] >= before_term:
                 break
             held = core.term_at(index)
@@ -197,6 +210,9 @@ class Invariants:
             if at == len(committed):
                 committed.append(term)
                 self._commit_terms.append(core.term)
+                self._commit_times.append(self._trace.loop.now_s)
+            elif at >= self.forgetful_from and committed[at : at + 1] != [term]:
+                self._commit_anew(at, term, core.term)
             elif at > len(committed):
                 self._violated(f"commit: {seen.node_id} committed {at}, but nobody {len(committed)}")
             elif committed[at] != term:
@@ -205,6 +221,16 @@ class Invariants:
         status = core.status()
         if self._voters_index < status.membership_index <= index:
             self._voters_index, self.voters = status.membership_index, frozenset(status.membership.voters)
+
+    def _commit_anew(self, at: int, term: int, leader_term: int) -> None:
+        """Behind what a majority lost, the newest term says what is committed; a leader of before may still say something else."""
+        if at < len(self.committed) and self._commit_terms[at] <= leader_term:
+            self.coverage.count(coverage.FORGOTTEN)
+            for kept in (self.committed, self._commit_terms, self._commit_times):
+                del kept[at:]
+            self.committed.append(term)
+            self._commit_terms.append(leader_term)
+            self._commit_times.append(self._trace.loop.now_s)
 
     def _check_appended(self, core: Raft, node_id: str, effect: Append) -> None:
         """Log matching by induction: the same index and term always come with the same content behind the same entry."""
@@ -220,17 +246,21 @@ class Invariants:
         if self.archive is not None and entry.index not in self.applied:
             self.archive.add(entry)
         known = self.applied.setdefault(entry.index, (entry.term, checksum, node_id))
+        if entry.index >= self.forgetful_from and known[0] != entry.term:
+            if known[0] < entry.term:
+                self.applied[entry.index] = (entry.term, checksum, node_id)
+            return
         if known[:2] != (entry.term, checksum):
             text = f"{node_id} applied term {entry.term} crc {checksum:08x}, {known[2]} term {known[0]} crc {known[1]:08x}"
             self._violated(f"state machine safety: index {entry.index}: {text}")
-        if entry.index >= len(self.committed):
+        if entry.index >= len(self.committed) and entry.index < self.forgetful_from:
             self._violated(f"{node_id} applied {entry.index}, which nobody had committed")
 
     # Reads and the end
 
     def check_read_index(self, node_id: str, index: int, committed_before: int) -> None:
         """A linearizable read that began when ``committed_before`` was committed somewhere must not be older."""
-        if index < committed_before:
+        if index < min(committed_before, self.forgetful_from - 1):
             self._violated(f"stale read: {node_id} answered {index}, {committed_before} was committed before it was asked")
 
     def check_nothing_lost(self, nodes: Sequence[BrokerNode]) -> None:

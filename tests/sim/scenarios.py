@@ -26,6 +26,8 @@ from tests.sim.faults import (
     POLL_S,
     Fault,
     carry_out,
+    plan_async,
+    plan_async_blackout,
     plan_blackout,
     plan_clocks,
     plan_damage,
@@ -151,6 +153,11 @@ SCENARIOS = {
         store="mappedFileSizeConsumeQueue: 200",
     ),
 }
+_ASYNC = "flushDiskType: ASYNC_FLUSH, flushCommitLogLeastPages: 0, flushIntervalCommitLog: "
+SCENARIOS["async"] = Scenario(
+    plan_async, messages=60, nodes=(3, 3, 5), read_chance=0.5, network=_rough_network, disk=_any_disk, store=_ASYNC + "400"
+)
+SCENARIOS["async-blackout"] = Scenario(plan_async_blackout, messages=60, nodes=(3, 3, 5), read_chance=0.0, store=_ASYNC + "50")
 SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
 NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 
@@ -208,6 +215,9 @@ def run(
     finally:
         cluster.trace.give(sink)
         cluster.loop.close()
+    if cluster.async_loss is not None:
+        for history in workload.histories:
+            cluster.async_loss.forgive(history)
     anomalies = [str(anomaly) for history in workload.histories for anomaly in check(history)] + cluster.problems()
     anomalies += [str(anomaly) for anomaly in check_group_offsets(workload.offset_calls)]
     return RunResult(

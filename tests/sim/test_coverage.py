@@ -17,6 +17,7 @@ SEEDS = {
     "retention": range(6),
     "recipes": range(30),
     "damage": range(2),
+    "async-blackout": range(6),
 }
 
 

@@ -31,6 +31,8 @@ SEEDS = {
     "stale-copies": 20,
     "clocks": 30,
     "folders": 20,
+    "async": 20,
+    "async-blackout": 20,
 }
 FIXED = 10  # seeds of each scenario that every run of the suite sees
 
