@@ -1,7 +1,7 @@
 """The files of one queue: names, ranges, reading and writing of units.  RocketMQ's layout: ``consumequeue/TOPIC/QUEUE/20 digits``.
 
 Owns the mapping from queue offsets to files and bytes, and nothing of what the units mean.  A file is named by the byte offset of its
-first unit in the queue and is as long as what was written; all but the last are full.
+first unit in the queue and has its full length at once, sparse: zeros follow the last unit.  How many units there are, a snapshot says.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class QueueFiles:
         self._pool = pool
         self._folder = folder
         self.file_units = file_units
+        self._file_bytes = file_units * QUEUE_UNIT_SIZE
 
     def path(self, file_number: int) -> str:
-        return f"{self._folder}/{segment_name(file_number * self.file_units * QUEUE_UNIT_SIZE)}"
+        return f"{self._folder}/{segment_name(file_number * self._file_bytes)}"
 
     def local_path(self, file_number: int) -> str:
         return self._disk.local_path(self.path(file_number))
 
     async def numbers(self) -> list[int]:
         """Which files are there, in order.  Foreign names, and files of another file size, are left alone."""
-        file_bytes = self.file_units * QUEUE_UNIT_SIZE
         starts = [parse_segment_name(name) for name in await self._disk.list(self._folder)]
-        return sorted(start // file_bytes for start in starts if start is not None and start % file_bytes == 0)
+        return sorted(start // self._file_bytes for start in starts if start is not None and start % self._file_bytes == 0)
 
     async def unit_count(self, file_number: int) -> int:
-        """Whole units in a file; 0 when it is not there."""
+        """How many units a file has room for, fewer than it should when it was cut off; 0 when it is not there."""
         try:
             async with InUse(self._pool, self.path(file_number)) as file:
                 return await file.size() // QUEUE_UNIT_SIZE
@@ -74,6 +74,8 @@ class QueueFiles:
             number, at = divmod(first + done, self.file_units)
             piece = units[done : done + self.file_units - at]
             async with InUse(self._pool, self.path(number), create=True) as file:
+                if at == 0:
+                    await file.truncate(self._file_bytes)
                 await file.pwrite(at * QUEUE_UNIT_SIZE, [piece.tobytes()])
             touched.append(number)
             done += len(piece)
@@ -84,15 +86,16 @@ class QueueFiles:
             await file.fdatasync()
 
     async def cut(self, end: int) -> None:
-        """Remove everything from offset ``end`` on."""
+        """Remove everything from offset ``end`` on.  A file that ends before it is left as it is: its units are missing."""
         last, at = divmod(end, self.file_units)
         for number in reversed(await self.numbers()):
             if number > last or (number == last and at == 0):
                 await self.remove(number)
             elif number == last:
                 async with InUse(self._pool, self.path(number)) as file:
-                    if await file.size() > at * QUEUE_UNIT_SIZE:
+                    if await file.size() >= at * QUEUE_UNIT_SIZE:
                         await file.truncate(at * QUEUE_UNIT_SIZE)
+                        await file.truncate(self._file_bytes)
 
     async def cut_head(self, first_number: int) -> None:
         """Remove the files before ``first_number``."""

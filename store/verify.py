@@ -95,8 +95,8 @@ class _Check:
                 return None
             text = f"{count} units; expected {expected} (a start makes them again from the log)"
             return Finding(path, count * QUEUE_UNIT_SIZE, 0, DamageKind.QUEUE_FILE, text)
-        if count > expected and self._clean:
-            text = f"{count - expected} units too many behind offset {first + expected} (a start cuts them)"
+        if self._clean and expected < files.file_units and (await files.read(first + expected, 1))["size"].any():
+            text = f"units from offset {first + expected} on that nothing belongs to (a start cuts them)"
             return Finding(path, expected * QUEUE_UNIT_SIZE, 0, DamageKind.QUEUE_FILE, text)
         units = await files.read(first, expected)
         if crc32c(units.view(np.uint8).data) == checksum:

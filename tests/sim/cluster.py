@@ -275,5 +275,6 @@ def _cluster_file(nodes: int, priorities: Mapping[str, int], store: str) -> str:
         f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}', priority: {priorities.get(f'n{number}', 0)}}}"
         for number in range(nodes)
     )
-    store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", store) if part)
+    queue_files = "" if "mappedFileSizeConsumeQueue" in store else "mappedFileSizeConsumeQueue: 20000"  # sparse ones count as full here
+    store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", queue_files, store) if part)
     return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\nstore: {{{store}}}\n"

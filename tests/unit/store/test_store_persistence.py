@@ -11,6 +11,7 @@ from dledger.log.verify import verify_log
 from dledger_wire.errors import DataDirectoryError
 from store.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
 from store.persistence import ABORT_PATH
+from store.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import LOG, TINY, StepClock, StoreRig, batch_of, run
 
@@ -32,7 +33,10 @@ def test_queues_with_less_than_the_least_pages_wait_for_the_thorough_flush() -> 
         assert list(written) == ["consumequeue/t/0/00000000000000000000"]
         assert rig.store.queues.unwritten == 30
         await rig.store.queues.flush(sync=False)
-        assert len(disk.files["consumequeue/t/1/00000000000000000000"].current) == 600
+        content = disk.files["consumequeue/t/1/00000000000000000000"].current
+        assert len(content) == LARGE_FILES.mappedFileSizeConsumeQueue
+        assert all(content[at + 11] for at in range(0, 600, 20))
+        assert not any(content[600:])
         assert rig.store.queues.unwritten == 0
         await rig.close()
 
@@ -93,6 +97,28 @@ def test_the_abort_file_stands_while_the_store_runs() -> None:
         assert "after a crash" in str(crashed.store.recovery)
         await crashed.close()
         assert ABORT_PATH not in killed.files
+
+    run(scenario)
+
+
+def test_newest_queue_files_that_end_with_their_units_are_opened_and_get_their_full_size() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk, LARGE_FILES)
+        await rig.topic("t", 1)
+        await rig.send(batch_of("t", 0, [b"before"] * 30))
+        await rig.save()
+        await rig.close()
+        path = "consumequeue/t/0/00000000000000000000"
+        full = bytes(disk.files[path].current)
+        disk.files.update(CrashDisk({path: full[:600]}).files)
+        assert [finding async for finding in verify_store(disk)] == []
+        rig = await StoreRig.open(disk, LARGE_FILES)
+        assert rig.store.recovery.rebuilt_files == []
+        assert bytes(disk.files[path].current) == full
+        await rig.send(batch_of("t", 0, [b"behind"] * 5))
+        assert [frame.body for frame in await rig.read_all(("t", 0))] == [b"before"] * 30 + [b"behind"] * 5
+        await rig.close()
 
     run(scenario)
 

@@ -51,8 +51,7 @@ def cut_short(disk: SimDisk) -> None:
 
 
 def add_units(disk: SimDisk) -> None:
-    content = disk.names[QUEUE]
-    content.do(Pending(content.current.size, b"\x07" * 20 * 13))
+    disk.names[QUEUE].do(Pending(COUNT * 20, b"\x07" * 20 * 13))
 
 
 def flip(disk: SimDisk) -> None:

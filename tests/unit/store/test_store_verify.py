@@ -63,7 +63,7 @@ async def findings(rig: Rig, node_id: str, *, clean: bool, tamper: Callable[[Sim
         (flip, [(QUEUE, 1220, DamageKind.QUEUE_FILE, "unit of offset 61")]),
         (flip_tag_hash, [(QUEUE, 2000, DamageKind.QUEUE_FILE, "unit of offset 100: not the hash of the message's tag")]),
         (cut_short, [(QUEUE, 760, DamageKind.QUEUE_FILE, f"38 units; expected {COUNT}")]),
-        (add_units, [(QUEUE, COUNT * 20, DamageKind.QUEUE_FILE, "13 units too many")]),
+        (add_units, [(QUEUE, COUNT * 20, DamageKind.QUEUE_FILE, f"units from offset {COUNT} on that nothing belongs to")]),
         (remove_file, [(QUEUE, 0, DamageKind.QUEUE_FILE, f"0 units; expected {COUNT}")]),
         (damaged_snapshot, [(SNAPSHOT, 0, DamageKind.SNAPSHOT, "not what was written")]),
     ],
