@@ -56,6 +56,7 @@ SWEEP_S = 0.02
 SILENCE_MS = 1000
 NEVER_MS = 1 << 62
 CLOSE_TIMEOUT_S = 1.0
+NOTHING_STORED = "nothing was stored"
 
 _logger = logging.getLogger(__name__)
 
@@ -366,7 +367,7 @@ class GroupLink:
                     text = f"{lane.topic}: not acknowledged {when}; it may be stored ({self._why()})"
                     batch.outcome.fail(DeadlineExceededError(text, send_status=self._status()))
             for batch in self._engine.expire(lane, now_ms):
-                batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; nothing was stored ({self._why()})"))
+                batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; {NOTHING_STORED} ({self._why()})"))
 
     def _fail_all(self, error: DledgerError) -> None:
         """Nothing more goes out from here; only what is in flight may still be answered."""
@@ -385,7 +386,8 @@ class GroupLink:
         return self._waiting_for
 
     def _why(self) -> str:
-        return self._problem.message if self._problem is not None else f"group {self.group} is slow"
+        """What is in the way.  A refusal's word on what was stored is of that attempt alone."""
+        return self._problem.message.removesuffix(f"; {NOTHING_STORED}") if self._problem is not None else f"group {self.group} is slow"
 
 
 def _first_bad(error: DledgerError) -> int:

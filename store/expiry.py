@@ -35,6 +35,7 @@ from store.segment_ages import SegmentAges
 from store.settings import StoreSettings
 
 HOUR_MS = 3_600_000
+REFUSING_LOOK_MS = 1000
 
 _logger = logging.getLogger(__name__)
 
@@ -116,8 +117,8 @@ class Expiry:
     async def run(self) -> None:
         """Look every ``cleanResourceInterval`` until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.cleanResourceInterval / 1000)
             try:
+                await self._pause()
                 await self._round()
             except DledgerError as error:
                 _logger.warning("expiry waits: %s", error.message)
@@ -125,6 +126,15 @@ class Expiry:
                 if not is_full(error):
                     raise
                 _logger.warning("the disk is full; expiry waits: %s", error)
+
+    async def _pause(self) -> None:
+        """Until the next round.  While new messages are refused, every second whether there is room again."""
+        left_ms = self._settings.cleanResourceInterval
+        while self.refuses_messages and left_ms > REFUSING_LOOK_MS:
+            await asyncio.sleep(REFUSING_LOOK_MS / 1000)
+            left_ms -= REFUSING_LOOK_MS
+            await self._measure()
+        await asyncio.sleep(left_ms / 1000)
 
     async def _round(self) -> None:
         settings = self._settings

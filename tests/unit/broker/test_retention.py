@@ -10,6 +10,7 @@ import pytest
 from broker.services.retention import EXPIRE
 from dledger_client.aio import Message
 from dledger_wire._pb import retention_pb2
+from dledger_wire.errors import DledgerError
 from store.reserve import PATH as RESERVE
 from tests.unit.client.sim_rig import Rig, until
 
@@ -96,3 +97,22 @@ def test_a_full_disk_is_cleaned_by_force_while_messages_come() -> None:
             assert node_of(rig, node_id).raft.log.first_index > 1
 
     Rig(store=SMALL["store"] + ", diskSpaceEnoughFree: 0").run(scenario)
+
+
+def test_a_full_disk_is_told_without_contradiction_and_room_is_noticed_before_the_next_round() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(send_timeout_ms=2000) as producer:
+            await producer.send(Message("t", b"taken"), queue_id=0)
+            for host in rig.cluster.hosts.values():
+                host.disk.settings.capacity_bytes = host.disk.used_bytes()
+            await until(lambda: all(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts))
+            with pytest.raises(DledgerError, match="the disk is used to 100") as caught:
+                await producer.send(Message("t", b"refused"), queue_id=0)
+            assert ("nothing was stored" in caught.value.message) != ("may be stored" in caught.value.message)
+        for host in rig.cluster.hosts.values():
+            host.disk.settings.capacity_bytes = 1 << 40
+        await asyncio.sleep(1.5)
+        assert not any(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts)
+
+    Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
