@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.cluster.harness import ROOT, Cluster
 
 TOPIC = "orders"
 COUNT = 3000
+ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None  # PySpark 4.1: a trigger takes all there is
+needs_admission_control = pytest.mark.skipif(not ADMISSION_CONTROL, reason="this PySpark knows no admission control")
 
 
 def python_path(*first: str) -> str:

@@ -32,8 +32,9 @@ def test_the_archive_grows_by_what_is_new_and_joins_the_live_log(
     spark: Any, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "archive")
-    code, report, _ = run(archive_job.main, cluster, capsys, TOPIC, "--path", path, "--per-trigger", "1700")
-    assert (code, report["added"], report["archived"]) == (0, COUNT, {TOPIC: COUNT})
+    code, report, said = run(archive_job.main, cluster, capsys, TOPIC, "--path", path, "--per-trigger", "1700")
+    assert code == 0, said
+    assert (report["added"], report["archived"]) == (COUNT, {TOPIC: COUNT})
     with Producer(cluster.bootstrap) as producer:
         send(producer, COUNT, COUNT + 200)
     joined = archive_job.read_joined(spark, cluster.bootstrap, [TOPIC], path)
@@ -129,8 +130,8 @@ def test_statistics_add_up_and_are_drawn(spark: Any, cluster: Cluster, tmp_path:
             producer.send_async(Message("counted", b"x" * number, tags="a" if number % 3 else ""))
         producer.flush()
     picture = tmp_path / "p.svg"
-    code, report, _ = run(stats_job.main, cluster, capsys, "counted", "--picture", str(picture))
-    assert code == 0
+    code, report, said = run(stats_job.main, cluster, capsys, "counted", "--picture", str(picture))
+    assert code == 0, said
     by_tag: dict[str, list[int]] = {}
     for row in report["hours"]:
         totals = by_tag.setdefault(row["tag"], [0, 0])
@@ -149,7 +150,8 @@ def test_a_replay_sends_each_message_once_and_stops_where_it_was_to(
     make(cluster, "again")
     ends = json.dumps({TOPIC: {"g0:0": 100, "g0:1": 50, "g0:2": 0}})
     arguments = (TOPIC, "--to", "again", "--checkpoint", str(tmp_path / "c"), "--ending-offsets", ends, "--tags", "odd")
-    code, report, _ = run(replay_job.main, cluster, capsys, *arguments, "--rate", "100")
+    code, report, said = run(replay_job.main, cluster, capsys, *arguments, "--rate", "100")
+    assert code == 0, said
     expected = {
         message.body: (f"{TOPIC}/g0:{message.queue_id}/{message.queue_offset}", message.keys, message.properties["n"])
         for message in messages_of(cluster, TOPIC)

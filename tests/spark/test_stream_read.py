@@ -10,7 +10,8 @@ import pytest
 from dledger_client import Admin, Message, Producer, PullConsumer
 from pyspark_dledger.lag import LagListener, lag_of
 from tests.cluster.harness import Cluster
-from tests.spark.conftest import COUNT, TOPIC, send
+from tests.spark.conftest import COUNT, TOPIC, needs_admission_control, send
+from tests.waiting import LIMIT_S
 
 
 def run_once(spark: Any, cluster: Cluster, folder: Path, topic: str = TOPIC, **options: Any) -> Any:
@@ -20,7 +21,7 @@ def run_once(spark: Any, cluster: Cluster, folder: Path, topic: str = TOPIC, **o
         stream = stream.option(name, value)
     writer = stream.load().writeStream.format("parquet").option("path", str(folder / "out"))
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(LIMIT_S)
     assert query.exception() is None
     return query
 
@@ -42,6 +43,7 @@ def test_a_restarted_stream_goes_on_where_its_checkpoint_says(spark: Any, cluste
     assert len(places) == len(set(places)) == COUNT + 500
 
 
+@needs_admission_control
 def test_triggers_are_bounded(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     query = run_once(spark, cluster, tmp_path, maxMessagesPerTrigger=1000)
     sizes = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
@@ -50,6 +52,7 @@ def test_triggers_are_bounded(spark: Any, cluster: Cluster, tmp_path: Path) -> N
     assert sum(sizes) == len(set(read_back(spark, tmp_path)))
 
 
+@needs_admission_control
 def test_limits_new_queues_lag_and_the_group(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     """One topic through its life: bounded by bytes, a queue added, the position mirrored, the lag told."""
     with Admin(cluster.bootstrap) as admin:
