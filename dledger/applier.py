@@ -1,12 +1,14 @@
 """Hands committed entries to the state machine, in order, and tells who waits for that.
 
-Owns the applied index.  Entries are read in batches of bounded size, so a long catch-up after a restart keeps memory flat.
+Owns the applied index.  Entries are read in batches of bounded size, so a long catch-up after a restart keeps memory flat.  One that is
+damaged, beyond what a start verifies or since, is put right with a peer's bytes first; until a peer has them, applying waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -15,8 +17,12 @@ from dledger.core.effects import RoleChanged
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger_wire.check import require
+from dledger_wire.errors import DledgerError, StorageDamagedError
 
 BATCH_BYTES = 8 << 20
+RETRY_S = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class StateMachine(Protocol):
@@ -46,6 +52,7 @@ class Applier:
         log: Log,
         machine: StateMachine,
         on_applied: Callable[[Sequence[RawEntry]], None],
+        mend: Callable[[StorageDamagedError], Awaitable[bool]],
         opened: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._opened = opened
@@ -53,6 +60,7 @@ class Applier:
         self._log = log
         self._machine = machine
         self._on_applied = on_applied
+        self._mend = mend
         self._commit = self.applied
         self._wake = asyncio.Event()
         self._waiters: list[tuple[int, int, asyncio.Future[int]]] = []
@@ -90,7 +98,7 @@ class Applier:
             self._wake_waiters()
         while True:
             while self.applied < self._commit:
-                entries = await self._log.read(self.applied + 1, BATCH_BYTES, self._commit)
+                entries = await self._read()
                 require(entries and entries[0].index == self.applied + 1, "entry %d to apply is not in the log", self.applied + 1)
                 await self._machine.apply(entries)
                 self.applied = entries[-1].index
@@ -98,6 +106,24 @@ class Applier:
                 self._wake_waiters()
             self._wake.clear()
             await self._wake.wait()
+
+    async def _read(self) -> list[RawEntry]:
+        while True:
+            try:
+                return await self._log.read(self.applied + 1, BATCH_BYTES, self._commit)
+            except StorageDamagedError as damage:
+                if "index" not in damage.details:
+                    raise
+                await self._put_right(damage)
+
+    async def _put_right(self, damage: StorageDamagedError) -> None:
+        try:
+            whole = await self._mend(damage)
+        except DledgerError as error:
+            _logger.warning("applying waits for a whole entry: %s", error.message)
+            whole = False
+        if not whole:
+            await asyncio.sleep(RETRY_S)
 
     def _wake_waiters(self) -> None:
         waiters = self._waiters

@@ -182,7 +182,7 @@ class RaftNode:
             self.log, self.recovery = await self._repair().run(self.log, self.recovery)
         if self._log_opened is not None:
             await self._log_opened(self.log)
-        self._applier = Applier(self.log, self._machine, self._applied)
+        self._applier = Applier(self.log, self._machine, self._applied, self.mend)
         core = await self._make_core()
         hooks = DriverHooks(
             make_body=self._make_body,
@@ -527,7 +527,7 @@ class RaftNode:
             self._folders.settle(plan.configuration.membership, by_copy=True)
         membership = plan.configuration.membership if plan.configuration is not None else self._settings.membership
         log, before = self.log, self._applier
-        self._applier = Applier(log, self._machine, self._applied, self._state_replaced)
+        self._applier = Applier(log, self._machine, self._applied, self.mend, self._state_replaced)
         self._applier.take_over(before)
         self._driver.resume(log, CopyDone(log.first_index, log.last, membership, log.before, tuple(log.terms())))
         self._applying = self._tasks.spawn(self._applier.run(), "apply")

@@ -15,12 +15,13 @@ from dledger_wire.errors import StorageDamagedError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 SEGMENT = 64 << 10
+LOG = LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0)
 FIRST = "commitlog/00000000000000000000"
 
 
-async def filled(count: int = 60) -> tuple[Cluster, NodeId]:
+async def filled(count: int = 60, log: LogConfig = LOG) -> tuple[Cluster, NodeId]:
     """A group with several sealed segments on every disk, and the name of a follower."""
-    cluster = Cluster(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0), repair_limit_s=5.0)
+    cluster = Cluster(log=log, repair_limit_s=5.0)
     await cluster.start()
     leader = await cluster.leader()
     for number in range(count):
@@ -50,6 +51,24 @@ def test_K3_a_flipped_byte_in_a_followers_sealed_segment_is_fetched_from_a_peer(
         await leader.propose(Text("after"))
         await cluster.until(lambda: cluster.machines[name].bodies[-1:] == [b"after"])
         assert len(cluster.machines[name].bodies) == 61
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("positions", [[20_000], [10], [9_000, 20_000, 20_001, 40_000]], ids=["a body", "a header", "several"])
+def test_K3_damage_that_a_start_does_not_look_for_is_put_right_when_it_is_applied(positions: list[int]) -> None:
+    """The state has to be made from entries that lie before the end of the log which is verified."""
+
+    async def scenario() -> None:
+        cluster, name = await filled(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, verify_bytes=10_000))
+        await cluster.kill(name)
+        flip(cluster.disks[name], *positions)
+        node = await cluster.start_one(name)
+        await cluster.until(lambda: len(cluster.machines[name].bodies) == 60)
+        leader = await cluster.leader()
+        assert cluster.disks[name].files[FIRST] == cluster.disks[leader.identity.node_id].files[FIRST]
+        assert not node.status().damaged
         await cluster.stop()
 
     run(scenario())
