@@ -125,7 +125,7 @@ def test_wrong_permissions_are_told(cluster: Cluster) -> None:
     make_topic(cluster)
     assert cluster.produce("t", [b"first"])["acknowledged"] == 1
     cluster.cli_ok("topic", "update", "t", "--perm", "4")
-    assert refused(cluster, "produce", "t", stdin=b"x\n") == "dledger: topic t: writing is not permitted (perm 4)"
+    assert refused(cluster, "produce", "t", stdin=b"x\n") == "dledger: line 1: topic t: writing is not permitted (perm 4)"
     assert cluster.consume("t", 1) == [b"first"]
     cluster.cli_ok("topic", "update", "t", "--perm", "2")
     assert refused(cluster, "consume", "t") == "dledger: topic t: reading is not permitted (perm 2)"

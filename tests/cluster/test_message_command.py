@@ -29,7 +29,7 @@ def test_messages_are_found_and_traced(cluster: Cluster) -> None:
     assert len(query(cluster, "orders", "--from", str(found[2]["stored_at"]), "--to", "2100-01-01")) == 3
     assert len(query(cluster, "orders", "--key", "o-1", "--max", "2")) == 2
     table = cluster.cli_ok("message", "query", "orders", "--key", "o-1").splitlines()
-    assert (len(table), table[0].split()[:3], table[1].split()[:3]) == (4, ["TOPIC", "GROUP", "QUEUE"], ["orders", "g0", "0"])
+    assert (len(table), table[0].split()[:3], table[1].split()[:3]) == (4, ["TOPIC", "REPLICA-GROUP", "QUEUE"], ["orders", "g0", "0"])
     cluster.cli_ok("consume", "orders", "--group", "audit", "--from", "first", "--max", "5", "--idle-exit", "3")
     cluster.kill(cluster.leader())
     cluster.leader()
