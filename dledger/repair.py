@@ -193,8 +193,8 @@ class LogRepair:
                 repaired += 1
         return repaired
 
-    async def repair_entry(self, log: Log, index: int) -> bool:
-        """Put one entry right while the log is in use.  False: not possible now.
+    async def repair_entry(self, log: Log, index: int, *, with_the_one_before: bool = True) -> bool:
+        """Put one entry right while the log is in use; one that is whole as it stands, by the entry it follows.  False: not possible now.
 
         Also in the segment being written, once the entry is durable: writes to a disk go one after the other, each changes its own bytes
         only, and what the log may still have to write of a shared block are the same bytes as a peer's.
@@ -206,10 +206,14 @@ class LogRepair:
             entry = await self._fetch(place)
         except _ReplacedError:
             return False  # the leader will have it cut
-        if entry is not None and log.term_at(index) == entry.term and index >= log.first_index:
-            await self._write(log, entry)
-            return True
-        return False
+        if entry is None or log.term_at(index) != entry.term or index < log.first_index:
+            return False
+        was_whole = not await self._write(log, entry)
+        log.was_put_right(entry)
+        if was_whole and with_the_one_before and index > log.first_index:
+            # Its bytes are right, so what it has to follow is not: a start takes headers before the verified end as they stand.
+            return await self.repair_entry(log, index - 1, with_the_one_before=False)
+        return True
 
     async def _fetch(self, place: EntryPlace) -> RawEntry | None:
         """The entry from the first peer that has it whole; _ReplacedError when one has another entry committed in its place."""
@@ -233,18 +237,21 @@ class LogRepair:
         request = raft_pb2.EntryRequest(cluster=self._identity.cluster, group=self._identity.group, entry=entry)
         return bytes(request.SerializeToString())
 
-    async def _write(self, log: Log, entry: RawEntry) -> None:
-        """Keep the bad bytes, then write the good ones over them."""
+    async def _write(self, log: Log, entry: RawEntry) -> bool:
+        """Keep the bad bytes, then write the good ones over them.  False: they were the same."""
         disk = self._env.disk
         start_pos = max(segment.start_pos for segment in log.segments if segment.start_pos <= entry.pos)
         file = await disk.open(log_path(start_pos))
         try:
             bad = await file.pread(entry.pos - start_pos, entry.size_bytes)
+            if bad == b"".join(entry.buffers):
+                return False
             await quarantine.keep_replaced(disk, start_pos, entry.pos, bad)
             await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
         finally:
             await file.close()
         _logger.warning("%s: entry %d repaired from a peer", self._identity.node_id, entry.index)
+        return True
 
     def _hopeless(self, finding: Finding) -> StorageDamagedError:
         tried = "no peer could give the bytes" if finding.kind in FETCHED else "peers give entries only"

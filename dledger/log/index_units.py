@@ -153,11 +153,13 @@ class PlaceTable:
             return None
         return self._chain[at]
 
-    def put_right(self, place: EntryPlace) -> None:
-        """The entry at ``place`` was read: so it lies and so it is, if the table knows it."""
+    def put_right(self, place: EntryPlace, chain_crc: int | None = None) -> None:
+        """The entry at ``place`` was read: so it lies and so it is, if the table knows it.  ``chain_crc``: its own, if proven."""
         at = place.index - self._first
         if 0 <= at < len(self._pos):
             self._pos[at], self._term[at], self._size[at], self._kind[at] = place.pos, place.term, place.size, place.kind
+            if chain_crc is not None:
+                self._chain[at] = chain_crc
 
     def cut(self, from_index: int) -> None:
         """Forget ``from_index`` and everything after it."""

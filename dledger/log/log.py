@@ -495,6 +495,10 @@ class Log:
         """Where what is in the files ends; behind it lies what only memory has."""
         return min(self._writer.end_pos, self._end_pos)
 
+    def was_put_right(self, entry: RawEntry) -> None:
+        """An entry's file has the bytes of ``entry`` again: what memory took from a damaged header follows."""
+        self._places.put_right(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
+
     async def read_stored(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file below ``written_pos``, as it stands there, whatever memory holds of it."""
         self._check_not_deleted(pos)

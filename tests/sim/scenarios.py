@@ -139,6 +139,14 @@ SCENARIOS = {
         log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
         batch_bytes=1024,
     ),
+    "trusting": Scenario(
+        plan_damage,
+        messages=80,
+        nodes=(3, 5),
+        read_chance=1.0,
+        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10, verify_bytes=2 << 10),
+        batch_bytes=1024,
+    ),
     "retention": Scenario(
         plan_retention,
         messages=80,

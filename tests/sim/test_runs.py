@@ -29,6 +29,7 @@ SEEDS = {
     "recipes": 50,
     "damage": 30,
     "stale-copies": 20,
+    "trusting": 20,
     "clocks": 30,
     "folders": 20,
     "async": 20,
@@ -100,6 +101,7 @@ FAILED_ONCE = (
     ("members", 3323060087),
     ("swarm", 456363667),
     ("swarm", 3125166097),
+    ("trusting", 23),
 )
 
 
