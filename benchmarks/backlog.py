@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--paused-follower", action="store_true")
     arguments = parser.parse_args()
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
     from dledger_client import Admin, Producer
 
     sys.setswitchinterval(0.0005)

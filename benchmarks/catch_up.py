@@ -76,7 +76,7 @@ def wait(what: str, ready: Callable[[], bool], limit_s: float = 3600.0) -> None:
 
 
 def expire(cluster: Any, older_than_ms: int) -> None:
-    from broker.cli.context import real_network, run
+    from dledger_cli.context import real_network, run
     from dledger_wire._pb import retention_pb2
 
     async def on(address: str) -> None:
@@ -90,8 +90,8 @@ def expire(cluster: Any, older_than_ms: int) -> None:
 
 
 def change_member(cluster: Any, action: str, node_id: str, address: str = "") -> None:
-    from broker.cli.calls import call_leader
-    from broker.cli.context import run
+    from dledger_cli.calls import call_leader
+    from dledger_cli.context import run
     from dledger_wire._pb import admin_pb2
 
     request = admin_pb2.MemberRequest(action=action, id=node_id, address=address).SerializeToString()
@@ -122,7 +122,7 @@ def plain_copy(source: Path, target: Path) -> tuple[int, float]:
 
 
 def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
     from dledger_client import Admin
 
     settings = {"raft": {"peerPushQuota": 0}, "store": {"mappedFileSizeCommitLog": f"{arguments.segment_mb}MiB"}}

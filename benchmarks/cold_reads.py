@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from processes import anonymous_mb
 
-from broker.cli.private_cluster import PrivateCluster
+from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
 
 BODY = bytes(1024)

@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dledger_client.compression import BodyCompression
-from dledger_client.encode import encode_messages
 from dledger_client.message import Message
-from dledger_wire.compress import compress, decompress
+from dledger_client.producer.compression import BodyCompression
+from dledger_client.producer.record_encoder import encode_messages
+from dledger_wire.frames.compress import compress, decompress
 from dledger_wire.status import Compression
 
 BODY_SIZES = (5_000, 16 << 10, 256 << 10)

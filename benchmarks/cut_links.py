@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.cli.private_cluster import PrivateCluster
+from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer
 from dledger_wire.errors import DledgerError
 

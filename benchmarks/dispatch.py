@@ -20,8 +20,8 @@ from benchmarks.recovery import NEVER_MS, fail, grow, in_a_process_of_its_own
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
-from dledger.real_env import real_environment
-from dledger_wire.grpc_network import GrpcNetwork
+from dledger.runtime.real_env import real_environment
+from dledger_wire.rpc.grpc_network import GrpcNetwork
 from store.settings import StoreSettings
 from store.store import MessageStore
 

@@ -49,7 +49,7 @@ class _NoLog:
 
 def batch_template() -> bytearray:
     """A batch of messages whose hashes are to be filled in."""
-    from dledger_wire.batch import encode_batch
+    from dledger_wire.batches.batch import encode_batch
 
     hashes = np.ones(BATCH, np.int32)
     sizes = np.full(BATCH, FRAME_BYTES, np.uint32)
@@ -57,12 +57,12 @@ def batch_template() -> bytearray:
 
 
 async def build(folder: Path, keys: int) -> tuple[Any, dict[str, float]]:
-    from dledger.real_disk import RealDisk
-    from dledger_wire.batch import BatchView
+    from dledger.runtime.real_disk import RealDisk
+    from dledger_wire.batches.batch import BatchView
     from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS
-    from store.index_file import Geometry
-    from store.index_keys import KeyCollector
-    from store.index_set import IndexSet
+    from store.key_index.index_file import Geometry
+    from store.key_index.index_keys import KeyCollector
+    from store.key_index.index_set import IndexSet
 
     index = IndexSet(RealDisk(str(folder)), Geometry(INDEX_SLOTS, INDEX_ENTRIES), cast(Any, _NoLog()), lambda: None)
     await index.open()
@@ -87,7 +87,7 @@ async def build(folder: Path, keys: int) -> tuple[Any, dict[str, float]]:
 
 async def query(index: Any, keys: int, queries: int) -> dict[str, float]:
     """Walk to the positions of keys that are there, drawn from all that were added."""
-    from store.index_file import Window
+    from store.key_index.index_file import Window
 
     wanted = np.sort(np.random.default_rng(2).integers(0, keys // BATCH * BATCH, queries))
     draw, hashes, batch, drawn = np.random.default_rng(1), [], -1, np.empty(0)
@@ -127,7 +127,7 @@ def cpu_s(pid: int) -> float:
 
 def produce_rate(work: Path, count: int, *, enabled: bool) -> tuple[float, float]:
     """(messages a second of ``dledger bench produce`` at a cluster of its own, microseconds of the nodes' processors a message)."""
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
 
     cluster = PrivateCluster(work, settings={"store": {"messageIndexEnable": enabled}})
     try:
@@ -170,7 +170,7 @@ def produce_ratio(folder: Path, count: int, rounds: int) -> dict[str, Any]:
 
 
 def query_cluster(folder: Path, keys: int, queries: int) -> dict[str, Any]:
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
     from dledger_client import Admin, Message, Producer
 
     cluster = PrivateCluster(folder / "data")

@@ -21,7 +21,7 @@ import uvloop
 from dledger.core.types import EntryKind
 from dledger.log.config import LogConfig
 from dledger.log.log import Log
-from dledger.real_disk import RealDisk
+from dledger.runtime.real_disk import RealDisk
 
 JOINED_BYTES = 4 << 20
 

@@ -12,10 +12,10 @@ import time
 
 import uvloop
 
-from broker.cli.free_ports import free_ports
-from dledger_wire.grpc_network import GrpcNetwork
-from dledger_wire.rpc import ByteStream, CallContext, Network
-from dledger_wire.tcp_network import TcpNetwork
+from dledger_cli.local.ports import free_ports
+from dledger_wire.rpc.grpc_network import GrpcNetwork
+from dledger_wire.rpc.transport import ByteStream, CallContext, Network
+from dledger_wire.tcp.network import TcpNetwork
 
 NETWORKS: dict[str, type[Network]] = {"grpc": GrpcNetwork, "tcp": TcpNetwork}
 

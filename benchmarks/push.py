@@ -238,7 +238,7 @@ def sending(bootstrap: str) -> Iterator[None]:
 
 
 def main() -> None:
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
     from dledger_client import Admin
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -28,15 +28,15 @@ from pathlib import Path
 import numpy as np
 
 from dledger.core.types import EntryKind
-from dledger.env import Environment
 from dledger.log.config import LogConfig
 from dledger.log.log import Log
-from dledger.real_env import real_environment
-from dledger_client.encode import encode_messages
+from dledger.runtime.env import Environment
+from dledger.runtime.real_env import real_environment
 from dledger_client.message import Message
-from dledger_wire.grpc_network import GrpcNetwork
+from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from store.message_log import PreparedBatches, PreparedCommand
+from dledger_wire.rpc.grpc_network import GrpcNetwork
+from store.append.message_log import PreparedBatches, PreparedCommand
 from store.settings import StoreSettings
 from store.store import MessageStore
 

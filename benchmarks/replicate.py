@@ -54,8 +54,8 @@ class Counter:
 async def node_process(options: argparse.Namespace) -> None:
     from dledger.core.types import Membership, NodeId, Role
     from dledger.node import NodeIdentity, RaftNode, RaftSettings
-    from dledger.real_env import real_environment
-    from dledger_wire.mixed_network import MixedNetwork as GrpcNetwork
+    from dledger.runtime.real_env import real_environment
+    from dledger_wire.rpc.mixed_network import MixedNetwork as GrpcNetwork
 
     peers = {NodeId(f"n{n}"): f"127.0.0.1:{port}" for n, port in enumerate(options.ports)}
     network = GrpcNetwork()
@@ -135,7 +135,7 @@ async def cpu_seconds(processes: list[asyncio.subprocess.Process]) -> float:
 
 
 async def run(options: argparse.Namespace) -> None:
-    from broker.cli.free_ports import free_ports
+    from dledger_cli.local.ports import free_ports
 
     data = options.data or tempfile.mkdtemp(prefix="replicate-", dir=str(ROOT.parent))
     ports = [str(port) for port in free_ports(3)]

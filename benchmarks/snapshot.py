@@ -16,11 +16,11 @@ import time
 
 from benchmarks.recovery import fail
 from dledger.log.log import Log
-from dledger.real_env import real_environment
-from dledger_wire.batch import Sequence64
-from dledger_wire.grpc_network import GrpcNetwork
-from store.commit_times import MAX_POINTS
+from dledger.runtime.real_env import real_environment
+from dledger_wire.batches.batch import Sequence64
+from dledger_wire.rpc.grpc_network import GrpcNetwork
 from store.settings import StoreSettings
+from store.state.commit_times import MAX_POINTS
 from store.store import MessageStore
 
 NEVER_MS = 1_000_000_000

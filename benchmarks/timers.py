@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--load-rate", type=int, default=20_000, help="ordinary messages of 1 KiB a second beside them; 0 is none")
     parser.add_argument("--pending", type=int, default=0)
     arguments = parser.parse_args()
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
     from dledger_client import Admin
 
     work = Path(tempfile.mkdtemp(prefix="dledger-timer-bench-"))

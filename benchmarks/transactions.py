@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    from broker.cli.private_cluster import PrivateCluster
+    from dledger_cli.local.private_cluster import PrivateCluster
 
     data = Path(tempfile.mkdtemp(prefix="dledger-transactions-"))
     cluster = PrivateCluster(data)

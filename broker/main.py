@@ -16,12 +16,12 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from broker.config import NodeSettings
-from broker.data_folder import DataFolderLock
-from broker.handles import raise_handle_limit
-from broker.log_setup import configure_logging
-from broker.malloc import restart_with_malloc_settings
-from dledger.unsynced import LogDivergedError
+from broker.config.cluster_file import NodeSettings
+from broker.process.allocator import restart_with_malloc_settings
+from broker.process.data_dir_lock import DataFolderLock
+from broker.process.file_limit import raise_handle_limit
+from broker.process.logging_setup import configure_logging
+from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.errors import DledgerError
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ def _loop_factory():  # type: ignore[no-untyped-def]
 
 async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
-    from broker.process_facts import local_utc_offset_ms, read_process_facts
-    from dledger.real_env import real_environment
-    from dledger_wire.mixed_network import MixedNetwork
+    from broker.process.process_stats import local_utc_offset_ms, read_process_facts
+    from dledger.runtime.real_env import real_environment
+    from dledger_wire.rpc.mixed_network import MixedNetwork
 
     network = MixedNetwork(socket_folder=folder)
     node = BrokerNode(settings, real_environment(folder, network), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)

@@ -11,46 +11,46 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from broker.clock_watch import ClockWatch
-from broker.config import NodeSettings
-from broker.foreign_files import foreign_files, told
-from broker.identity import FolderIdentity, open_identity
-from broker.preferred_leader import PreferredLeader
-from broker.process_facts import ProcessFacts
-from broker.role_change import RoleChanges, RoleHooks
-from broker.schedule import ScheduleService
-from broker.services.admin import AdminService
-from broker.services.auto_create import AutoCreateService
-from broker.services.dead_letters import DeadLetterService
-from broker.services.face import ServiceFace
-from broker.services.fetch import FetchService
-from broker.services.group_settings import GroupSettingsService
-from broker.services.groups import GroupService
-from broker.services.health import HealthService
-from broker.services.metadata import MetadataService
-from broker.services.offsets import OffsetsService
-from broker.services.produce import ProduceService
-from broker.services.producers import ProducerService
-from broker.services.query import QueryService
-from broker.services.read_advice import ReadAdvice
-from broker.services.retention import RetentionService
-from broker.services.retry import RetryService
-from broker.services.sessions import SessionService
-from broker.services.transactions import TransactionService
-from broker.timers import TimerService
+from broker.api.admin import AdminService
+from broker.api.fetch import FetchService
+from broker.api.group_offsets import GroupService
+from broker.api.group_settings import GroupSettingsService
+from broker.api.health import HealthService
+from broker.api.metadata import MetadataService
+from broker.api.produce import ProduceService
+from broker.api.producer_ids import ProducerService
+from broker.api.query import QueryService
+from broker.api.queue_offsets import OffsetsService
+from broker.api.read_advice import ReadAdvice
+from broker.api.retention import RetentionService
+from broker.api.topic_creation import AutoCreateService
+from broker.background.delay_levels import ScheduleService
+from broker.background.preferred_leader import PreferredLeader
+from broker.background.timers import TimerService
+from broker.config.cluster_file import NodeSettings
+from broker.context import ServiceFace
+from broker.groups.dead_letters import DeadLetterService
+from broker.groups.send_back import RetryService
+from broker.groups.sessions import SessionService
+from broker.leadership.clock_watch import ClockWatch
+from broker.leadership.role_manager import RoleChanges, RoleHooks
+from broker.process.foreign_files import foreign_files, told
+from broker.process.identity import FolderIdentity, open_identity
+from broker.process.process_stats import ProcessFacts
+from broker.transactions.api import TransactionService
+from dledger.clock.group_time import GroupTime
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
-from dledger.env import Environment
-from dledger.group_time import GroupTime
 from dledger.log.config import LogConfig
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
-from dledger_wire.rpc import Server
-from store.checkpoint import CHECKPOINT_PATH
-from store.index_file import INDEX_FOLDER
-from store.persistence import ABORT_PATH
-from store.queue_files import QUEUE_FOLDER
+from dledger.runtime.env import Environment
+from dledger_wire.rpc.transport import Server
+from store.durability.checkpoint import CHECKPOINT_PATH
+from store.durability.persistence import ABORT_PATH
+from store.durability.snapshots import CONFIG_FOLDER
+from store.key_index.index_file import INDEX_FOLDER
+from store.queues.queue_files import QUEUE_FOLDER
 from store.settings import StoreSettings
-from store.snapshots import CONFIG_FOLDER
 from store.store import MessageStore
 
 _logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dledger import codec
+from dledger.clock.group_time import Clocks
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused, SaveHardState, Send
 from dledger.core.events import (
     Applied,
@@ -32,11 +32,11 @@ from dledger.core.events import (
 from dledger.core.messages import AppendRequest, AppendResponse, Message
 from dledger.core.raft import Raft
 from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
-from dledger.env import Buffer, Clock
-from dledger.group_time import Clocks
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
+from dledger.runtime.env import Buffer, Clock
 from dledger.settings import RaftSettings
+from dledger.transport import codec
 from dledger_wire.check import require
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 

@@ -13,11 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from dledger.applier import Applier, StateMachine
-from dledger.clock_judge import ClockJudge
-from dledger.configuration import Configuration
-from dledger.configuration_file import PATH as CONFIGURATION_PATH
-from dledger.configuration_file import ConfigurationFile, content
+from dledger.clock.clock_judge import ClockJudge
+from dledger.clock.group_time import GroupTime
 from dledger.copy import install
 from dledger.copy.catch_up import CatchUp, CatchUpHooks
 from dledger.copy.plan import CopyPlan
@@ -40,23 +37,26 @@ from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed,
 from dledger.core.messages import Message
 from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
-from dledger.core_view import CoreLogView, saved_of
 from dledger.driver import Driver, DriverHooks
-from dledger.env import Buffer, Environment
-from dledger.group_time import GroupTime
-from dledger.link import LinkHooks, NodeIdentity, RaftLinks
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
-from dledger.member_folders import MemberFolders
-from dledger.members import Members
-from dledger.naming import MemberNaming
-from dledger.proposals import Payload, Proposals
-from dledger.read_barriers import ReadBarriers
-from dledger.refusals import refusal
+from dledger.membership.admission import MemberFolders
+from dledger.membership.configuration import Configuration
+from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
+from dledger.membership.configuration_file import ConfigurationFile, content
+from dledger.membership.folder_registration import MemberNaming
+from dledger.membership.members import Members
 from dledger.repair import FETCH_METHOD, LogRepair, Mending, serve_entry
-from dledger.service import TaskOwner
+from dledger.replica.applier import Applier, StateMachine
+from dledger.replica.core_view import CoreLogView, saved_of
+from dledger.replica.proposals import Payload, Proposals
+from dledger.replica.read_barriers import ReadBarriers
+from dledger.replica.refusals import refusal
+from dledger.replica.unsynced import UnsyncedMark
+from dledger.runtime.env import Buffer, Environment
+from dledger.runtime.service import TaskOwner
 from dledger.settings import RaftSettings, RaftStatus, peer_statuses
-from dledger.unsynced import UnsyncedMark
+from dledger.transport.link import LinkHooks, NodeIdentity, RaftLinks
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     BusyError,
@@ -71,7 +71,7 @@ from dledger_wire.errors import (
     StorageFullError,
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from dledger_wire.rpc import CallContext, Server
+from dledger_wire.rpc.transport import CallContext, Server
 
 __all__ = ["NodeIdentity", "Payload", "RaftNode", "RaftSettings", "RaftStatus", "StateMachine"]
 

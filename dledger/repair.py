@@ -19,8 +19,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from dledger.core.types import EntryId, NodeId
-from dledger.env import Environment
-from dledger.link import NodeIdentity
 from dledger.log import quarantine
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header, RawEntry, parse_entry
@@ -28,12 +26,14 @@ from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.segment import log_path
-from dledger.peer_stores import PeerStores
-from dledger.service import TaskOwner
-from dledger_wire import envelope
+from dledger.membership.peer_stores import PeerStores
+from dledger.runtime.env import Environment
+from dledger.runtime.service import TaskOwner
+from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE
+from dledger_wire.rpc import envelope
 
 FETCH_METHOD = "/dledger.v1.Raft/FetchEntry"
 FETCH_TIMEOUT_S = 5.0

@@ -12,13 +12,13 @@ from functools import lru_cache
 from numbers import Integral
 
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
+from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
 from dledger_wire.status import SendStatus
-from dledger_wire.timer import TIMER_DELIVER, timer_property
 
 __all__ = ["Message", "SendResult", "SendStatus"]
 
-# What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frame_layout.
+# What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frames.frame_layout.
 UNIQUE_ID_PROPERTY_BYTES = 42
 MAX_DELAY_LEVEL = 18
 

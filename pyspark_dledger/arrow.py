@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger_client.received import Chunk
-from dledger_wire.compress import compression_in, decompress
+from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import CorruptFrameError
-from dledger_wire.frame import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, Records, frame_heads, frame_positions, gather, uniform_stride
-from dledger_wire.message_id import offset_message_id
+from dledger_wire.frames.compress import compression_in, decompress
+from dledger_wire.frames.frame import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, Records, frame_heads, frame_positions, gather, uniform_stride
+from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.status import SysFlag
 from pyspark_dledger.options import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema

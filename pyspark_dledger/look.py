@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_client.aio.consumer import OFFSETS
-from dledger_client.answers import parse
-from dledger_client.committed import CommittedState
-from dledger_client.local import surroundings
-from dledger_client.loop_thread import LoopThread
-from dledger_client.replicas import Replicas
-from dledger_client.retry import may_try_again
-from dledger_client.router import METADATA, Router
+from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.metadata import METADATA, Router
+from dledger_client.cluster.responses import parse
+from dledger_client.cluster.retry import may_try_again
+from dledger_client.fetch.fetcher import Replicas
+from dledger_client.runtime.environment import surroundings
+from dledger_client.sync.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic

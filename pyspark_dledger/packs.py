@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dledger_client import Message
-from dledger_client.delay import parked
-from dledger_client.encode import encode_messages
-from dledger_client.lanes import MESSAGE_OVERHEAD_BYTES
+from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
+from dledger_client.producer.delayed_messages import parked
+from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+from dledger_wire.frames.message_id import UniqueIds
+from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.java_hash import cached_java_hash
-from dledger_wire.message_id import UniqueIds
-from dledger_wire.timer import MAX_TIMER_DELAY_MS
 from pyspark_dledger.kafka import COLUMN_HINTS
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from typing import Any
 
 from dledger_client import Message
 from dledger_client.aio.consumer import PullConsumer
-from dledger_client.aio.numbered import NumberedRecord, NumberedSender, numbered
-from dledger_client.encode import encode_messages
-from dledger_wire.batch import BatchView, Sequence64
+from dledger_client.producer.idempotent_writer import NumberedRecord, NumberedSender, numbered
+from dledger_client.producer.record_encoder import encode_messages
+from dledger_wire.batches.batch import BatchView, Sequence64
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import (
     CorruptBatchError,

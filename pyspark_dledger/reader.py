@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dledger_client import PullConsumer
-from dledger_client.local import own_address
+from dledger_client.runtime.environment import own_address
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from pyspark_dledger import cluster
 from pyspark_dledger.by_key import narrowed_by_keys

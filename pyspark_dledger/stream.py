@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from dledger_client.retry import may_try_again
+from dledger_client.cluster.retry import may_try_again
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError
 from pyspark_dledger import cluster
 from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting

@@ -17,14 +17,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
-from dledger_client.aio.numbered import NumberedSender
-from dledger_client.local import surroundings
-from dledger_client.loop_thread import LoopThread
-from dledger_client.outcome import SendFuture
-from dledger_client.router import Router
+from dledger_client.cluster.metadata import Router
+from dledger_client.producer.delivery_report import SendFuture
+from dledger_client.producer.idempotent_writer import NumberedSender
+from dledger_client.runtime.environment import surroundings
+from dledger_client.sync.loop_thread import LoopThread
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
-from dledger_wire.frame_layout import pack_host
+from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options import WriteOptions
 from pyspark_dledger.packs import Lane, Maker, Packer, check_schema

@@ -12,7 +12,7 @@ from dledger.core.types import EntryId, EntryKind
 from dledger.log.entry import RawEntry
 from dledger.log.index_units import EntryPlace
 from dledger.log.segment import Segment
-from dledger_wire.batch import BatchView, CommandView, iter_records
+from dledger_wire.batches.batch import BatchView, CommandView, iter_records
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 
 SCAN_BYTES = 8 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger_wire.frame import pack_host
+from dledger_wire.frames.frame import pack_host
 from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS, QUEUE_UNIT_SIZE, QUEUE_UNITS_PER_FILE
 
 PAGE_BYTES = 4096

@@ -14,46 +14,46 @@ from typing import Any
 
 from dledger.copy.plan import StateCopy
 from dledger.core.effects import RoleChanged
-from dledger.env import Buffer, Environment
 from dledger.log.entry import RawEntry
-from dledger.service import TaskOwner
+from dledger.runtime.env import Buffer, Environment
+from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, ReadOnlyError
-from store.commit_times import CommitTimes
-from store.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
-from store.delays import DelayOffsets
-from store.dispatcher import Applied, Dispatcher
-from store.expiry import Expiry, ExpiryHooks, ExpiryTime, HeadFollower, LogHead
-from store.group_state import GroupState, Section
-from store.key_index import KeyIndex
-from store.log_time import LogTime
+from store.append.dispatcher import Applied, Dispatcher
+from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
+from store.durability.expiry import Expiry, ExpiryHooks, ExpiryTime, HeadFollower, LogHead
+from store.durability.persistence import Persistence, enter_running, leave_running
+from store.durability.recovery import Recovering, StoreRecovery, recover_state
+from store.durability.retention_floor import Parked
+from store.durability.snapshots import Snapshot, Snapshots
+from store.key_index.indexer import KeyIndex
+from store.key_index.message_query import MessageQuery
 from store.log_view import LogView
-from store.message_log import MessageLog, PreparedBatches, PreparedCommand
-from store.message_query import MessageQuery
-from store.parked import Parked
-from store.persistence import Persistence, enter_running, leave_running
-from store.producers import producer_handlers
-from store.queue_heads import QueueHeads
-from store.queue_locks import LOCK, UNLOCK, QueueLocks, check_lock
-from store.queue_reader import QueueReader
-from store.queue_table import QueueTable
-from store.read import Chunk
-from store.recovery import Recovering, StoreRecovery, recover_state
-from store.send_backs import SendBacks
-from store.sequences import SequenceTable
+from store.queues.fetch_filter import EVERYTHING, Wanted
+from store.queues.queue_reader import QueueReader
+from store.queues.queue_table import QueueTable
+from store.queues.queue_trim import QueueHeads
+from store.queues.read import Chunk
+from store.queues.waiters import QueueWaiters
 from store.settings import StoreSettings
-from store.snapshots import Snapshot, Snapshots
-from store.subscription_groups import PUT, SubscriptionGroups, check_settings
-from store.timers import Timers
-from store.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
-from store.transactions import Transactions
-from store.waiters import QueueWaiters
-from store.wanted import EVERYTHING, Wanted
+from store.state.commit_times import CommitTimes
+from store.state.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
+from store.state.delays import DelayOffsets
+from store.state.log_time import LogTime
+from store.state.producers import producer_handlers
+from store.state.queue_locks import LOCK, UNLOCK, QueueLocks, check_lock
+from store.state.sections import GroupState, Section
+from store.state.send_backs import SendBacks
+from store.state.sequences import SequenceTable
+from store.state.subscription_groups import PUT, SubscriptionGroups, check_settings
+from store.state.timers import Timers
+from store.state.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
+from store.state.transactions import Transactions
 
 _logger = logging.getLogger(__name__)
 
 
 class MessageStore:
-    """Implements ``dledger.applier.StateMachine``.  ``recover`` is called with the open log before anything is applied."""
+    """Implements ``dledger.replica.applier.StateMachine``.  ``recover`` is called with the open log before anything is applied."""
 
     def __init__(
         self,

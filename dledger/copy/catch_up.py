@@ -20,10 +20,9 @@ from dledger.copy.receiver import COPY_FOLDER, CopyReceiver, copied_state_path
 from dledger.copy.source import LOG_METHOD, PLAN_METHOD, STATE_METHOD
 from dledger.core.effects import FetchCopy
 from dledger.core.types import NodeId
-from dledger.env import Environment
-from dledger.link import NodeIdentity
-from dledger.service import TaskOwner
-from dledger_wire import envelope
+from dledger.runtime.env import Environment
+from dledger.runtime.service import TaskOwner
+from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import (
@@ -35,7 +34,8 @@ from dledger_wire.errors import (
     StorageFullError,
     UnreachableError,
 )
-from dledger_wire.rpc import ByteStream, Channel
+from dledger_wire.rpc import envelope
+from dledger_wire.rpc.transport import ByteStream, Channel
 
 CALL_TIMEOUT_S = 5.0
 PIECE_TIMEOUT_S = 10.0

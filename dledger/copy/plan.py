@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from dledger.configuration import Configuration
 from dledger.core.types import MAX_INDEX, MAX_TERM, EntryId
 from dledger.log.log import Log
 from dledger.log.start import LogStart
+from dledger.membership.configuration import Configuration
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError

@@ -16,10 +16,10 @@ import json
 from dataclasses import asdict, dataclass
 
 from dledger.copy.plan import CopyPlan, PlanSegment
-from dledger.env import Buffer, Disk, File
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER
 from dledger.log.start import LogStart
+from dledger.runtime.env import Buffer, Disk, File
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError

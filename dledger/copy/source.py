@@ -15,16 +15,16 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from dledger.configuration import Configuration
 from dledger.copy.plan import CopyPlan, PlanSegment, StateCopy, state_files
-from dledger.env import Clock, Random
-from dledger.link import NodeIdentity
 from dledger.log.log import Log
-from dledger_wire import envelope
+from dledger.membership.configuration import Configuration
+from dledger.runtime.env import Clock, Random
+from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import BusyError, InvalidArgumentError
-from dledger_wire.rpc import ByteStream, CallContext, Server
+from dledger_wire.rpc import envelope
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
 PLAN_METHOD = "/dledger.v1.Copy/Plan"
 LOG_METHOD = "/dledger.v1.Copy/Log"

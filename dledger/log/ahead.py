@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger.env import Disk, File
 from dledger.log.config import LogConfig
 from dledger.log.recovery import remove_segment
 from dledger.log.segment import FilePool, InUse, log_path, units_path
+from dledger.runtime.env import Disk, File
 
 # Between two steps of a quiet log, and how long one must have been quiet to count as such: filling beside a heavy load takes from it more
 # than filled blocks give back (three logs on one disk, 1 MiB writes: 585 MB/s each when filled before, 450 unfilled, 280 while filling).

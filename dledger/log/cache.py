@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.env import Buffer
 from dledger.log.entry import RawEntry
+from dledger.runtime.env import Buffer
 from dledger_wire.check import require
 
 # What an entry takes beside its bytes, by tracemalloc: 360 B of one made here, 640 of a received one.

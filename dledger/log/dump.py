@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from dledger.env import File
 from dledger.log.entry import Header, chain_crc_of, header_fault
 from dledger.log.hard_state import SlotCopy, read_copies
 from dledger.log.index_units import decode_units
 from dledger.log.scan import PieceReader
+from dledger.runtime.env import File
 from dledger_wire.checksum import crc32c
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, INDEX_UNIT_SIZE, MAGIC_FILLER, MAX_SEGMENT_BYTES
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dledger.core.types import EntryId, EntryKind, EntryMeta
-from dledger.env import Buffer
 from dledger.log.index_units import EntryPlace
+from dledger.runtime.env import Buffer
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError

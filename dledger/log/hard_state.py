@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dledger.core.types import HardState, NodeId
-from dledger.env import Disk, File
+from dledger.runtime.env import Disk, File
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import StorageDamagedError

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger.core.types import EntryKind
-from dledger.env import Buffer
+from dledger.runtime.env import Buffer
 from dledger_wire.check import require
 from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_DTYPE, INDEX_UNIT_SIZE, MAGIC_CONFIG, MAGIC_NORMAL
 

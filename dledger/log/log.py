@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
-from dledger.env import Buffer, Disk, is_full
 from dledger.log.cache import EntryCache
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry, chain_crc_of, encode_entry
@@ -27,7 +26,8 @@ from dledger.log.report import RecoveryReport
 from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.log.writer import Writer
-from dledger.service import TaskOwner
+from dledger.runtime.env import Buffer, Disk, is_full
+from dledger.runtime.service import TaskOwner
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     CorruptEntryError,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dledger.env import Disk, File
 from dledger.log.segment import FilePool, InUse, log_path
+from dledger.runtime.env import Disk, File
 from dledger_wire.layout import segment_name
 
 FOLDER = "quarantine"

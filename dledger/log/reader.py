@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dledger.env import Buffer, Disk
 from dledger.log.cache import EntryCache, slices
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header, RawEntry, link_fault, parse_entry
 from dledger.log.index_units import EntryPlace, PlaceTable, Units, decode_units, encode_units, place_of_unit
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
+from dledger.runtime.env import Buffer, Disk
 from dledger_wire.check import require
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE

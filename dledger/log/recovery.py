@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dledger.core.types import EntryId
-from dledger.env import Disk
 from dledger.log import quarantine
 from dledger.log.config import LogConfig
 from dledger.log.index_units import PlaceTable
@@ -21,6 +20,7 @@ from dledger.log.scan import written_end
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, InUse, Segment, list_starts, log_path, units_path
 from dledger.log.segment_recovery import Position, SegmentRecovery, load_units
 from dledger.log.start import LogStart, load_log_start
+from dledger.runtime.env import Disk
 from dledger_wire.layout import INDEX_UNIT_SIZE, segment_name
 
 

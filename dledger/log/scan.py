@@ -12,9 +12,9 @@ from enum import Enum
 import numpy as np
 
 from dledger.core.types import EntryKind
-from dledger.env import Buffer, File
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.index_units import EntryPlace
+from dledger.runtime.env import Buffer, File
 from dledger_wire.checksum import crc32c
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, MAGIC_FILLER, MAX_SEGMENT_BYTES
 

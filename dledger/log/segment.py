@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from dledger.env import Disk, File
+from dledger.runtime.env import Disk, File
 from dledger_wire.check import require
 from dledger_wire.layout import parse_segment_name, segment_name
 

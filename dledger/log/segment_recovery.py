@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dledger.env import Disk, File
 from dledger.log import quarantine
 from dledger.log.config import LogConfig
 from dledger.log.entry import Header, link_fault
@@ -42,6 +41,7 @@ from dledger.log.index_units import (
 from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
 from dledger.log.segment import FilePool, InUse, log_path, units_path
+from dledger.runtime.env import Disk, File
 from dledger_wire.layout import (
     ENTRY_HEADER_SIZE,
     FILLER,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from dledger.core.types import EntryId
-from dledger.env import Disk
+from dledger.runtime.env import Disk
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import StorageDamagedError
 

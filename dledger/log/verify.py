@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
-from dledger.env import Disk
 from dledger.log.entry import Header
 from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, lost_slot, newest_of, read_copies
 from dledger.log.index_units import EntryPlace, encode_units
@@ -18,6 +17,7 @@ from dledger.log.scan import Found, SegmentWalk, StopKind, written_end, written_
 from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, InUse, list_starts, log_path, units_path
 from dledger.log.segment_recovery import Position, UnitsFound, load_units, verdict, was_only_prepared
 from dledger.log.start import LOG_START_PATH, LogStart, load_log_start
+from dledger.runtime.env import Disk
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, INDEX_UNIT_SIZE, segment_name
 

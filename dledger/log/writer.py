@@ -14,7 +14,6 @@ import asyncio
 from bisect import bisect_right
 
 from dledger.core.types import HardState
-from dledger.env import After, Buffer, Disk, File
 from dledger.log.ahead import Filled, Preparer, create_segment
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
@@ -23,6 +22,7 @@ from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.queue import Batch, Cut
 from dledger.log.recovery import remove_segment, void_units
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
+from dledger.runtime.env import After, Buffer, Disk, File
 from dledger_wire.check import require
 from dledger_wire.layout import FILLER, FILLER_SIZE, INDEX_UNIT_SIZE, MAGIC_FILLER
 

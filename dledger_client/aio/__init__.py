@@ -6,11 +6,11 @@ from dledger_client.aio.logical_queue import LogicalQueueReader, LogicalQueueWri
 from dledger_client.aio.producer import Producer
 from dledger_client.aio.push import PushConsumer
 from dledger_client.aio.transaction import Transaction, TransactionProducer, TransactionResult
-from dledger_client.listener import Action, ConsumeContext
+from dledger_client.consumer.listener import Action, ConsumeContext
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult, SendStatus
-from dledger_client.received import ReceivedMessage
-from dledger_client.topic_lanes import by_hash, by_random
-from dledger_client.transaction_ends import TransactionOutcome, TransactionState
+from dledger_client.producer.partitioner import by_hash, by_random
+from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire.errors import (
     AddressInUseError,
     BusyError,

@@ -8,26 +8,26 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from dledger_client.answers import parse
-from dledger_client.attempts import Attempts, Source
-from dledger_client.committed import CommittedState
-from dledger_client.local import surroundings
-from dledger_client.log_files import LogFiles
-from dledger_client.positions import commit_pages
-from dledger_client.ranges import MAX_OFFSET, MAX_U32, within
-from dledger_client.received import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.replicas import Replicas
-from dledger_client.retry import PauseDrawn, may_try_again, until
-from dledger_client.router import Bootstrap, Router, TopicQueues, parse_bootstrap
-from dledger_client.send_back import SendBackResult, send_back
-from dledger_client.subscription import parse_tags
-from dledger_client.unclosed import warn as warn_unclosed
+from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.metadata import Bootstrap, Router, TopicQueues, parse_bootstrap
+from dledger_client.cluster.responses import parse
+from dledger_client.cluster.retry import PauseDrawn, may_try_again, until
+from dledger_client.consumer.group_offsets import commit_pages
+from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.local_log_reader import LogFiles
+from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
+from dledger_client.fetch.replica_attempts import Attempts, Source
+from dledger_client.fetch.subscription import parse_tags
+from dledger_client.inspect.send_back import SendBackResult, send_back
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
-from dledger_wire.error_detail import from_detail
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
 from dledger_wire.java_hash import cached_java_hash
-from dledger_wire.rpc import Network
+from dledger_wire.rpc.error_detail import from_detail
+from dledger_wire.rpc.transport import Network
 
 OFFSETS = "/dledger.v1.Broker/Offsets"
 COMMIT = "/dledger.v1.Broker/CommitOffsets"
@@ -202,7 +202,7 @@ class PullConsumer:
     ) -> list[SendBackResult]:
         """Give messages that could not be processed back: they come again, later, in this consumer group's retry topic.
 
-        Commit behind them after that, not before; see ``dledger_client.send_back``.  Safe to repeat.
+        Commit behind them after that, not before; see ``dledger_client.inspect.send_back``.  Safe to repeat.
         """
         if not self.group:
             raise InvalidArgumentError("sending back needs a consumer group; expected group=NAME")

@@ -16,10 +16,10 @@ from typing import Any, Self, Unpack
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
+from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult
-from dledger_client.options import ProducerSettings
-from dledger_client.received import ReceivedMessage
-from dledger_client.router import Bootstrap
+from dledger_client.producer.settings import ProducerSettings
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, Unpack
 
-from dledger_client.engine import ProducerEngine
-from dledger_client.local import surroundings
+from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.options import ProducerOptions, ProducerSettings
-from dledger_client.outcome import AsyncSendFuture, Outcome
-from dledger_client.router import Bootstrap, Router, parse_bootstrap
-from dledger_client.topic_lanes import QueueKey
-from dledger_client.unclosed import warn as warn_unclosed
+from dledger_client.producer.accumulator import ProducerEngine
+from dledger_client.producer.delivery_report import AsyncSendFuture, Outcome
+from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.settings import ProducerOptions, ProducerSettings
+from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.unclosed import warn as warn_unclosed
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
-from dledger_wire.frame_layout import pack_host
-from dledger_wire.rpc import Network
+from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.rpc.transport import Network
 
 _logger = logging.getLogger(__name__)
 
@@ -48,14 +48,13 @@ class Producer:
 
     Close it (``async with``, or ``await close()``) before the loop ends: what it holds then is lost, and a log line says how much that was.
 
-    Settings have RocketMQ's names too (``dledger_client/options.py``).  ``send_timeout_ms``: how long a message is tried before its future
-    fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
+    Settings have RocketMQ's names too (``dledger_client/producer/settings.py``).  ``send_timeout_ms``: how long a message is tried before
+    its future fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
     ``retry_another_group``: messages without a key that were never sent leave a group without a leader for another one.  ``linger_ms``: how
     long an open batch waits for company even when nothing is in flight (0: not at all).  ``sticky_messages``: how many messages without a
-    key go to one queue before the next one takes over (1: each to another one).  Bodies over ``compress_over_bytes`` are compressed
-    by ``compress_type`` (zlib, lz4, zstd or none) when that makes them smaller; consumers open them unasked.  Retries never store a message
-    twice.
-    ``producer_id``: a name of this producer that stays when it is started again; see ``stored``.  Errors are those of
+    key go to one queue before the next one takes over (1: each to another one).  Bodies over ``compress_over_bytes`` are compressed by
+    ``compress_type`` (zlib, lz4, zstd or none) when that makes them smaller; consumers open them unasked.  Retries never store a message
+    twice. ``producer_id``: a name of this producer that stays when it is started again; see ``stored``.  Errors are those of
     ``dledger_wire.errors``.
     """
 

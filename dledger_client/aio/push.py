@@ -7,23 +7,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from dledger_client.listener import Listener
-from dledger_client.local import surroundings
-from dledger_client.local_offsets import Beside, OffsetFile
-from dledger_client.membership import Profile
-from dledger_client.positions import GroupPositions, LocalPositions, Positions
-from dledger_client.push_engine import PushEngine
-from dledger_client.push_options import PushOptions
-from dledger_client.replicas import Replicas
-from dledger_client.router import Bootstrap, Router, parse_bootstrap
-from dledger_client.runners import Runner, TaskRunner
-from dledger_client.subscription import Subscription
-from dledger_client.unclosed import warn as warn_unclosed
-from dledger_wire.allocation import MessageQueue
+from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
+from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.consumer.executors import Runner, TaskRunner
+from dledger_client.consumer.group_offsets import GroupPositions, LocalPositions, Positions
+from dledger_client.consumer.group_session import Profile
+from dledger_client.consumer.listener import Listener
+from dledger_client.consumer.offset_file import Beside, OffsetFile
+from dledger_client.consumer.rebalancer import PushEngine
+from dledger_client.consumer.settings import PushOptions
+from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.subscription import Subscription
+from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.unclosed import warn as warn_unclosed
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic, retry_topic
-from dledger_wire.rpc import Network
+from dledger_wire.rpc.transport import Network
 
 ADMISSION_S = 3.0  # longer than a member that died is kept
 IDLE_STREAMS = 64  # every queue polls on one of its own
@@ -41,8 +41,8 @@ class PushConsumer:
     ahead of a queue's listeners, ``consume_concurrently_max_span``: how far the newest may be from the oldest unfinished one.
     ``max_reconsume_times``: attempts before the dead letters (-1: the group's setting; orderly: no limit).  ``allocate_strategy``: AVG,
     AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY (with ``allocate_options``), or a function of
-    ``dledger_wire.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.  RocketMQ's names of
-    the settings are taken too (docs/semantics.md).
+    ``dledger_client.consumer.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.  RocketMQ's
+    names of the settings are taken too (docs/semantics.md).
     """
 
     def __init__(

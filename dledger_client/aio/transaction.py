@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client.aio.producer import Producer
-from dledger_client.check_link import CheckLink
-from dledger_client.half import half_of
+from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.consumer.user_callbacks import FAULTS, is_own_end
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult, SendStatus
-from dledger_client.options import CheckOptions, ProducerSettings
-from dledger_client.received import ReceivedMessage
-from dledger_client.router import Bootstrap
-from dledger_client.tasks import OwnedTasks
-from dledger_client.topic_lanes import QueueKey
-from dledger_client.transaction_ends import GroupEnds, TransactionOutcome, TransactionState
-from dledger_client.user_code import FAULTS, is_own_end
+from dledger_client.producer.half_messages import half_of
+from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.settings import CheckOptions, ProducerSettings
+from dledger_client.runtime.tasks import OwnedTasks
+from dledger_client.transactions.check_stream import CheckLink
+from dledger_client.transactions.resolver import GroupEnds, TransactionOutcome, TransactionState
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
-from dledger_wire.rpc import Network
+from dledger_wire.rpc.transport import Network
 
 Answer: TypeAlias = TransactionState | Awaitable[TransactionState]
 CheckListener: TypeAlias = Callable[[ReceivedMessage], Answer]

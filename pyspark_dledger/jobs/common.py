@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dledger_client import PullConsumer
-from dledger_client.received import QueueOffsets
+from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import DledgerError
 
 if TYPE_CHECKING:

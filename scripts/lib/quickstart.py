@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from broker.cli.context import run
-from broker.cli.output import error_line
-from broker.cli.private_cluster import PrivateCluster
-from broker.cli.replicas import compare_replicas
-from broker.cli.status import show
+from dledger_cli.commands.status import show
+from dledger_cli.context import run
+from dledger_cli.files.compare_replicas import compare_replicas
+from dledger_cli.local.private_cluster import PrivateCluster
+from dledger_cli.output import error_line
 from dledger_client import Admin, Message, Producer
 from dledger_wire.errors import DledgerError
 

@@ -9,7 +9,7 @@ mkdir -p "$work/source"
 copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
 
 # Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
-copy_of "$work/source" pyproject.toml README.md broker dledger dledger_client dledger_wire pyspark_dledger store
+copy_of "$work/source" pyproject.toml README.md broker dledger dledger_cli dledger_client dledger_wire pyspark_dledger store
 "$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work" "$work/source"
 rm -rf "$work/source"
 
@@ -25,9 +25,9 @@ cd "$work"
 env -u PYTHONPATH "$work/.venv/bin/python" - "$root" "$work/.venv" << 'PYTHON'
 import sys
 from pathlib import Path
-import broker, dledger, dledger_client, dledger_wire, pyspark_dledger, store
+import broker, dledger, dledger_cli, dledger_client, dledger_wire, pyspark_dledger, store
 root, venv = (Path(argument).resolve() for argument in sys.argv[1:])
 assert root not in [Path(part).resolve() for part in sys.path], sys.path
-for package in (broker, dledger, dledger_client, dledger_wire, pyspark_dledger, store):
+for package in (broker, dledger, dledger_cli, dledger_client, dledger_wire, pyspark_dledger, store):
     assert venv in Path(package.__file__).resolve().parents, package.__file__
 PYTHON

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from broker.cli.private_cluster import PrivateCluster
+from dledger_cli.local.private_cluster import PrivateCluster
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ def dledger(
     environment = {key: value for key, value in os.environ.items() if key != "DLEDGER_CONFIG"}
     environment["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)
     result = subprocess.run(
-        [sys.executable, "-P", "-m", "dledger", *arguments],
+        [sys.executable, "-P", "-m", "dledger_cli", *arguments],
         input=stdin,
         capture_output=True,
         timeout=timeout_s,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.free_ports import free_ports
-from broker.data_folder import DataFolderLock
+from broker.process.data_dir_lock import DataFolderLock
+from dledger_cli.local.ports import free_ports
 from tests.cluster.harness import ROOT, Cluster, dledger
 from tests.waiting import LIMIT_S
 
@@ -76,7 +76,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str]) -> None:
 
 def test_help_is_quick_and_names_every_command() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-X", "importtime", "-m", "dledger", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "dledger_cli", "--help"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     heavy = [name for name in ("grpc", "numpy", "rich", "pydantic", "yaml", "google.protobuf") if f" {name}\n" in result.stderr]
     assert heavy == []

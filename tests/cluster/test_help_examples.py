@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli.app import app
+from dledger_cli.app import app
 from tests.cluster.harness import Cluster, dledger
 
 COMMANDS = (

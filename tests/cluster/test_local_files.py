@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dledger_client import Admin, Message, Producer, PullConsumer
-from dledger_client.log_files import LogFiles
-from dledger_client.received import Chunk
+from dledger_client.fetch.local_log_reader import LogFiles
+from dledger_client.fetch.records import Chunk
 from dledger_wire._pb.broker_pb2 import LogPiece
 from dledger_wire.errors import OffsetOutOfRangeError
 from tests.cluster.harness import Cluster

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli import context
-from broker.cli.app import app
-from broker.cli.free_ports import free_ports
+from dledger_cli import context
+from dledger_cli.app import app
+from dledger_cli.local.ports import free_ports
 from tests.cluster.harness import Cluster
 from tests.cluster.harness import dledger as run_dledger
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.free_ports import free_ports
 from dledger.core.types import EntryId, EntryKind, Membership, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
-from dledger.real_env import real_environment
+from dledger.runtime.real_env import real_environment
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, NotLeaderError, OutcomeUnknownError
-from dledger_wire.grpc_network import GrpcNetwork, GrpcServer
+from dledger_wire.rpc.grpc_network import GrpcNetwork, GrpcServer
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cluster

@@ -7,9 +7,9 @@ import json
 import threading
 
 from dledger_client.aio import PullConsumer
-from dledger_client.local import surroundings
-from dledger_client.router import Router
-from dledger_client.send_back import DEAD_LETTER, SentBack, send_back
+from dledger_client.cluster.metadata import Router
+from dledger_client.inspect.send_back import DEAD_LETTER, SentBack, send_back
+from dledger_client.runtime.environment import surroundings
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS
 

@@ -20,7 +20,7 @@ FIGURES = {"messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "acknowledged", 
 
 def start(cluster: Cluster, *arguments: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"DLEDGER_CONFIG": str(cluster.local.file), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-P", "-m", "dledger", *arguments]
+    command = [sys.executable, "-P", "-m", "dledger_cli", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, env=environment)
 
 

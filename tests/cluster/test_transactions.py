@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from dledger_client import Admin, Message, TransactionProducer, TransactionState
-from dledger_client.received import ReceivedMessage
+from dledger_client.fetch.records import ReceivedMessage
 from tests.cluster.harness import ROOT, Cluster
 from tests.waiting import LIMIT_MS, wait_until
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from dledger.env import Disk
-from dledger.real_disk import RealDisk
+from dledger.runtime.env import Disk
+from dledger.runtime.real_disk import RealDisk
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace

@@ -10,11 +10,11 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from broker.cli.free_ports import free_ports
-from dledger_wire.grpc_network import GrpcNetwork
-from dledger_wire.mixed_network import MixedNetwork
-from dledger_wire.rpc import Channel, Network
-from dledger_wire.tcp_network import TcpNetwork
+from dledger_cli.local.ports import free_ports
+from dledger_wire.rpc.grpc_network import GrpcNetwork
+from dledger_wire.rpc.mixed_network import MixedNetwork
+from dledger_wire.rpc.transport import Channel, Network
+from dledger_wire.tcp.network import TcpNetwork
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import SimNetwork
 from tests.sim.trace import Trace

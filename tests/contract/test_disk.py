@@ -1,4 +1,4 @@
-"""What every implementation of ``dledger.env.Disk`` and ``File`` must do."""
+"""What every implementation of ``dledger.runtime.env.Disk`` and ``File`` must do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.env import Disk
+from dledger.runtime.env import Disk
 
 from .disk_worlds import WORLDS, DiskWorld
 

@@ -1,4 +1,4 @@
-"""What every implementation of ``dledger_wire.rpc.Network`` must do."""
+"""What every implementation of ``dledger_wire.rpc.transport.Network`` must do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dledger_wire.errors import (
     OffsetOutOfRangeError,
     UnreachableError,
 )
-from dledger_wire.rpc import ByteStream, CallContext, Server
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
 from .network_worlds import WORLDS, World
 

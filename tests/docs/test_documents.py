@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.free_ports import free_ports
+from dledger_cli.local.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from dledger.log.hard_state import COPY_BYTES, MAGIC
-from dledger_wire import batch, frame_layout, layout, store_layout
-from store.index_file import Geometry
+from dledger_wire import layout, store_layout
+from dledger_wire.batches import batch
+from dledger_wire.frames import frame_layout
+from store.key_index.index_file import Geometry
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.config import StoreConfig
+from broker.config.cluster_file import StoreConfig
 from dledger_client.aio import Producer, TransactionProducer
-from dledger_client.options import CHECK_NAMES, UPSTREAM_NAMES, CheckOptions, ProducerOptions
-from dledger_client.push_options import UPSTREAM_NAMES as PUSH_NAMES
+from dledger_client.consumer.settings import UPSTREAM_NAMES as PUSH_NAMES
+from dledger_client.producer.settings import CHECK_NAMES, UPSTREAM_NAMES, CheckOptions, ProducerOptions
 from dledger_wire.errors import InvalidArgumentError, InvalidNameError
 from dledger_wire.status import SendStatus
 

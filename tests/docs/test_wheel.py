@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.free_ports import free_ports
+from dledger_cli.local.ports import free_ports
 
 CLUSTER = """\
 cluster: one
@@ -40,8 +40,8 @@ def test_without_a_cluster_file_the_command_takes_the_shipped_one(tmp_path: Path
 def test_the_wheel_has_no_tests_and_what_type_checkers_look_for() -> None:
     names = {str(file) for file in files("dledger") or []}
     assert not [name for name in names if name.startswith("tests/")]
-    if "broker/cli/app.py" in names:  # not so in an editable install
-        assert {"broker/cli/local-3.yaml", "dledger_client/py.typed"} <= names
+    if "dledger_cli/app.py" in names:  # not so in an editable install
+        assert {"dledger_cli/local-3.yaml", "dledger_client/py.typed"} <= names
 
 
 @pytest.mark.cluster

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dledger.log.entry import RawEntry
-from dledger_wire.batch import BatchView
-from dledger_wire.frame import decode_frame, frame_positions
+from dledger_wire.batches.batch import BatchView
+from dledger_wire.frames.frame import decode_frame, frame_positions
 from store.log_view import entry_records
 
 

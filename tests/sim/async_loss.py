@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from dledger.core.quorum import majority
-from dledger.unsynced import PATH
+from dledger.replica.unsynced import PATH
 from tests.checkers.append_log import LogHistory, Outcome
 from tests.sim.disk import SimDisk
 

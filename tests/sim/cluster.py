@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.config import ClusterConfig
+from broker.config.cluster_file import ClusterConfig
 from broker.node import BrokerNode, store_settings_of
-from dledger.env import Environment
 from dledger.log.config import LogConfig
-from dledger.unsynced import LogDivergedError
+from dledger.replica.unsynced import LogDivergedError
+from dledger.runtime.env import Environment
 from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
 from tests.sim import coverage
 from tests.sim.archive import Archive

@@ -1,4 +1,4 @@
-"""A simulated disk: ``dledger.env.Disk`` in virtual time, with everything a real one may do to its owner.
+"""A simulated disk: ``dledger.runtime.env.Disk`` in virtual time, with everything a real one may do to its owner.
 
 Owns one host's files across restarts, the order and duration of operations, and faults: crashes that lose what was not synced, full
 disk, errors, slowness, bit rot.  Operations that write run one after the other in the order submitted, as on the real disk's write
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dledger.env import After, Buffer, SyncFailedError
+from dledger.runtime.env import After, Buffer, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop

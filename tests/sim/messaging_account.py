@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from dledger_client.received import ReceivedMessage
-from dledger_wire.timer import TIMER_DELIVER
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_wire.frames.timer import TIMER_DELIVER
 from tests.unit.client.push_rig import Seen
 
 

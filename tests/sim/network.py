@@ -1,4 +1,4 @@
-"""A simulated network: ``dledger_wire.rpc.Network`` between simulated hosts.
+"""A simulated network: ``dledger_wire.rpc.transport.Network`` between simulated hosts.
 
 Owns who listens where, what every directed link between two hosts does (delay, cuts, message faults), and connecting.  Connections and
 streams are in ``stream.py``.  A cut link behaves as cut cables do under TCP: what is sent waits, and arrives when the cable is back,
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dledger_wire.errors import AddressInUseError, DeadlineExceededError, DledgerError, UnreachableError
-from dledger_wire.rpc import ByteStream, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import ByteStream, StreamHandler, UnaryHandler
 from tests.sim.loop import Process, SimLoop
 from tests.sim.stream import BROKEN_STREAM_GRACE_S, CallContext, ClientStream, Connection, as_travelled, internal_error
 from tests.sim.trace import Trace

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from broker.services.members import wanted_members
+from broker.api.membership_changes import wanted_members
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
 from tests.sim import coverage, rot

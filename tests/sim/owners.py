@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_client.aio import Action, Admin, ConsumeContext, Message, Producer, PushConsumer
-from dledger_client.received import ReceivedMessage
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import DledgerError
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster

@@ -19,10 +19,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from broker.leadership.role_manager import MasterService
 from broker.node import BrokerNode
-from broker.role_change import MasterService
 from dledger.node import RaftNode
-from dledger.service import TaskOwner
+from dledger.runtime.service import TaskOwner
 from tests.sim.loop import Process, SimLoop
 
 

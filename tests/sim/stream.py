@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError, UnreachableError, error_from_code
-from dledger_wire.rpc import StreamHandler
+from dledger_wire.rpc.transport import StreamHandler
 from tests.sim.loop import Process
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.schedule import ScheduleService
-from dledger_client.push_engine import PushEngine
-from store.timer_window import TimerWindow
+from broker.background.delay_levels import ScheduleService
+from dledger_client.consumer.rebalancer import PushEngine
+from store.queues.timer_window import TimerWindow
 from tests.sim import messaging
 from tests.sim.test_runs import quiet
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-import dledger_client.membership
-from dledger_client.push_queue import PushQueue
+import dledger_client.consumer.group_session
+from dledger_client.consumer.queue_consumer import PushQueue
 from tests.sim.owners import run
 from tests.sim.test_runs import quiet
 
@@ -44,7 +44,7 @@ def is_found() -> bool:
 
 
 def test_a_consumer_that_does_not_look_at_its_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dledger_client.membership.MemberSession, "has_lease", property(lambda _session: True))
+    monkeypatch.setattr(dledger_client.consumer.group_session.MemberSession, "has_lease", property(lambda _session: True))
     assert is_found()
 
 

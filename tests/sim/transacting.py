@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger_client.aio import Message, TransactionProducer, TransactionState
-from dledger_client.received import ReceivedMessage
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from tests.sim.clock import SimClock

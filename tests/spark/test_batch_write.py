@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dledger_client import Admin, PullConsumer
-from dledger_client.aio.numbered import NumberedSender
+from dledger_client.producer.idempotent_writer import NumberedSender
 from pyspark_dledger import packs, writer
 from pyspark_dledger.options import parse_write_options
 from tests.cluster.harness import Cluster

@@ -10,13 +10,12 @@ import pytest
 
 import dledger.log.hard_state
 import dledger.log.segment_recovery
-import dledger.proposals
-import store.sequences
-from broker.service_lease import ServiceLease
+import dledger.replica.proposals
+import store.state.sequences
+from broker.leadership.lease import ServiceLease
 from dledger.core.effects import CutTail, Effect, Send
 from dledger.core.types import EntryKind, HardState
 from dledger.driver import Driver
-from dledger.env import SyncFailedError
 from dledger.log.entry import Header, header_fault
 from dledger.log.hard_state import SLOT_BYTES, HardStateFile, Record, SlotCopy, read_copies
 from dledger.log.index_units import EntryPlace
@@ -24,7 +23,8 @@ from dledger.log.log import Log
 from dledger.log.scan import Found, SegmentWalk, Stop
 from dledger.log.segment import SegmentMap
 from dledger.log.segment_recovery import UnitsFound
-from dledger.service import TaskOwner
+from dledger.runtime.env import SyncFailedError
+from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import NotLeaderError
 from tests.sim.disk import MountedDisk, SimFile
 
@@ -91,10 +91,10 @@ def cut_not_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def producers_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(*_: Any) -> store.sequences.Verdict:
-        return store.sequences.FRESH
+    def forgetful(*_: Any) -> store.state.sequences.Verdict:
+        return store.state.sequences.FRESH
 
-    patch.setattr(store.sequences, "judge", forgetful)
+    patch.setattr(store.state.sequences, "judge", forgetful)
 
 
 def segments_cut_front_to_back(patch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def unreadable_hard_state_taken_for_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def stepping_down_reports_failure(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dledger.proposals, "OutcomeUnknownError", NotLeaderError)
+    patch.setattr(dledger.replica.proposals, "OutcomeUnknownError", NotLeaderError)
 
 
 # Roles

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import dledger.node
-from dledger.configuration_file import ConfigurationFile
 from dledger.copy import install
 from dledger.copy.plan import CopyPlan
 from dledger.driver import Driver
+from dledger.membership.configuration_file import ConfigurationFile
 from dledger.node import RaftNode
-from store.persistence import Persistence
-from store.queue_heads import QueueHeads
+from store.durability.persistence import Persistence
+from store.queues.queue_trim import QueueHeads
 
 
 def head_deleted_up_to_what_may_be_cut(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message, TransactionState
-from dledger_client.received import ReceivedMessage
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC
 from tests.sim.clock import EPOCH_MS

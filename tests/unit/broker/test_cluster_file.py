@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import ClusterConfig, split_address
+from broker.config.cluster_file import ClusterConfig, split_address
+from broker.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from broker.node import raft_settings_of
-from broker.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from dledger_wire.errors import ConfigError
 
 GOOD = """\

@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker.cli import completion, context
-from broker.cli.app import app
-from broker.cli.context import bootstrap_of, takes_bootstrap
+from dledger_cli import completion, context
+from dledger_cli.app import app
+from dledger_cli.context import bootstrap_of, takes_bootstrap
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,7 +103,7 @@ def test_a_file_that_no_node_wrote_is_not_dumped(tmp_path: Path) -> None:
     [("> /dev/full", 1, "dledger: standard output: No space left on device\n"), (">&-", 0, ""), ("<&- >&- 2>&-", 0, "")],
 )
 def test_output_that_cannot_be_written_is_one_line(redirection: str, status: int, error: str) -> None:
-    command = f"{shlex.quote(sys.executable)} -m dledger topic list --help {redirection}"
+    command = f"{shlex.quote(sys.executable)} -m dledger_cli topic list --help {redirection}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (status, error)
 
@@ -112,7 +112,7 @@ def test_names_are_completed_from_the_cluster_and_nothing_is_said_without_one(mo
     async def topics(*_: object) -> list[dict[str, str]]:
         return [{"name": "orders"}, {"name": "other"}, {"name": "logs"}]
 
-    monkeypatch.setattr("broker.cli.topic.all_topics", topics)
+    monkeypatch.setattr("dledger_cli.commands.topic.all_topics", topics)
     monkeypatch.setenv("DLEDGER_CONFIG", str(ROOT / "cluster-configs" / "local-3.yaml"))
     assert completion.topics("o") == ["orders", "other"]
     monkeypatch.setenv("DLEDGER_CONFIG", "gone.yaml")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.offline import check_node
-from broker.foreign_files import foreign_files, told
+from broker.process.foreign_files import foreign_files, told
 from dledger.log.report import DamageKind
-from dledger.real_disk import RealDisk
+from dledger.runtime.real_disk import RealDisk
+from dledger_cli.files.check import check_node
 from tests.sim.disk_content import Content, Pending
 from tests.unit.client.sim_rig import Rig
 from tests.unit.store.test_store_recovery import assert_whole, fill, settled

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.producer_members import HELD_CHECKS, ProducerMembers
-from broker.services.session_table import MAX_WAITING, MAX_WAITING_BYTES, Link
+from broker.groups.session_table import MAX_WAITING, MAX_WAITING_BYTES, Link
+from broker.transactions.producer_sessions import HELD_CHECKS, ProducerMembers
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotReadyError
 from tests.unit.store.store_rig import StepClock

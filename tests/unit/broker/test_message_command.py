@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker.cli.app import app
-from broker.cli.message import time_ms
-from broker.cli.message_text import time_text
+from dledger_cli.app import app
+from dledger_cli.commands.message import time_ms
+from dledger_cli.message_text import time_text
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.cli.consume import _Start
-from broker.cli.given_message import GivenMessage, line_reader
-from broker.cli.message_text import LineFormat, consumed_json
-from dledger_client.received import QueueOffsets
+from dledger_cli.commands.consume import _Start
+from dledger_cli.message_input import GivenMessage, line_reader
+from dledger_cli.message_text import LineFormat, consumed_json
+from dledger_client.fetch.records import QueueOffsets
 
 MESSAGE: Any = SimpleNamespace(
     topic="orders",

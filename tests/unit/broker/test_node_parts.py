@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.bench_report import Figures, percentiles
-from broker.data_folder import DataFolderLock, holder_pid
-from broker.identity import open_identity
-from broker.services.health import HealthService, parse_service_name
-from dledger.env import Environment
-from dledger.real_env import real_environment
+from broker.api.health import HealthService, parse_service_name
+from broker.process.data_dir_lock import DataFolderLock, holder_pid
+from broker.process.identity import open_identity
+from dledger.runtime.env import Environment
+from dledger.runtime.real_env import real_environment
+from dledger_cli.bench.report import Figures, percentiles
 from dledger_wire.errors import DataDirectoryError, DledgerError, InvalidArgumentError
-from dledger_wire.grpc_network import GrpcNetwork
+from dledger_wire.rpc.grpc_network import GrpcNetwork
 
 
 def environment(folder: Path) -> Environment:

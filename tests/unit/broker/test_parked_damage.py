@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-import broker.timers
+import broker.background.timers
 from broker.node import BrokerNode
 from dledger.log.segment import LOG_FOLDER
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
-from dledger_client.send_back import DEAD_LETTER, SentBack
+from dledger_client.inspect.send_back import DEAD_LETTER, SentBack
 from dledger_wire.errors import StorageDamagedError
 from tests.sim.cluster import SMALL_LOG
 from tests.unit.broker.test_send_back import GROUP, RETRY, back, outcomes
@@ -250,9 +250,9 @@ def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
     due_ms: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """docs/semantics.md, row D4.  The damaged message is due, and held, or waits still when old messages are moved to the log's end."""
-    monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 5_000)
-    monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 500)
-    monkeypatch.setattr(broker.timers, "LONGEST_SLEEP_S", 1.0)
+    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 5_000)
+    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 500)
+    monkeypatch.setattr(broker.background.timers, "LONGEST_SLEEP_S", 1.0)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

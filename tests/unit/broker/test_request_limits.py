@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from google.protobuf.message import Message as Request
 
-from broker.services.limits import MAX_ITEMS, in_slices
-from broker.services.offsets import SEARCHES_AT_ONCE, OffsetsService
-from broker.services.produce import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
+from broker.api.limits import MAX_ITEMS, in_slices
+from broker.api.produce import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
+from broker.api.queue_offsets import SEARCHES_AT_ONCE, OffsetsService
 from dledger_client.aio import Message
-from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2
-from dledger_wire.batch import COMMAND_HEADER_SIZE
+from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.rpc import envelope
 from tests.unit.client.sim_rig import Rig
 
 if TYPE_CHECKING:
-    from broker.services.face import ServiceFace
-    from dledger_wire.rpc import CallContext
+    from broker.context import ServiceFace
+    from dledger_wire.rpc.transport import CallContext
 
 TOO_MANY = MAX_ITEMS + 1
 BROKER, RETRY = "/dledger.v1.Broker/", "/dledger.v1.Retry/"

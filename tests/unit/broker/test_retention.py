@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.services.retention import EXPIRE
+from broker.api.retention import EXPIRE
 from dledger_client.aio import Message
 from dledger_wire._pb import retention_pb2
 from dledger_wire.errors import DledgerError
-from store.reserve import PATH as RESERVE
+from store.durability.disk_reserve import PATH as RESERVE
 from tests.unit.client.sim_rig import Rig, until
 
 SMALL = {"store": "cleanResourceInterval: 1s"}

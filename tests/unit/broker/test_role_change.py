@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.role_change import RoleChanges, RoleHooks, RoleState
+from broker.leadership.role_manager import RoleChanges, RoleHooks, RoleState
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId, Role
-from dledger.service import TaskOwner
+from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import NotReadyError
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop

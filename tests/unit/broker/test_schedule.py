@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-import broker.timers
+import broker.background.timers
 from dledger_client.aio import Message, Producer
-from dledger_client.outcome import AsyncSendFuture
+from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.unit.client.sim_rig import Rig, until
@@ -115,8 +115,8 @@ async def lower_the_limit(rig: Rig, max_message_size: int) -> None:
 def test_messages_larger_than_a_limit_lowered_since_are_delivered_with_the_others(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/semantics.md, row D2."""
     if how == "renewed":
-        monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 700)
-        monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 100)
+        monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
+        monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from broker.services.session_locks import LockKeeper
-from broker.services.session_table import Session
-from broker.services.sessions import SESSION_MS
+from broker.groups.lock_manager import LockKeeper
+from broker.groups.session_table import Session
+from broker.groups.sessions import SESSION_MS
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError
-from dledger_wire.rpc import ByteStream
-from store.consumer_offsets import ConsumerOffsets
-from store.group_state import CommandContext
-from store.queue_locks import LOCK, QueueLocks
+from dledger_wire.rpc.transport import ByteStream
+from store.state.consumer_offsets import ConsumerOffsets
+from store.state.queue_locks import LOCK, QueueLocks
+from store.state.sections import CommandContext
 from tests.unit.client.sim_rig import Rig, until
 
 ATTEND = "/dledger.v1.Sessions/Attend"

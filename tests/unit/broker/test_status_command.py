@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cli.context import NodeAnswer
-from broker.cli.standing import Standing, sentence, standing_of
+from dledger_cli.context import NodeAnswer
+from dledger_cli.group_health import Standing, sentence, standing_of
 from dledger_wire._pb import admin_pb2
 
 NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"

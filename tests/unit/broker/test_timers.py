@@ -7,13 +7,13 @@ import asyncio
 import numpy as np
 import pytest
 
-import broker.timers
+import broker.background.timers
 from dledger_client.aio import Message, Producer, PullConsumer
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.status import Perm
 from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
-from store.timer_window import NO_HORIZON, TimerWindow
-from store.timers import TimerProgress
+from store.queues.timer_window import NO_HORIZON, TimerWindow
+from store.state.timers import TimerProgress
 from tests.unit.client.sim_rig import Rig, until
 
 EPOCH_MS = 1_750_000_000_000
@@ -64,11 +64,11 @@ def test_messages_come_at_their_times_with_all_they_had() -> None:
 def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/semantics.md, row D1."""
 
-    monkeypatch.setattr(broker.timers, "WINDOW_MESSAGES", 7)
-    monkeypatch.setattr(broker.timers, "BATCH_MESSAGES", 3)
-    monkeypatch.setattr(broker.timers, "SCAN_UNITS", 5)
-    monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 700)
-    monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 100)
+    monkeypatch.setattr(broker.background.timers, "WINDOW_MESSAGES", 7)
+    monkeypatch.setattr(broker.background.timers, "BATCH_MESSAGES", 3)
+    monkeypatch.setattr(broker.background.timers, "SCAN_UNITS", 5)
+    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
+    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -93,7 +93,7 @@ def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memor
 
 def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/semantics.md, row D2."""
-    monkeypatch.setattr(broker.timers, "LONGEST_SLEEP_S", 2.0)
+    monkeypatch.setattr(broker.background.timers, "LONGEST_SLEEP_S", 2.0)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -119,8 +119,8 @@ def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(mon
 
 def test_a_message_moved_to_the_end_of_the_log_still_belongs_to_its_old_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/semantics.md, row D3."""
-    monkeypatch.setattr(broker.timers, "RENEW_AFTER_MS", 700)
-    monkeypatch.setattr(broker.timers, "RENEW_CHECK_MS", 100)
+    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
+    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -143,7 +143,7 @@ def test_what_cannot_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         async with rig.producer() as producer:
             with pytest.raises(InvalidArgumentError, match="more than 40 days"):
                 await send_at(producer, b"x", wall_ms(rig) + 41 * 86_400_000)
-            monkeypatch.setattr("dledger_client.engine.is_system_topic", lambda _: False)
+            monkeypatch.setattr("dledger_client.producer.accumulator.is_system_topic", lambda _: False)
             with pytest.raises(InvalidArgumentError, match="message 0 waits for no time"):
                 await producer.send(Message("rmq_sys_wheel_timer", b"x"))
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_client.received import ReceivedMessage
-from dledger_client.transaction_ends import GroupEnds
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.transactions.resolver import GroupEnds
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
-from dledger_wire.frame import decode_frame, encode_frame
+from dledger_wire.frames.frame import decode_frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.status import SysFlag
-from store.transactions import Outcome
+from store.state.transactions import Outcome
 from tests.unit.client.sim_rig import Rig, until
 
 QUICK = "broker: {transactionTimeOut: 500ms, transactionCheckInterval: 400ms, transactionCheckMax: 3}\n"
@@ -298,8 +298,8 @@ def test_a_master_killed_at_any_step_leaves_each_published_once_or_never(step: i
 
 
 def test_state_survives_its_snapshot() -> None:
-    from store.group_state import CommandContext
-    from store.transactions import CHECKED, END, Transactions
+    from store.state.sections import CommandContext
+    from store.state.transactions import CHECKED, END, Transactions
 
     state = Transactions()
     context = CommandContext(1, 1, 0, 77)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.turns import Turns
+from broker.keyed_lock import Turns
 from dledger.core.types import EntryId
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_client.aio import Action, ConsumeContext, Message, PushConsumer
-from dledger_client.received import ReceivedMessage
+from dledger_client.fetch.records import ReceivedMessage
 from tests.sim.clock import SimClock
 from tests.sim.loop import Process
 from tests.unit.client.sim_rig import Rig

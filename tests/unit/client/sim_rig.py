@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
 from dledger_client.aio.transaction import CheckListener
-from dledger_client.router import Router
-from store.message_log import MADE_BY_SERVICES
+from dledger_client.cluster.metadata import Router
+from store.append.message_log import MADE_BY_SERVICES
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 

@@ -10,10 +10,10 @@ import pytest
 
 from dledger_client.aio import Message, PullConsumer
 from dledger_wire._pb import broker_pb2
-from dledger_wire.batch import encode_batch
+from dledger_wire.batches.batch import encode_batch
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
-from dledger_wire.frame import Frame, encode_frame
-from dledger_wire.frame_layout import MAX_PROPERTIES_BYTES
+from dledger_wire.frames.frame import Frame, encode_frame
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES
 from dledger_wire.java_hash import key_hash
 from tests.unit.client.sim_rig import Rig
 from tests.unit.log.crash_disk import CrashDisk

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_client.buffers import ConcurrentBuffer, OrderlyBuffer, Workshop
-from dledger_client.listener import Action, ConsumeContext, call, call_async
-from dledger_client.local_offsets import OffsetFile
-from dledger_client.push_options import PushOptions
-from dledger_client.received import ReceivedMessage
-from dledger_client.runners import Calls, Job, ThreadRunner
-from dledger_client.transaction import ask
-from dledger_client.transaction_ends import TransactionState
-from dledger_client.user_code import FAULTS
-from dledger_wire.allocation import MessageQueue
+from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.consumer.executors import Calls, Job, ThreadRunner
+from dledger_client.consumer.listener import Action, ConsumeContext, call, call_async
+from dledger_client.consumer.offset_file import OffsetFile
+from dledger_client.consumer.process_queue import ConcurrentBuffer, OrderlyBuffer, Workshop
+from dledger_client.consumer.settings import PushOptions
+from dledger_client.consumer.user_callbacks import FAULTS
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.sync.transaction import ask
+from dledger_client.transactions.resolver import TransactionState
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 from tests.waiting import LIMIT_S
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dledger_client.aio import Action, Message, TransactionState
-from dledger_client.options import ProducerOptions
-from dledger_client.received import Chunk, ReceivedMessage
-from dledger_wire.compress import compress, decompress
+from dledger_client.fetch.records import Chunk, ReceivedMessage
+from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError, MessageTooLargeError
-from dledger_wire.frame import Frame, decode_frame, encode_frame, frame_positions
+from dledger_wire.frames.compress import compress, decompress
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, frame_positions
 from dledger_wire.status import Compression
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig, until

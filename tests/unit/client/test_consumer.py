@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.services.read_advice import ReadAdvice
+from broker.api.read_advice import ReadAdvice
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError, UnreachableError
 from tests.unit.client.sim_rig import Rig

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from dledger_client.aio import Message, Producer
-from dledger_client.outcome import AsyncSendFuture
+from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_wire._pb import broker_pb2
-from dledger_wire.error_detail import to_detail
 from dledger_wire.errors import DledgerError, OutcomeUnknownError, OutOfOrderSequenceError, ProducerFencedError
-from dledger_wire.rpc import ByteStream, CallContext
+from dledger_wire.rpc.error_detail import to_detail
+from dledger_wire.rpc.transport import ByteStream, CallContext
 from tests.unit.client.test_hostile import ADDRESS, ScriptedNode, stored
 
 FENCED = ProducerFencedError("epoch 0 is fenced by epoch 1")

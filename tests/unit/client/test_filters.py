@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-import broker.services.fetch
+import broker.api.fetch
 from dledger_client.aio import Message
-from dledger_client.subscription import parse_tags
+from dledger_client.fetch.subscription import parse_tags
 from dledger_wire.errors import InvalidArgumentError
 from tests.unit.client.sim_rig import Rig
 
@@ -64,7 +64,7 @@ def test_everything_filtered_out_still_moves_on() -> None:
 
 
 def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.services.fetch, "MAX_LOOKED_AT_BYTES", 5000)
+    monkeypatch.setattr(broker.api.fetch, "MAX_LOOKED_AT_BYTES", 5000)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

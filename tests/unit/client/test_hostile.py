@@ -12,9 +12,8 @@ import pytest
 
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
-from dledger_client.link import GroupLink
-from dledger_client.loop_thread import LoopThread
-from dledger_wire import envelope
+from dledger_client.producer.sender import GroupLink
+from dledger_client.sync.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DeadlineExceededError,
@@ -25,7 +24,8 @@ from dledger_wire.errors import (
     TopicNotFoundError,
     UnreachableError,
 )
-from dledger_wire.rpc import ByteStream, CallContext
+from dledger_wire.rpc import envelope
+from dledger_wire.rpc.transport import ByteStream, CallContext
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import Process

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dledger_client.log_files import LogFiles
+from dledger_client.fetch.local_log_reader import LogFiles
 from dledger_wire._pb.broker_pb2 import LogPiece
 
 

@@ -14,14 +14,14 @@ import pytest
 
 from dledger_client import TransactionProducer
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_client.loop_thread import LoopThread
-from dledger_client.outcome import Outcome, SendFuture
-from dledger_client.positions import GroupPositions, Place
-from dledger_client.received import ReceivedMessage
-from dledger_client.router import Router
-from dledger_client.transaction_ends import GroupEnds
+from dledger_client.cluster.metadata import Router
+from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.consumer.group_offsets import GroupPositions, Place
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.producer.delivery_report import Outcome, SendFuture
+from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.transactions.resolver import GroupEnds
 from dledger_wire._pb import transaction_pb2
-from dledger_wire.allocation import MessageQueue
 from dledger_wire.errors import NotSentError, OutcomeUnknownError, UnreachableError
 from tests.unit.broker.test_transactions import QUICK
 from tests.unit.client.push_rig import Group, send

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.attempts import Attempts, Source
-from dledger_client.received import Chunk, ReceivedMessage
-from dledger_client.replicas import Replicas
+from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.records import Chunk, ReceivedMessage
+from dledger_client.fetch.replica_attempts import Attempts, Source
 from dledger_wire.errors import OffsetOutOfRangeError, UnreachableError
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import CLIENT_IP, Rig, until

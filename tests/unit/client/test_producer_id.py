@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message, Producer
-from dledger_client.outcome import AsyncSendFuture
-from dledger_wire.batch import Sequence64
+from dledger_client.producer.delivery_report import AsyncSendFuture
+from dledger_wire.batches.batch import Sequence64
 from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
-from store.sequences import SequenceTable, TailSequences
+from store.state.sequences import SequenceTable, TailSequences
 from tests.sim.disk import DiskSettings
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_producer import bodies

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dledger_client.aio import Action, ConsumeContext, Message
-from dledger_client.positions import GroupPositions
-from dledger_client.push_options import PushOptions
-from dledger_client.received import ReceivedMessage
-from dledger_wire.allocation import MessageQueue, by_config, consistent_hash
+from dledger_client.consumer.allocation import MessageQueue, by_config, consistent_hash
+from dledger_client.consumer.group_offsets import GroupPositions
+from dledger_client.consumer.settings import PushOptions
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until

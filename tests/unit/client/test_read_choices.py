@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.received import ReplicaLag
+from dledger_client.fetch.records import ReplicaLag
 from dledger_wire.errors import DledgerError
-from dledger_wire.frames import frame_heads, frame_positions
+from dledger_wire.frames.frames import frame_heads, frame_positions
 from tests.unit.client.sim_rig import Rig
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dledger_client.router import Router
+from dledger_client.cluster.metadata import Router
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError

@@ -11,12 +11,12 @@ import pytest
 
 from dledger_client import by_hash, by_random
 from dledger_client.aio import Message, SendStatus
-from dledger_client.engine import ProducerEngine
-from dledger_client.faults import FAILED_MS, LatencyFaults
-from dledger_client.lanes import Lane
-from dledger_client.options import LATENCY_MAX, NOT_AVAILABLE_DURATION, UPSTREAM_NAMES, ProducerOptions
-from dledger_client.outcome import AsyncSendFuture
-from dledger_client.topic_lanes import TopicLanes
+from dledger_client.producer.accumulator import ProducerEngine
+from dledger_client.producer.batches import Lane
+from dledger_client.producer.delivery_report import AsyncSendFuture
+from dledger_client.producer.latency_fault import FAILED_MS, LatencyFaults
+from dledger_client.producer.partitioner import TopicLanes
+from dledger_client.producer.settings import LATENCY_MAX, NOT_AVAILABLE_DURATION, UPSTREAM_NAMES, ProducerOptions
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_producer import bodies

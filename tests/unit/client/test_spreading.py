@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from dledger_client.aio import Message, TransactionState
-from dledger_client.faults import LatencyFaults
-from dledger_client.lanes import Lane
-from dledger_client.options import LATENCY_MAX, NOT_AVAILABLE_DURATION
-from dledger_client.topic_lanes import TopicLanes
+from dledger_client.producer.batches import Lane
+from dledger_client.producer.latency_fault import LatencyFaults
+from dledger_client.producer.partitioner import TopicLanes
+from dledger_client.producer.settings import LATENCY_MAX, NOT_AVAILABLE_DURATION
 from tests.unit.client.sim_rig import Rig
 
 QUEUES, MESSAGES = 4, 40

@@ -11,8 +11,8 @@ import dledger_client.aio
 import dledger_wire.errors
 from dledger_client import Message
 from dledger_client.aio import Action, PushConsumer
-from dledger_client.options import ProducerOptions
-from dledger_client.router import parse_bootstrap
+from dledger_client.cluster.metadata import parse_bootstrap
+from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from tests.unit.client.sim_rig import Rig
 

@@ -18,13 +18,13 @@ from dledger.copy.plan import StateCopy
 from dledger.core.config import CoreConfig
 from dledger.core.effects import RoleChanged
 from dledger.core.types import EntryKind, Membership, NodeId, Role
-from dledger.env import After, Buffer, Environment, SyncFailedError
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
+from dledger.runtime.env import After, Buffer, Environment, SyncFailedError
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
-from dledger_wire.rpc import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
 
 LATENCY_S = 0.0005
 SYNC_S = 0.001

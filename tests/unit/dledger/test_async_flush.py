@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.types import NodeId, Role
 from dledger.node import RaftNode
-from dledger.unsynced import PATH, LogDivergedError
+from dledger.replica.unsynced import PATH, LogDivergedError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 

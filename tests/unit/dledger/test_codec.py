@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger import codec
-from dledger.configuration import Configuration
+from dledger.clock.group_time import Clocks
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
@@ -24,8 +23,9 @@ from dledger.core.messages import (
     VoteResponse,
 )
 from dledger.core.types import MAX_TERM, EntryId, EntryKind, Membership, NodeId
-from dledger.group_time import Clocks
 from dledger.log.entry import RawEntry, encode_entry
+from dledger.membership.configuration import Configuration
+from dledger.transport import codec
 from dledger_wire.errors import CorruptEntryError, InvalidArgumentError
 
 BIG = MAX_TERM

@@ -13,9 +13,9 @@ from dledger.core.events import Tick
 from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
 from dledger.node import RaftNode
-from dledger_wire import envelope
 from dledger_wire._pb import copy_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
+from dledger_wire.rpc import envelope
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change
 

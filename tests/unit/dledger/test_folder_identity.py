@@ -9,12 +9,12 @@ import logging
 
 import pytest
 
-from dledger.configuration import Configuration
 from dledger.core.types import Membership, NodeId, Role
-from dledger.introduction import Introduction
-from dledger.link import LINK_METHOD
-from dledger.lives import KEPT, Life, Lives
+from dledger.membership.boot_history import KEPT, Life, Lives
+from dledger.membership.configuration import Configuration
+from dledger.membership.handshake import Introduction
 from dledger.node import RaftNode
+from dledger.transport.link import LINK_METHOD
 from dledger_wire.errors import DledgerError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change, wiped

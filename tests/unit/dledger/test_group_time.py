@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dledger.clock.group_time import SLEW, Clocks, GroupTime
 from dledger.core.types import NodeId
-from dledger.group_time import SLEW, Clocks, GroupTime
 
 DAY_MS = 86_400_000
 LEAP_MS = 1000 * DAY_MS

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dledger import codec
 from dledger.core.messages import AppendRequest, Heartbeat
 from dledger.core.types import EntryId, EntryKind, NodeId, Role
-from dledger.introduction import Introduction
-from dledger.link import LINK_METHOD
-from dledger.lives import Lives
 from dledger.log.entry import RawEntry, encode_entry
+from dledger.membership.boot_history import Lives
+from dledger.membership.handshake import Introduction
 from dledger.node import RaftNode
+from dledger.transport import codec
+from dledger.transport.link import LINK_METHOD
 from dledger_wire.errors import InvalidArgumentError, UnreachableError
 from tests.unit.dledger.raft_rig import Cluster, Text, run
 
@@ -165,6 +165,6 @@ def test_what_is_refused_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         assert leader.status().refused_messages == 20
         await cluster.stop()
 
-    with caplog.at_level(logging.WARNING, "dledger.link"):
+    with caplog.at_level(logging.WARNING, "dledger.transport.link"):
         run(scenario())
     assert len([record for record in caplog.records if "refused a link" in record.message]) == 1

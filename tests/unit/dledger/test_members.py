@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dledger.configuration import Configuration
 from dledger.core.types import Membership, NodeId
-from dledger.members import Members
+from dledger.membership.configuration import Configuration
+from dledger.membership.members import Members
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 EVERYWHERE = {A: "a:1", B: "b:1", C: "c:1"}

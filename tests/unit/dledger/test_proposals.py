@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dledger.core.types import EntryId
-from dledger.proposals import Proposals
+from dledger.replica.proposals import Proposals
 from dledger_wire.errors import BusyError, MessageTooLargeError, NotLeaderError, OutcomeUnknownError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dledger import real_handles
-from dledger.real_disk import RealDisk
+from dledger.runtime import real_handles
+from dledger.runtime.real_disk import RealDisk
 
 
 def test_too_many_open_files_is_try_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

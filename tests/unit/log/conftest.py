@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dledger.env import Disk
-from dledger.real_disk import RealDisk
+from dledger.runtime.env import Disk
+from dledger.runtime.real_disk import RealDisk
 from tests.unit.log.crash_disk import CrashDisk
 
 MakeDisk = Callable[[], Disk]

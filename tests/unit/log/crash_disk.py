@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dledger.env import After, Buffer, SyncFailedError
+from dledger.runtime.env import After, Buffer, SyncFailedError
 
 SECTOR = 512
 

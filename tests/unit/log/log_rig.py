@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dledger.core.types import EntryKind, NodeId
-from dledger.env import Disk
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.log.report import Finding, RecoveryReport
 from dledger.log.verify import verify_log
+from dledger.runtime.env import Disk
 
 IDLE_S = 600.0  # the longest that a disk thread of a starved machine may take for one call
 TINY = LogConfig(segment_bytes=1024, cache_bytes=400, verify_bytes=None, fill_window_bytes=0, units_sync_delay_ms=0, piece_bytes=256)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.env import Disk
+from dledger.runtime.env import Disk
 from tests.contract import test_disk as contract
 from tests.unit.log.crash_disk import CrashDisk
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dledger.real_direct import BLOCK, STAGE_BYTES, open_direct
-from dledger.real_disk import RealDisk
+from dledger.runtime.real_direct import BLOCK, STAGE_BYTES, open_direct
+from dledger.runtime.real_disk import RealDisk
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_file_system_that_takes_no_direct_writes_is_written_the_ordinary_way(d
         file = await disk.open("log/1", create=True)
         await file.pwrite(0, [b"a" * 100])
         with monkeypatch.context() as patched:
-            patched.setattr("dledger.real_direct.os.pwrite", refuse)
+            patched.setattr("dledger.runtime.real_direct.os.pwrite", refuse)
             await file.pwrite(100, [b"b" * 5000], sync=True)
         await file.pwrite(5100, [b"c" * 10])
         await file.allocate(20_000, fill=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.core.types import EntryKind
-from dledger.env import Disk
 from dledger.log.dump import DumpedEntry, DumpedFiller, dump_entries, dump_hard_state, dump_units
 from dledger.log.log import Log
 from dledger.log.report import DamageKind
 from dledger.log.verify import verify_log
+from dledger.runtime.env import Disk
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.log.log_rig import TINY, add, findings, promise, run
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
-from dledger.env import Disk
 from dledger.log.entry import encode_entry, parse_entries
 from dledger.log.log import Log
+from dledger.runtime.env import Disk
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.errors import CorruptEntryError, MessageTooLargeError
 from dledger_wire.layout import ENTRY_HEADER_SIZE

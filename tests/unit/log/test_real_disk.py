@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.real_disk import RealDisk
+from dledger.runtime.real_disk import RealDisk
 
 
 def open_descriptors(folder: Path) -> list[str]:

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dledger_wire.bodiless import without_bodies
 from dledger_wire.clock import SystemClock
-from dledger_wire.compress import compress, flags_of
 from dledger_wire.errors import CorruptFrameError
-from dledger_wire.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
-from dledger_wire.message_id import UniqueIds
+from dledger_wire.frames.bodiless import without_bodies
+from dledger_wire.frames.compress import compress, flags_of
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
+from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.status import Compression
 from pyspark_dledger import arrow
 from pyspark_dledger.arrow import Chunk, record_batches

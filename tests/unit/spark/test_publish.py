@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from dledger_client import Message
-from dledger_client.aio.numbered import NumberedSender
+from dledger_client.producer.idempotent_writer import NumberedSender
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
-from dledger_wire.message_id import UniqueIds
+from dledger_wire.frames.message_id import UniqueIds
 from pyspark_dledger import packs, writer
 from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished
 from pyspark_dledger.options import parse_write_options

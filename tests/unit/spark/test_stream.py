@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from dledger_client.received import Chunk
+from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
 from pyspark_dledger import cluster, stream
 from pyspark_dledger.cluster import View

@@ -10,19 +10,19 @@ from typing import Any, cast
 import numpy as np
 
 from dledger.core.types import EntryId, EntryKind
-from dledger.env import Disk, Environment, Network
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
-from dledger_wire.batch import Sequence64, encode_batch
+from dledger.runtime.env import Disk, Environment, Network
+from dledger_wire.batches.batch import Sequence64, encode_batch
 from dledger_wire.check import require
-from dledger_wire.frame import Frame, decode_frame, encode_frame
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from store.message_log import BatchOutcome, PreparedBatches, PreparedCommand
-from store.queue_files import Units
-from store.sequences import QueueKey
+from store.append.message_log import BatchOutcome, PreparedBatches, PreparedCommand
+from store.queues.queue_files import Units
 from store.settings import StoreSettings
+from store.state.sequences import QueueKey
 from store.store import MessageStore
 from tests.waiting import LIMIT_S
 

@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 import pytest
 
-from store.commit_times import MAX_POINTS, CommitTimes
+from store.state.commit_times import MAX_POINTS, CommitTimes
 
 PLACE = ("g", "t", 0)
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dledger.log.report import DamageKind
-from dledger_wire.batch import BatchView
+from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
-from store.delays import ADVANCE, LEVELS
-from store.expiry import HOUR_MS, Expired
+from store.durability.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
-from store.sequences import QueueKey
+from store.offline.verify import verify_store
 from store.settings import StoreSettings
-from store.verify import verify_store
+from store.state.delays import ADVANCE, LEVELS
+from store.state.sequences import QueueKey
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
 from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, batch_of_frames, frames_of, run
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frame_layout import encode_properties
-from store.filter_sql import SqlFilter
+from dledger_wire.frames.frame_layout import encode_properties
+from store.queues.sql92 import SqlFilter
 
 PROPERTIES = {
     "amount": "12.5",

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from dledger.log.config import LogConfig
-from dledger.real_disk import RealDisk
+from dledger.runtime.real_disk import RealDisk
 from dledger_wire.errors import StorageFullError
-from store.reserve import PATH as RESERVE
-from store.verify import verify_store
+from store.durability.disk_reserve import PATH as RESERVE
+from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import LOG, TINY, StepClock, StoreRig, batch_of, run
 

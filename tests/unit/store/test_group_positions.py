@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dledger_wire.errors import InvalidArgumentError, OffsetsResetError, StaleLockError, TopicNotFoundError
-from store.consumer_offsets import COMMIT, DELETE_OFFSETS, RESET, ConsumerOffsets
-from store.group_state import CommandContext, GroupState
-from store.queue_locks import LOCK, UNLOCK, QueueLocks
+from store.state.consumer_offsets import COMMIT, DELETE_OFFSETS, RESET, ConsumerOffsets
+from store.state.queue_locks import LOCK, UNLOCK, QueueLocks
+from store.state.sections import CommandContext, GroupState
 
 
 class Positions:

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_wire.frame_layout import MIN_FRAME_SIZE
-from store import read
-from store.queue_files import Units
-from store.rebuild import fillers
+from dledger_wire.frames.frame_layout import MIN_FRAME_SIZE
+from store.queues import read
+from store.queues.queue_files import Units
+from store.queues.rebuild import fillers
 
 SEGMENT = 1 << 20
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dledger.log.segment import FilePool
-from dledger_wire.batch import BatchView
+from dledger_wire.batches.batch import BatchView
 from dledger_wire.java_hash import key_hash
-from store.index_file import DamagedIndexError, Geometry, IndexFile, IndexMark, Window, created_ms_of, file_name
-from store.index_keys import KeyCollector, KeyColumns
-from store.index_writer import OpenIndexFile, link_entries
+from store.key_index.index_file import DamagedIndexError, Geometry, IndexFile, IndexMark, Window, created_ms_of, file_name
+from store.key_index.index_keys import KeyCollector, KeyColumns
+from store.key_index.index_writer import OpenIndexFile, link_entries
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import batch_of, run
 

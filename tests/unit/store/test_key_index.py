@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.env import File
 from dledger.log.report import DamageKind
+from dledger.runtime.env import File
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
-from dledger_wire.message_id import offset_message_id
-from store import key_index
-from store.index_file import Window, created_ms_of
-from store.message_query import Answer
-from store.verify import verify_store
+from dledger_wire.frames.message_id import offset_message_id
+from store.key_index import indexer as key_index
+from store.key_index.index_file import Window, created_ms_of
+from store.key_index.message_query import Answer
+from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, run
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import store.json_pieces
-import store.snapshots
-from dledger_wire.batch import Sequence64
-from store.consumer_offsets import COMMIT
-from store.json_pieces import encode, pieces
-from store.sequences import SequenceTable
-from store.snapshots import Snapshots
+import store.durability.snapshots
+import store.state.json_pieces
+from dledger_wire.batches.batch import Sequence64
+from store.durability.snapshots import Snapshots
+from store.state.consumer_offsets import COMMIT
+from store.state.json_pieces import encode, pieces
+from store.state.sequences import SequenceTable
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run
 
@@ -36,7 +36,7 @@ def some_data(draw: random.Random, depth: int) -> Any:
 def test_the_pieces_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     draw = random.Random(seed)
     for limit in (1, 4, 50):
-        monkeypatch.setattr(store.json_pieces, "PIECE_VALUES", limit)
+        monkeypatch.setattr(store.state.json_pieces, "PIECE_VALUES", limit)
         for data in (
             [],
             {},
@@ -50,8 +50,8 @@ def test_the_pieces_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, seed: in
 
 @pytest.mark.parametrize("piece", [1, 200, 1 << 20])
 def test_what_is_applied_while_a_snapshot_is_encoded_is_not_in_it(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(store.json_pieces, "PIECE_VALUES", piece)
-    monkeypatch.setattr(store.snapshots, "PIECE_BYTES", piece)
+    monkeypatch.setattr(store.state.json_pieces, "PIECE_VALUES", piece)
+    monkeypatch.setattr(store.durability.snapshots, "PIECE_BYTES", piece)
 
     async def one_more(rig: StoreRig, number: int) -> None:
         producer, sequence = number % 20 + 1, number // 20

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dledger_client.delay import parked
-from dledger_client.half import half_of, parked_half
 from dledger_client.message import Message
-from dledger_wire.batch import BatchView, iter_records
+from dledger_client.producer.delayed_messages import parked
+from dledger_client.producer.half_messages import half_of, parked_half
+from dledger_wire.batches.batch import BatchView, iter_records
 from dledger_wire.errors import CorruptBatchError, TopicNotFoundError
-from dledger_wire.frame_layout import decode_properties
+from dledger_wire.frames.frame_layout import decode_properties
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from store.parked_places import check_parked
+from store.append.staged_check import check_parked
 from tests.unit.store.store_rig import batch_of
 
 PLACE = {"REAL_TOPIC": "t", "REAL_QID": "3"}

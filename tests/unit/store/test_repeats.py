@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dledger_wire.batch import Sequence64
+from dledger_wire.batches.batch import Sequence64
 from dledger_wire.status import Perm
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run

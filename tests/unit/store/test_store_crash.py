@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from dledger_wire.batch import Sequence64
+from dledger_wire.batches.batch import Sequence64
 from dledger_wire.errors import DledgerError, StorageFailedError
-from store.verify import verify_store
+from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
 from tests.unit.store.store_rig import StepClock, StoreRig, batch_of, run
 

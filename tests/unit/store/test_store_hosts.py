@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dledger.log.verify import verify_log
-from dledger_client.received import Chunk
-from dledger_wire.batch import Sequence64, encode_batch
-from dledger_wire.frame import Frame, encode_frame
+from dledger_client.fetch.records import Chunk
+from dledger_wire.batches.batch import Sequence64, encode_batch
+from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
-from store.verify import verify_store
-from store.wanted import Wanted
+from store.offline.verify import verify_store
+from store.queues.fetch_filter import Wanted
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import TINY, StoreRig, run
 

@@ -9,9 +9,9 @@ import pytest
 
 from dledger.log.verify import verify_log
 from dledger_wire.errors import DataDirectoryError
-from store.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
-from store.persistence import ABORT_PATH
-from store.verify import verify_store
+from store.durability.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
+from store.durability.persistence import ABORT_PATH
+from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import LOG, TINY, StepClock, StoreRig, batch_of, run
 

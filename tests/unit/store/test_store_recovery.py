@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from dledger_client.aio import Message
-from store.persistence import ABORT_PATH
+from store.durability.persistence import ABORT_PATH
 from tests.sim.disk import SimDisk
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.unit.client.sim_rig import Rig, until

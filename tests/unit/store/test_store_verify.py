@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dledger.env import Disk
 from dledger.log.report import DamageKind, Finding
+from dledger.runtime.env import Disk
 from dledger_client.aio import Message
 from dledger_wire.names import TIMER_TOPIC
-from store.verify import verify_store
+from store.offline.verify import verify_store
 from tests.sim.disk import SimDisk
 from tests.sim.loop import Process
 from tests.unit.client.sim_rig import Rig

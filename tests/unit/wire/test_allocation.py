@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_wire.allocation import (
+from dledger_client.consumer.allocation import (
     MessageQueue,
     Strategy,
     averagely,

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dledger_wire.batch import (
+from dledger_wire.batches.batch import (
     HEADER_SIZE,
     BatchView,
     CommandView,
@@ -22,9 +22,9 @@ from dledger_wire.batch import (
     stamp_sequence,
 )
 from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, MessageTooLargeError
-from dledger_wire.frame import decode_frame
-from dledger_wire.frame_layout import pack_host
-from dledger_wire.frames import encode_frames
+from dledger_wire.frames.frame import decode_frame
+from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.frames.frames import encode_frames
 from dledger_wire.java_hash import fold_key_hashes, hash_columns, key_hash
 
 HOST = pack_host("127.0.0.1:10911")

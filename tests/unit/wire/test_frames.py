@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_wire.errors import CorruptBatchError, CorruptFrameError, MessageTooLargeError
-from dledger_wire.frame import Frame, decode_frame, encode_frame, pack_host
-from dledger_wire.frame_check import check_frames
-from dledger_wire.frame_layout import encode_properties
-from dledger_wire.frames import cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
+from dledger_wire.frames.frame_check import check_frames
+from dledger_wire.frames.frame_layout import encode_properties
+from dledger_wire.frames.frames import cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
 
 TOPICS = ["t", "orders", "a" * 127, "b" * 128, "c" * 255]
 HOSTS = ["127.0.0.1:10911", "10.1.2.3:65535", "[::1]:9876"]

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dledger_wire.compress import compression_in, decompress
-from dledger_wire.frame import Frame, decode_frame, encode_frame, pack_host
-from dledger_wire.frames import cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
-from dledger_wire.message_id import offset_message_id, parse_offset_message_id
-from dledger_wire.small_batch import encode_small
+from dledger_wire.batches.small_batch import encode_small
+from dledger_wire.frames.compress import compression_in, decompress
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
+from dledger_wire.frames.frames import cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
+from dledger_wire.frames.message_id import offset_message_id, parse_offset_message_id
 from dledger_wire.status import Compression
 
 BORN_MS = 1_700_000_000_000

@@ -7,14 +7,14 @@ import random
 import numpy as np
 import pytest
 
-import dledger_wire.batch as batch_module
-from dledger_wire.batch import BatchView, check_batch, encode_batch_parts, stamp_batch
+import dledger_wire.batches.batch as batch_module
+from dledger_wire.batches.batch import BatchView, check_batch, encode_batch_parts, stamp_batch
+from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small, proven_good
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
-from dledger_wire.frame import encode_properties
-from dledger_wire.frames import encode_frames
+from dledger_wire.frames.frame import encode_properties
+from dledger_wire.frames.frames import encode_frames
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns
-from dledger_wire.small_batch import SMALL_COUNT, encode_small, proven_good
 
 TOPIC = "orders"
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")

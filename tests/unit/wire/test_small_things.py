@@ -10,10 +10,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger_wire import envelope
 from dledger_wire._pb import broker_pb2
-from dledger_wire.compress import compress, compression_in, compression_of, decompress, flags_of, is_worthwhile
-from dledger_wire.error_detail import from_detail, to_detail
 from dledger_wire.errors import (
     CorruptFrameError,
     DledgerError,
@@ -22,9 +19,12 @@ from dledger_wire.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
 )
+from dledger_wire.frames.compress import compress, compression_in, compression_of, decompress, flags_of, is_worthwhile
+from dledger_wire.frames.message_id import UniqueIds, offset_message_id, pack_host, parse_offset_message_id
 from dledger_wire.java_hash import fold_key_hashes, hash_columns, java_hash, key_hash
-from dledger_wire.message_id import UniqueIds, offset_message_id, pack_host, parse_offset_message_id
 from dledger_wire.names import check_group, check_topic, dlq_topic, is_system_topic, retry_topic
+from dledger_wire.rpc import envelope
+from dledger_wire.rpc.error_detail import from_detail, to_detail
 from dledger_wire.status import Compression
 
 

@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.cli.free_ports import free_ports
-from dledger_wire import tcp_connection, tcp_server
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, UnreachableError
-from dledger_wire.rpc import ByteStream, CallContext
-from dledger_wire.tcp_connection import Connection, ReceivedBytes
-from dledger_wire.tcp_network import TcpNetwork
-from dledger_wire.tcp_server import TcpServer
+from dledger_wire.rpc.transport import ByteStream, CallContext
+from dledger_wire.tcp import connection as tcp_connection
+from dledger_wire.tcp import server as tcp_server
+from dledger_wire.tcp.connection import Connection, ReceivedBytes
+from dledger_wire.tcp.network import TcpNetwork
+from dledger_wire.tcp.server import TcpServer
 
 CALL, STREAM, SMALL, LINK = "/test.Tcp/Call", "/test.Tcp/Stream", "/dledger.v1.Broker/Fetch", "/dledger.v1.Raft/Link"
 CLAIM = struct.pack(">BI", 1, 60 << 20)

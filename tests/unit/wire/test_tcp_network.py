@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.free_ports import free_ports
-from dledger_client.loop_thread import LoopThread
-from dledger_wire import tcp_network
+from dledger_cli.local.ports import free_ports
+from dledger_client.sync.loop_thread import LoopThread
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
-from dledger_wire.grpc_network import GrpcNetwork
-from dledger_wire.mixed_network import MixedNetwork
-from dledger_wire.rpc import CallContext
-from dledger_wire.tcp_network import TcpChannel, TcpNetwork
-from dledger_wire.tcp_server import TcpServer
+from dledger_wire.rpc.grpc_network import GrpcNetwork
+from dledger_wire.rpc.mixed_network import MixedNetwork
+from dledger_wire.rpc.transport import CallContext
+from dledger_wire.tcp import network as tcp_network
+from dledger_wire.tcp.network import TcpChannel, TcpNetwork
+from dledger_wire.tcp.server import TcpServer
 
 ROOT = Path(__file__).resolve().parents[3]
 CALL = "/test.Tcp/Call"
@@ -135,7 +135,7 @@ def test_a_caller_that_gives_up_cancels_its_handler_and_the_connection_stays() -
 
 def test_a_connection_that_says_nothing_more_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that was paused or cut off: connections to it live on for the kernel."""
-    monkeypatch.setattr("dledger_wire.tcp_calls.SUSPECT_AFTER_S", 0.0)
+    monkeypatch.setattr("dledger_wire.tcp.calls.SUSPECT_AFTER_S", 0.0)
 
     async def scenario(server: TcpServer, channel: TcpChannel) -> None:
         assert await channel.call(CALL, b"x", timeout_s=30) == b"x"
@@ -176,7 +176,7 @@ def test_a_request_above_the_limit_of_its_method_is_refused_on_either_side(monke
 def test_a_client_process_has_no_grpc() -> None:
     program = (
         "import sys, dledger_client, dledger_client.aio\n"
-        "from broker.cli.context import real_network\n"
+        "from dledger_cli.context import real_network\n"
         "real_network()\n"
         "producer = dledger_client.Producer('127.0.0.1:1')\n"
         "producer.close()\n"

@@ -1,0 +1,230 @@
+"""The Admin service: topics, node status, leadership, membership, segment checksums.
+
+Owns what only an operator calls.  Every node answers for its own group; what changes the group goes through its master's log, and a
+replica that is not the master answers NOT_LEADER with the master's address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.api.checksums import DamageSeen, check_segment, committed_end, segment_sums
+from broker.api.limits import in_slices
+from broker.api.membership_changes import check_new_member, wanted_members
+from broker.context import ServiceFace
+from broker.leadership.clock_watch import span
+from broker.process.process_stats import ProcessFacts
+from broker.requests import decoded
+from dledger.core.types import NodeId
+from dledger.settings import RaftStatus
+from dledger_wire._pb import admin_pb2
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
+from dledger_wire.names import is_system_topic
+from dledger_wire.rpc.transport import CallContext, Server
+from store.state.topics import CREATE, DELETE, UPDATE
+
+PREFIX = "/dledger.v1.Admin/"
+COMMAND_TIMEOUT_S = 5.0
+TRANSFER_TIMEOUT_S = 5.0
+CHANGE_TIMEOUT_S = 10.0
+SHOWN_ROLE_STEPS = 20
+
+
+class AdminService:
+    """Operators' calls."""
+
+    def __init__(self, face: ServiceFace, process: Callable[[], ProcessFacts], store_id: str) -> None:
+        self._face = face
+        self._process = process
+        self._store_id = store_id
+        self._damage = DamageSeen()
+        self._started_at_ms = face.env.clock.wall_ms()
+
+    def register(self, server: Server) -> None:
+        server.add_unary(PREFIX + "CreateTopic", self.create_topic)
+        server.add_unary(PREFIX + "UpdateTopic", self.update_topic)
+        server.add_unary(PREFIX + "DeleteTopic", self.delete_topic)
+        server.add_unary(PREFIX + "ListTopics", self.list_topics)
+        server.add_unary(PREFIX + "NodeStatus", self.node_status)
+        server.add_unary(PREFIX + "TransferLeader", self.transfer_leader)
+        server.add_unary(PREFIX + "ChangeMember", self.change_member)
+        server.add_unary(PREFIX + "SegmentChecksums", self.segment_checksums)
+
+    # Topics
+
+    async def create_topic(self, request: bytes, _context: CallContext) -> bytes:
+        spec = decoded(admin_pb2.TopicSpec, request)
+        default = self._face.settings.cluster.broker.defaultTopicQueueNums
+        arguments = self._topic_arguments(spec) | {"if_not_exists": spec.if_not_exists}
+        arguments["read_queues"] = spec.read_queues or spec.write_queues or default
+        arguments["write_queues"] = spec.write_queues or spec.read_queues or default
+        return await self._change_topic(CREATE, arguments)
+
+    async def update_topic(self, request: bytes, _context: CallContext) -> bytes:
+        spec = decoded(admin_pb2.TopicSpec, request)
+        return await self._change_topic(UPDATE, self._topic_arguments(spec) | {"force": spec.force})
+
+    async def delete_topic(self, request: bytes, _context: CallContext) -> bytes:
+        return await self._change_topic(DELETE, self._topic_arguments(decoded(admin_pb2.TopicSpec, request)))
+
+    def _topic_arguments(self, spec: admin_pb2.TopicSpec) -> dict[str, Any]:
+        group = self._face.settings.group.name
+        if spec.group not in ("", group):
+            raise InvalidArgumentError(f"this node serves group {group}, not {spec.group}")
+        if is_system_topic(spec.name):
+            raise InvalidArgumentError(f"topic {spec.name} belongs to the system; expected a name of your own", topic=spec.name)
+        return {"name": spec.name, "read_queues": spec.read_queues, "write_queues": spec.write_queues, "perm": spec.perm}
+
+    async def _change_topic(self, kind: str, arguments: dict[str, Any]) -> bytes:
+        result = await self._face.command(kind, arguments, COMMAND_TIMEOUT_S)
+        fields = {key: result[key] for key in ("name", "read_queues", "write_queues", "perm", "created")}
+        return admin_pb2.TopicReply(group=self._face.settings.group.name, **fields).SerializeToString()
+
+    async def list_topics(self, _request: bytes, _context: CallContext) -> bytes:
+        group = self._face.settings.group.name
+        reply = admin_pb2.TopicList()
+        async for topic in in_slices([topic for topic in self._face.store.topics if not is_system_topic(topic.name)]):
+            reply.topics.add(name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group)
+        return reply.SerializeToString()
+
+    # Status
+
+    async def node_status(self, _request: bytes, _context: CallContext) -> bytes:
+        face, raft = self._face, self._face.raft.status()
+        process = self._process()
+        total = await face.env.disk.total_bytes()
+        used_percent = 100.0 * (1.0 - await face.env.disk.free_bytes() / total) if total else 0.0
+        reply = admin_pb2.NodeStatusReply(
+            cluster=face.settings.cluster.cluster,
+            group=raft.group,
+            id=raft.node_id,
+            address=face.settings.node.address,
+            role=raft.role.value,
+            term=raft.term,
+            leader=raft.leader or "",
+            first_index=raft.first_index,
+            last_index=raft.last.index,
+            committed_index=raft.commit_index,
+            durable_index=raft.durable.index,
+            applied_index=raft.applied_index,
+            pid=process.pid,
+            store_id=self._store_id,
+            state=self._state(raft, await self._damage.still_there(face.raft.log)),
+            disk_used_percent=used_percent,
+            rss_bytes=process.rss_bytes,
+            anonymous_bytes=process.anonymous_bytes,
+            version=process.version,
+            committed_pos=await committed_end(face.raft.log, raft.commit_index),
+            # Not only elected: its tail is applied, and it takes writes.
+            leader_confirmed=bool(face.roles.master_term),
+            started_at_ms=self._started_at_ms,
+            voters=[peer.node_id for peer in raft.peers if peer.voter],
+            learners=[peer.node_id for peer in raft.peers if not peer.voter],
+            role_state=face.roles.state.value,
+            services_term=face.roles.services_term,
+            role_log=list(face.roles.steps)[-SHOWN_ROLE_STEPS:],
+        )
+        for peer in raft.peers:
+            if peer.node_id != raft.node_id:
+                state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
+                reply.peers.add(
+                    id=peer.node_id,
+                    match_index=max(0, peer.match_index),
+                    state=state,
+                    last_contact_ms=peer.silent_ms,
+                    voter=peer.voter,
+                    connected=peer.connected,
+                    refused=peer.refused,
+                    acknowledges=peer.acknowledges,
+                    address=peer.address,
+                )
+        return reply.SerializeToString()
+
+    def _state(self, raft: RaftStatus, damage_seen: list[str]) -> str:
+        if raft.failed:
+            return f"stopped: {raft.failed}"
+        if raft.copying:
+            return raft.copying
+        if raft.disk_full:
+            return "read-only: the disk is full"
+        if clock := self._clock_state():
+            return clock
+        if self._face.store.refuses_messages:
+            return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
+        if raft.damaged:
+            return f"damaged: {_first_of(raft.damaged)}; no replica could give the bytes so far"
+        if damage_seen:
+            return f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer"
+        if raft.refused_messages:
+            return f"ok; refused {raft.refused_messages} messages on links of replicas: the node's log says which"
+        return "ok"
+
+    def _clock_state(self) -> str:
+        """What is wrong with this node's clock, or with all of them; empty for nothing."""
+        clocks = self._face.raft.clocks
+        limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.judge(), clocks.time.lag_ms()
+        if abs(skew_ms) > limit_ms:
+            return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
+        if abs(lag_ms) > limit_ms:
+            return f"the clocks of the group have leapt by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
+        return ""
+
+    # Leadership and membership
+
+    async def transfer_leader(self, request: bytes, _context: CallContext) -> bytes:
+        target = decoded(admin_pb2.TransferRequest, request).target
+        face, raft = self._face, self._face.raft
+        face.require_leader()
+        start_ms = face.env.clock.monotonic_ms()
+        own = face.settings.node.id
+        if target == own:
+            return admin_pb2.TransferReply(old_leader=own, new_leader=own, term=raft.term).SerializeToString()
+        taker = await raft.transfer(target or None, TRANSFER_TIMEOUT_S)
+        took_ms = face.env.clock.monotonic_ms() - start_ms
+        return admin_pb2.TransferReply(old_leader=own, new_leader=taker, term=raft.term, took_ms=took_ms).SerializeToString()
+
+    async def change_member(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(admin_pb2.MemberRequest, request)
+        raft = self._face.raft
+        self._face.require_leader()
+        membership = raft.membership
+        steps = wanted_members(membership, wish.action, wish.id, wish.replaces)
+        if wish.action in ("add", "replace"):
+            check_new_member(wish.id, wish.address or raft.address_of(NodeId(wish.id)), self._addresses_but(wish.replaces))
+        for step in steps:
+            addresses = {wish.id: wish.address} if wish.address else {}
+            membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)
+        return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners).SerializeToString()
+
+    def _addresses_but(self, replaced: str) -> dict[str, str]:
+        """The addresses of the members, without the one that is to be replaced, and of the nodes of other groups."""
+        cluster = self._face.settings.cluster
+        known = {node.id: node.address for group, node in cluster.all_nodes() if group is not self._face.settings.group}
+        known |= {peer.node_id: peer.address for peer in self._face.raft.status().peers}
+        known.pop(replaced, None)
+        return known
+
+    # Checksums
+
+    async def segment_checksums(self, request: bytes, _context: CallContext) -> bytes:
+        log, raft = self._face.raft.log, self._face.raft
+        committed_pos = await committed_end(log, raft.commit_index)
+        asked = decoded(admin_pb2.ChecksumRequest, request)
+        wanted = asked.upto_pos or committed_pos
+        if wanted > committed_pos:
+            raise InvalidArgumentError(f"position {wanted} is not committed here yet (at {committed_pos})")
+        if asked.HasField("checked_segment"):
+            try:
+                await check_segment(log, asked.checked_segment, wanted)
+            except StorageDamagedError as damage:
+                self._damage.add(damage)
+                raise
+        reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
+        for found in await segment_sums(log, wanted):
+            reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
+        return reply.SerializeToString()
+
+
+def _first_of(damage: Sequence[str]) -> str:
+    return damage[0] + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")

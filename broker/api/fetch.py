@@ -1,0 +1,206 @@
+"""The Fetch stream: ranges of queues as raw frames, from any replica, with long polling.
+
+Owns the answering of one stream's requests, in order.  An answer is a series of chunks, so that memory stays flat however much is asked
+for; while one chunk is on its way the next one is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from broker.api.read_advice import ReadAdvice
+from broker.context import ServiceFace
+from broker.requests import decoded
+from broker.verified_reads import mended
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import (
+    DledgerError,
+    InvalidArgumentError,
+    NotYetError,
+    StaleLockError,
+    TopicNotFoundError,
+    TopicPermissionError,
+)
+from dledger_wire.frames.bodiless import without_bodies
+from dledger_wire.rpc import envelope
+from dledger_wire.rpc.error_detail import to_detail
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from store.queues.fetch_filter import Wanted
+from store.queues.read import Chunk
+from store.queues.sql92 import compiled
+
+METHOD = "/dledger.v1.Broker/Fetch"
+BARRIER_TIMEOUT_S = 5.0
+DEFAULT_BYTES = 4 << 20
+MAX_ANSWER_BYTES = 256 << 20
+IN_PLACE_BYTES = 8 << 20  # of one chunk, of which only places are sent
+# How much one request may have filtered out: then it is told how far that was, and asks again.
+MAX_LOOKED_AT_BYTES = 64 << 20
+MAX_WAIT_MS = 60_000
+MAX_TAGS = 1024
+
+
+class _Answer:
+    """How far the answer to one request has come."""
+
+    def __init__(self, face: ServiceFace, request: broker_pb2.FetchRequest) -> None:
+        self._store = face.store
+        self._clock = face.env.clock
+        self._raft = face.raft
+        self._request = request
+        self._wanted = _wanted(request)
+        self._offset = request.offset
+        self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
+        self._left_messages = request.max_messages
+        self._left_to_look_at = MAX_LOOKED_AT_BYTES
+
+    async def next_chunk(self) -> tuple[Chunk, bool]:
+        """The next chunk, and whether it is the last one."""
+        return await mended(self._raft, self._next_chunk)
+
+    async def _next_chunk(self) -> tuple[Chunk, bool]:
+        request, store = self._request, self._store
+        self._check_incarnation()
+        chunk = await store.read(
+            request.topic,
+            request.queue_id,
+            self._offset,
+            max_messages=self._left_messages,
+            max_bytes=min(self._left_bytes, IN_PLACE_BYTES if request.in_place else store.settings.chunk_bytes),
+            wanted=self._wanted,
+            in_place=request.in_place,
+        )
+        self._check_incarnation()
+        if request.verify:
+            await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)
+            request.verify = False
+            return await self._next_chunk()
+        at_end = chunk.next_offset == self._offset
+        self._offset = chunk.next_offset
+        self._left_bytes -= chunk.frames_bytes
+        self._left_to_look_at -= chunk.looked_at
+        if request.max_messages:
+            self._left_messages -= chunk.count
+        enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
+        return chunk, at_end or enough or self._left_to_look_at <= 0
+
+    def _check_incarnation(self) -> None:
+        """Before the reading and after: the topic may have been made again meanwhile."""
+        wanted = self._request.incarnation
+        if wanted and (topic := self._store.topics.require(self._request.topic)).incarnation != wanted:
+            raise TopicNotFoundError(f"topic {topic.name} of incarnation {wanted} does not exist, the one there is {topic.incarnation}")
+
+    async def first_chunk(self) -> tuple[Chunk, bool]:
+        """The first chunk with messages, after at most as long as the request wants to wait for one, or to be told how far it was read."""
+        request = self._request
+        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
+        while True:
+            before = self._offset
+            chunk, end = await self.next_chunk()
+            if chunk.count or self._left_to_look_at <= 0:
+                return chunk, end
+            if self._offset > before:
+                continue  # nothing of it is wanted
+            left_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
+            if left_s <= 0 or not await self._store.wait_for_messages(request.topic, request.queue_id, self._offset, left_s):
+                return chunk, end
+
+
+class FetchService:
+    """Serves reads of what this replica has applied."""
+
+    def __init__(self, face: ServiceFace, advice: ReadAdvice, store_id: str) -> None:
+        self._face = face
+        self._advice = advice
+        self._store_id = store_id
+
+    def register(self, server: Server) -> None:
+        server.add_stream(METHOD, self.fetch)
+
+    async def fetch(self, stream: ByteStream, _context: CallContext) -> None:
+        while (message := await stream.read()) is not None:
+            request = decoded(broker_pb2.FetchRequest, message)
+            try:
+                await self._serve(request, stream)
+            except DledgerError as error:
+                header = self._header(request, request.offset, end=True)
+                header.error.CopyFrom(to_detail(error))
+                await stream.write(envelope.encode(header, ()))
+
+    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
+        if request.group and not self._face.store.subscription_groups.of(request.group).consumeEnable:
+            raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
+        await self._catch_up(request)
+        self._check_lock(request)
+        answer = _Answer(self._face, request)
+        chunk, end = await answer.first_chunk()
+        self._check_lock(request)  # it may be another one's after a long poll
+        while not end:
+            ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
+            try:
+                if chunk.count:
+                    await stream.write(self._encode(request, chunk, end=False))
+                chunk, end = await ahead
+            finally:
+                if not ahead.done():
+                    ahead.cancel()
+                    await asyncio.wait([ahead])
+        await stream.write(self._encode(request, chunk, end=True))
+
+    async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
+        """Serve no staler state than the request allows."""
+        if request.linearizable:
+            await self._face.raft.read_barrier(BARRIER_TIMEOUT_S)
+        applied = self._face.store.applied_index
+        if request.min_applied > applied:
+            text = f"{self._face.settings.node.id} has applied {applied}, not {request.min_applied} yet"
+            raise NotYetError(text, applied=applied)
+
+    def _check_lock(self, request: broker_pb2.FetchRequest) -> None:
+        """An orderly consumer reads at the master, and only in its queue's current epoch."""
+        if not request.lock_epoch:
+            return
+        self._face.require_master()
+        current = self._face.store.queue_locks.epoch(request.group, request.topic, request.queue_id)
+        if request.lock_epoch != current:
+            place = f"group {request.group}: {request.topic}/{request.queue_id}"
+            raise StaleLockError(f"{place}: fetch in epoch {request.lock_epoch}, the current one is {current or 'none'}")
+
+    def _encode(self, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool) -> bytes:
+        header = self._header(request, chunk.next_offset, end=end)
+        header.count = chunk.count
+        header.has_offsets = bool(chunk.offsets)
+        header.first_offset = chunk.first_offset
+        if end and not request.lock_epoch:
+            header.advised_replica = self._advice.for_chunk(request.queue_id, chunk)
+        if chunk.pieces:
+            header.store_id = self._store_id
+            header.pieces.extend(
+                broker_pb2.LogPiece(file=piece.file, at=piece.at, size=piece.size, pos=piece.pos) for piece in chunk.pieces
+            )
+            return envelope.encode(header, (chunk.offsets, chunk.sizes, chunk.places))
+        if request.without_body and chunk.count:
+            sizes, frames = without_bodies(b"".join(chunk.frames), chunk.sizes)
+            return envelope.encode(header, (chunk.offsets, sizes, frames))
+        return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
+
+    def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
+        store = self._face.store
+        header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
+        header.applied_index = store.applied_index
+        header.lag_entries, silent_ms = self._face.raft.behind()
+        if silent_ms is not None:
+            header.leader_silent_ms = silent_ms
+        queue = store.queues.get((request.topic, request.queue_id))
+        if queue is not None:
+            header.min_offset, header.max_offset = queue.min_offset, queue.max_offset
+        return header
+
+
+def _wanted(request: broker_pb2.FetchRequest) -> Wanted:
+    if len(request.tag_hashes) > MAX_TAGS:
+        raise InvalidArgumentError(f"{len(request.tag_hashes)} tags; expected at most {MAX_TAGS}")
+    tags = np.array(request.tag_hashes, np.int64) if request.tag_hashes else None
+    return Wanted(tags, compiled(request.sql) if request.sql else None)

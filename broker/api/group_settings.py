@@ -1,0 +1,65 @@
+"""Settings of consumer groups, changed through the log: PutGroup, DeleteGroup, ListGroups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.context import ServiceFace
+from broker.requests import decoded
+from dledger_wire._pb import retry_pb2
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc.transport import CallContext, Server
+from store.state.consumer_offsets import DELETE_OFFSETS
+from store.state.subscription_groups import DELETE_GROUP, PUT, settings_of
+
+PREFIX = "/dledger.v1.Retry/"
+TIMEOUT_S = 5.0
+
+# Upstream's name of each field.
+NAMES = {
+    "name": "groupName",
+    "retry_max_times": "retryMaxTimes",
+    "retry_queue_nums": "retryQueueNums",
+    "consume_enable": "consumeEnable",
+}
+
+
+class GroupSettingsService:
+    """Answers at the master."""
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    def register(self, server: Server) -> None:
+        server.add_unary(PREFIX + "PutGroup", self.put)
+        server.add_unary(PREFIX + "DeleteGroup", self.delete)
+        server.add_unary(PREFIX + "ListGroups", self.list_groups)
+
+    async def put(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(retry_pb2.GroupSettings, request)
+        arguments = {NAMES[field.name]: value for field, value in wish.ListFields()}
+        return _message(await self._face.command(PUT, arguments, TIMEOUT_S)).SerializeToString()
+
+    async def delete(self, request: bytes, _context: CallContext) -> bytes:
+        """Forget a group: its settings and its positions.  Its retry and dead letter topics stay until they are deleted."""
+        self._face.require_master()
+        name, store = decoded(retry_pb2.GroupSettings, request).name, self._face.store
+        configured = any(group.groupName == name for group in store.subscription_groups.configured())
+        if not configured and name not in store.consumer_offsets.groups():
+            raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
+        if configured:
+            await self._face.command(DELETE_GROUP, {"groupName": name}, TIMEOUT_S)
+        await self._face.command(DELETE_OFFSETS, {"group": name}, TIMEOUT_S)
+        return retry_pb2.GroupSettings(name=name).SerializeToString()
+
+    async def list_groups(self, request: bytes, _context: CallContext) -> bytes:
+        """Those somebody configured, or the one asked for, with defaults when nobody did."""
+        self._face.require_master()
+        name = decoded(retry_pb2.GroupSettings, request).name
+        groups = self._face.store.subscription_groups
+        found = [groups.of(name)] if name else groups.configured()
+        return retry_pb2.GroupSettingsList(groups=[_message(settings_of(group)) for group in found]).SerializeToString()
+
+
+def _message(settings: dict[str, Any]) -> retry_pb2.GroupSettings:
+    return retry_pb2.GroupSettings(**{field: settings[name] for field, name in NAMES.items()})

@@ -1,0 +1,73 @@
+"""Membership changes as operators name them, turned into steps of one voter more or less each.
+
+Owns what is checked before such a step goes into the log: once committed, a bad name or address is told to every client and every peer.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+from broker.config.cluster_file import split_address
+from dledger.core.types import Membership, NodeId
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import is_node_name
+
+
+def check_new_member(node: str, address: str, others: Mapping[str, str]) -> None:
+    """Refuse a node that nobody could reach or tell apart: InvalidArgumentError.  ``others``: the addresses of all other nodes, by id."""
+    if not is_node_name(node):
+        raise InvalidArgumentError(f"node id {node!r}: expected letters, digits, _ and -, at most 64")
+    try:
+        host, _ = split_address(address)
+    except ValueError as error:
+        raise InvalidArgumentError(f"address of {node}: {error}") from None
+    if _is_wildcard(host):
+        raise InvalidArgumentError(f"address of {node}: {address} stands for all addresses of a host; expected the one clients connect to")
+    for other, known in others.items():
+        if other != node and known.lower() == address.lower():
+            raise InvalidArgumentError(f"address of {node}: {address} is the address of {other}; expected one of its own")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def wanted_members(now: Membership, action: str, node: str, replaces: str = "") -> list[Membership]:
+    """The memberships to go through, in order.  InvalidArgumentError when the wish makes no sense now."""
+    node_id = NodeId(node)
+    if not node:
+        raise InvalidArgumentError("expected the id of a node")
+    if action == "add":
+        _require(node_id not in now, f"{node} is a member already")
+        return [Membership(now.voters, (*now.learners, node_id))]
+    if action == "promote":
+        _require(node_id in now.learners, f"{node} is not a learner; the learners are {', '.join(now.learners) or 'none'}")
+        return [_promoted(now, node_id)]
+    if action == "remove":
+        _require(node_id in now, f"{node} is not a member; the members are {', '.join((*now.voters, *now.learners))}")
+        _require(now.voters != (node_id,), f"{node} is the only voter; a group cannot lose it")
+        return [_without(now, node_id)]
+    if action == "replace":
+        gone = NodeId(replaces)
+        _require(gone in now, f"{replaces} is not a member; the members are {', '.join((*now.voters, *now.learners))}")
+        _require(node_id not in now, f"{node} is a member already")
+        removed = _without(now, gone)
+        return [removed, Membership(removed.voters, (*removed.learners, node_id))]
+    raise InvalidArgumentError(f"action {action!r}: expected add, promote, remove or replace")
+
+
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise InvalidArgumentError(text)
+
+
+def _promoted(now: Membership, node: NodeId) -> Membership:
+    return Membership((*now.voters, node), tuple(learner for learner in now.learners if learner != node))
+
+
+def _without(now: Membership, node: NodeId) -> Membership:
+    return Membership(tuple(voter for voter in now.voters if voter != node), tuple(learner for learner in now.learners if learner != node))

@@ -1,0 +1,209 @@
+"""The Produce stream: batches in, results out as they commit.
+
+Owns what is in flight on one stream: requests are checked and proposed as they arrive, answered in the order they came, and bounded by
+bytes, so that a client that sends faster than the group commits is slowed down by the stream's own flow control.  A request of many small
+batches is checked and proposed in slices, between which the node's other work goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from broker.api.limits import at_most
+from broker.api.send_status import waiting_for
+from broker.context import ServiceFace
+from dledger.core.types import EntryId
+from dledger_wire._pb import broker_pb2
+from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import envelope
+from dledger_wire.rpc.error_detail import to_detail
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from store.append.message_log import BatchOutcome
+
+METHOD = "/dledger.v1.Broker/Produce"
+STREAM_BYTES = 16 << 20  # in flight on one stream
+STREAM_REQUESTS = 4096
+MAX_BATCHES = 10_000  # of one request
+SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Batches proposed together: ``outcomes`` count once ``committed`` has resolved; ``refusal`` is why none of them was accepted."""
+
+    outcomes: list[BatchOutcome]
+    committed: asyncio.Future[EntryId] | None = None
+    refusal: DledgerError | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request on its way."""
+
+    request_id: int
+    size_bytes: int
+    slices: list[_Slice]
+
+
+class ProduceService:
+    """Takes batches on the master."""
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    def register(self, server: Server) -> None:
+        server.add_stream(METHOD, self.produce)
+
+    async def produce(self, stream: ByteStream, _context: CallContext) -> None:
+        lane = _Lane(self._face, stream)
+        answers = asyncio.get_running_loop().create_task(lane.answer(), name="produce answers")
+        try:
+            while (message := await stream.read()) is not None:
+                await self._face.raft.wait_for_room()
+                await lane.accept(message)
+                if lane.is_full:
+                    await lane.room()
+                if answers.done():
+                    break
+            lane.finish()
+            await answers
+        finally:
+            answers.cancel()
+            await asyncio.gather(answers, return_exceptions=True)  # how it ended matters to nobody: the stream did
+
+
+class _Lane:
+    """One stream's requests, oldest first."""
+
+    def __init__(self, face: ServiceFace, stream: ByteStream) -> None:
+        self._face = face
+        self._stream = stream
+        self._pending: deque[_Pending] = deque()
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._left = asyncio.Event()
+        self._finished = False
+        self._timeout_s = face.settings.cluster.store.syncFlushTimeout / 1000
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= STREAM_BYTES or len(self._pending) >= STREAM_REQUESTS
+
+    async def room(self) -> None:
+        """Wait until there is room again, or the answers ended."""
+        while self.is_full and not self._finished:
+            self._left.clear()
+            await self._left.wait()
+
+    def finish(self) -> None:
+        """No more requests come: the answers end with the last one."""
+        self._finished = True
+        self._arrived.set()
+
+    async def accept(self, message: bytes) -> None:
+        """Check a request and propose what it holds.  InvalidArgumentError ends the stream: these bytes are no request, or too many."""
+        header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
+        pending = _Pending(header.request_id, len(message), [])
+        for first, upto, count in slices_of(payload):
+            if pending.slices:
+                await asyncio.sleep(0)
+            pending.slices.append(self._proposed(payload[first:upto], count))
+        self._pending.append(pending)
+        self._bytes += pending.size_bytes
+        self._arrived.set()
+
+    def _proposed(self, payload: memoryview, count: int) -> _Slice:
+        try:
+            self._face.require_master()
+            prepared = self._face.store.prepare(payload)
+        except DledgerError as error:
+            return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
+        part = _Slice(prepared.outcomes)
+        if prepared.size_bytes:
+            part.committed = self._face.raft.propose(prepared)
+            part.committed.add_done_callback(_forget)
+        return part
+
+    async def answer(self) -> None:
+        """Answer each request once it is known what became of it."""
+        try:
+            while True:
+                while not self._pending:
+                    if self._finished:
+                        return
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                pending = self._pending[0]
+                for part in pending.slices:
+                    while part.committed is not None and not await _settle(part, part.committed, self._timeout_s):
+                        waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._face).value)
+                        await self._stream.write(waiting.SerializeToString())
+                await self._stream.write(_response(pending))
+                self._pending.popleft()
+                self._bytes -= pending.size_bytes
+                self._left.set()
+        finally:
+            self._finished = True
+            self._left.set()
+
+
+async def _settle(part: _Slice, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:
+    """Wait for the log's decision; False when there is none in time."""
+    if not committed.done():
+        # Not for the future itself: a stream that breaks must not call the write back.
+        await asyncio.wait([committed], timeout=timeout_s)
+        if not committed.done():
+            return False
+    error = committed.exception()
+    if error is not None and not isinstance(error, DledgerError):
+        raise error
+    part.refusal = error
+    return True
+
+
+def _forget(committed: asyncio.Future[EntryId]) -> None:
+    """A stream that broke waits for no answer any more."""
+    if not committed.cancelled():
+        committed.exception()
+
+
+def _response(pending: _Pending) -> bytes:
+    response = broker_pb2.ProduceResponse(request_id=pending.request_id)
+    for part in pending.slices:
+        refusal = to_detail(part.refusal) if part.refusal is not None else None
+        for outcome in part.outcomes:
+            if outcome.error is not None:
+                response.results.add(error=to_detail(outcome.error))
+            elif refusal is not None:
+                response.results.add(error=refusal)
+            else:
+                response.results.add(
+                    first_queue_offset=outcome.first_queue_offset,
+                    physical_offset=outcome.physical_offset,
+                    store_timestamp_ms=outcome.store_timestamp,
+                    duplicate=outcome.duplicate,
+                )
+    return response.SerializeToString()
+
+
+def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
+    """(first byte, end, records) of the parts a payload is worked off in, by its records' sizes; none of them is checked here.
+
+    A refusal must answer for each record, so there is always one.  InvalidArgumentError for more than a request may hold.
+    """
+    found: list[tuple[int, int, int]] = []
+    first = at = count = total = 0
+    while at + COMMAND_HEADER_SIZE <= len(payload):
+        size = int.from_bytes(payload[at + 4 : at + 8], "big")
+        if size < COMMAND_HEADER_SIZE:
+            break
+        at_most(total := total + 1, "batches", MAX_BATCHES)
+        if count and (count >= SLICE_BATCHES or at + size - first > SLICE_BYTES):
+            found.append((first, at, count))
+            first, count = at, 0
+        count, at = count + 1, at + size
+    found.append((first, len(payload), max(1, count)))  # what is left and is no record is told with the last one
+    return found

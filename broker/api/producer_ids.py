@@ -1,0 +1,37 @@
+"""InitProducer: a producer's id and epoch, given through the log so that every later master knows them."""
+
+from __future__ import annotations
+
+from broker.api.limits import at_most
+from broker.context import ServiceFace
+from broker.requests import decoded
+from dledger_wire._pb import broker_pb2
+from dledger_wire.names import check_group
+from dledger_wire.rpc.transport import CallContext, Server
+from store.state.producers import INIT_PRODUCER
+
+METHOD = "/dledger.v1.Broker/InitProducer"
+TIMEOUT_S = 5.0
+MAX_NAME_CHARS = 255
+
+
+class ProducerService:
+    """Registers producers on the master."""
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    def register(self, server: Server) -> None:
+        server.add_unary(METHOD, self.init_producer)
+
+    async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(broker_pb2.InitProducerRequest, request)
+        at_most(len(wish.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
+        arguments = {"producer_id": wish.producer_id, "name": wish.producer_name}
+        if wish.stable_id:
+            arguments["stable_id"] = check_group(wish.stable_id)
+        result = await self._face.command(INIT_PRODUCER, arguments, TIMEOUT_S)
+        reply = broker_pb2.InitProducerResponse(producer_id=result["producer_id"], epoch=result["epoch"])
+        for topic, queue_id, count in result["stored"]:
+            reply.stored.add(topic=topic, queue_id=queue_id, count=count)
+        return reply.SerializeToString()

@@ -1,0 +1,40 @@
+"""Which replica a consumer should read from: one that is far behind is sent to a follower, one that has caught up back to the master.
+
+Owns the rule, RocketMQ's (``accessMessageInMemoryMaxRatio``, ``slaveReadEnable``): what lies further back than that part of the machine's
+memory comes from the disk, and the master's disk is for writing.
+"""
+
+from __future__ import annotations
+
+from broker.context import ServiceFace
+from dledger.core.types import Role
+from store.queues.read import Chunk
+
+BACK_AT = 0.5  # part of the limit below which a reader is sent back to the master
+
+
+class ReadAdvice:
+    """``memory_bytes``: of the machine; 0, not known, gives no advice."""
+
+    def __init__(self, face: ServiceFace, memory_bytes: int) -> None:
+        broker = face.settings.cluster.broker
+        self._face = face
+        self._limit_bytes = memory_bytes * broker.accessMessageInMemoryMaxRatio // 100 if broker.slaveReadEnable else 0
+
+    def for_chunk(self, queue_id: int, chunk: Chunk) -> str:
+        """The node to read on from; empty: from wherever this was read."""
+        if not self._limit_bytes or not chunk.count:
+            return ""
+        raft = self._face.raft
+        behind_bytes = raft.log.end_pos - chunk.first_pos
+        if raft.role is not Role.LEADER:
+            return raft.leader or "" if behind_bytes < self._limit_bytes * BACK_AT else ""
+        if behind_bytes <= self._limit_bytes:
+            return ""
+        status = raft.status()
+        able = [
+            peer.node_id
+            for peer in status.peers
+            if peer.node_id != status.node_id and peer.connected and peer.match_index >= status.first_index and peer.state == "replicate"
+        ]
+        return able[queue_id % len(able)] if able else ""

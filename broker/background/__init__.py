@@ -1,0 +1,1 @@
+"""Services that run on the master: delayed delivery, timers, preferred leader."""

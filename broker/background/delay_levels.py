@@ -1,0 +1,89 @@
+"""The schedule service: delivers delayed messages when they are due.  Runs on the master only.
+
+Delayed messages wait in ``SCHEDULE_TOPIC_XXXX``, queue LEVEL-1, in the order they were stored, so only the first of each level has to be
+looked at.  Owns one task a level and nothing that must survive: how far a level is delivered is replicated state, moved on in the same log
+entry as the delivered messages.  A master that loses its term stops here before anything else happens; whatever it had proposed and what
+is not committed is delivered by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_with, tell_gone
+from broker.backoff import RETRY_S, Setbacks
+from broker.config.units import parse_duration_ms
+from broker.context import ServiceFace
+from broker.verified_reads import StoredMessages
+from dledger.runtime.service import TaskOwner
+from dledger_wire.errors import DledgerError
+from dledger_wire.names import SCHEDULE_TOPIC
+from store.state.delays import ADVANCE, LEVELS
+from store.state.topics import CREATE
+
+BATCH_MESSAGES = 500
+LONGEST_SLEEP_S = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ScheduleService:
+    """Implements ``broker.role_change.MasterService``."""
+
+    name = "schedule"
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+        configured = [parse_duration_ms(text) for text in face.settings.cluster.broker.messageDelayLevel.split()]
+        self._batch_bytes = batch_bytes(face)
+        # A level beyond the configured ones is the last of them, as upstream.
+        self._delays_ms = {level: configured[min(level, len(configured)) - 1] for level in range(1, LEVELS + 1)}
+
+    async def start(self, term: int, tasks: TaskOwner) -> None:
+        """Begin; what the service needs of the log (a full disk may refuse it for a while) is not waited for here."""
+        tasks.spawn(self._begin(tasks), "begin")
+
+    async def stop(self) -> None:
+        """Nothing is left when the tasks are gone."""
+
+    async def _begin(self, tasks: TaskOwner) -> None:
+        """See to it that the topic is there, then serve every level."""
+        while self._face.store.topics.get(SCHEDULE_TOPIC) is None:
+            arguments = {"name": SCHEDULE_TOPIC, "read_queues": LEVELS, "write_queues": LEVELS, "if_not_exists": True}
+            try:
+                await self._face.raft.propose(self._face.store.command(CREATE, arguments))
+            except DledgerError as error:
+                _logger.info("the schedule topic waits: %s", error.message)
+                await asyncio.sleep(RETRY_S)
+        for level, delay_ms in self._delays_ms.items():
+            tasks.spawn(self._serve(level, delay_ms), f"level {level}")
+
+    async def _serve(self, level: int, delay_ms: int) -> None:
+        stored, setbacks = StoredMessages(self._face, SCHEDULE_TOPIC, level - 1), Setbacks(_logger, f"delay level {level}")
+        while True:
+            try:
+                await self._next(level, delay_ms, stored)
+                setbacks.over()
+            except DledgerError as error:
+                await asyncio.sleep(setbacks.after(error))
+
+    async def _next(self, level: int, delay_ms: int, stored: StoredMessages) -> None:
+        """Deliver what is due of a level, or wait for it."""
+        store = self._face.store
+        low, _ = store.reader.bounds(SCHEDULE_TOPIC, level - 1)
+        offset = max(low, store.delays.of(level))
+        waiting = await stored.run(offset, max_messages=BATCH_MESSAGES, max_bytes=self._batch_bytes)
+        if not waiting:
+            await store.wait_for_messages(SCHEDULE_TOPIC, level - 1, offset, LONGEST_SLEEP_S)
+            return
+        now_ms = store.time.now_ms()
+        due = [frame for frame in waiting if frame.store_timestamp + delay_ms <= now_ms]
+        if not due:
+            await asyncio.sleep(min(LONGEST_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))
+            return
+        sorted_out = await sort_out_whole(self._face, stored, due)
+        if sorted_out is not None:
+            command = store.command(ADVANCE, {"level": level, "offset": offset + len(due)})
+            await store_with(self._face, [*sorted_out.messages, *sorted_out.again], command)
+            tell_gone(_logger, f"delay level {level}", sorted_out)

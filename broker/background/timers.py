@@ -1,0 +1,295 @@
+"""The timer service: delivers messages that have a delivery time of their own.  Runs on the master only.
+
+Such messages wait in ``TIMER_TOPIC``; the units of its queue tell when each is due (``store/queues/unit_tags.py``), so nothing but units is
+looked at until then.  Owns the order of delivering: arrivals that are due before what was delivered already go first, then the earliest of
+those that wait; messages that wait for long are stored again at the log's end, so that its head can be deleted, and those that a deletion
+came upon (a full disk, ``dledger expire``) at once.  How far it came is replicated state (``store/state/timers.py``), moved on in the log
+entry of the messages themselves: a master that dies at any moment leaves nothing delivered twice and nothing forgotten.  A message that is
+due and that nobody can read now is held: the others go on, it is tried again from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_with, tell_gone
+from broker.backoff import Setbacks
+from broker.context import ServiceFace
+from broker.verified_reads import StoredMessages, mended, unreadable_offset
+from dledger.runtime.service import TaskOwner
+from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
+from dledger_wire.frames.frame import Frame
+from dledger_wire.frames.timer import TIMER_OUT
+from dledger_wire.names import TIMER_TOPIC
+from store.append.redelivery import SortedOut, moved
+from store.queues.queue_files import Units
+from store.queues.timer_window import NO_HORIZON, TimerWindow
+from store.state.timers import ADVANCE_TIMERS, TimerProgress
+from store.state.topics import CREATE
+
+BATCH_MESSAGES = 500
+WINDOW_MESSAGES = 65_536
+SCAN_UNITS = 16_384
+LONGEST_SLEEP_S = 60.0
+HELD_RETRY_MS = 1000
+HELD_SHARE = 10
+RENEW_AFTER_MS = 12 * 3_600_000  # but well before expiry would like to have the segment
+RENEW_CHECK_MS = 60_000
+
+Offsets = npt.NDArray[np.int64]
+
+_logger = logging.getLogger(__name__)
+
+
+class TimerService:
+    """Implements ``broker.role_change.MasterService``."""
+
+    name = "timers"
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+
+    async def start(self, term: int, tasks: TaskOwner) -> None:
+        tasks.spawn(self._run(), "deliver")
+
+    async def stop(self) -> None:
+        """Nothing is left when the tasks are gone."""
+
+    async def _run(self) -> None:
+        setbacks = Setbacks(_logger, "timers")
+        while True:
+            try:
+                await self._see_to_topic()
+                await _Delivery(self._face, setbacks.over).run()
+            except DledgerError as error:
+                await asyncio.sleep(setbacks.after(error))
+
+    async def _see_to_topic(self) -> None:
+        if self._face.store.topics.get(TIMER_TOPIC) is None:
+            arguments = {"name": TIMER_TOPIC, "read_queues": 1, "write_queues": 1, "if_not_exists": True}
+            await self._face.raft.propose(self._face.store.command(CREATE, arguments))
+
+
+class _Delivery:
+    """From the replicated state on; begins anew after any error, since what was proposed last may or may not be stored.  ``went_on`` is
+    called when something was stored."""
+
+    def __init__(self, face: ServiceFace, went_on: Callable[[], None]) -> None:
+        self._face = face
+        self._went_on = went_on
+        self._store = face.store
+        self._stored = StoredMessages(face, TIMER_TOPIC, 0)
+        self._batch_bytes = batch_bytes(face)
+        self._window = TimerWindow(WINDOW_MESSAGES)
+        self._renew_after_ms = min(RENEW_AFTER_MS, face.settings.cluster.store.fileReservedTime // 4)
+        self._looked_upto = 0
+        self._renew_at_ms = 0
+        self._held_at_ms = 0
+        self._held_turn = 0
+        self._told_old = -1
+
+    @property
+    def _progress(self) -> TimerProgress:
+        return self._store.timers.progress
+
+    async def run(self) -> None:
+        low, _ = self._store.reader.bounds(TIMER_TOPIC, 0)
+        self._looked_upto = max(self._progress.seen, low)
+        await self._fill()
+        while True:
+            if await self._take_arrivals() or await self._deliver_due() or await self._deliver_held():
+                continue
+            if not len(self._window) and self._window.horizon_ms != NO_HORIZON:
+                await self._fill()
+                continue
+            await self._renew_old()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        now_ms, next_ms = self._face.env.clock.wall_ms(), self._window.next_due_ms
+        seconds = LONGEST_SLEEP_S if next_ms is None else min(LONGEST_SLEEP_S, (next_ms - now_ms) / 1000)
+        if self._progress.held:
+            seconds = min(seconds, max(0, self._held_at_ms - self._face.env.clock.monotonic_ms()) / 1000)
+        await self._store.wait_for_messages(TIMER_TOPIC, 0, self._looked_upto, seconds)
+
+    async def _fill(self) -> None:
+        """Look through everything that waits, for the earliest of it."""
+        self._window.clear()
+        offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
+        while offset < self._looked_upto:
+            units, offsets = await self._units(offset, self._looked_upto)
+            waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
+            self._window.add(offsets[waiting], units[waiting])
+            offset += len(units)
+            await asyncio.sleep(0)
+
+    async def _units(self, offset: int, upto: int) -> tuple[Units, Offsets]:
+        count = min(SCAN_UNITS, upto - offset)
+        units = await mended(self._face.raft, lambda: self._store.reader.units(TIMER_TOPIC, 0, offset, count))
+        return units, np.arange(offset, offset + len(units), dtype=np.int64)
+
+    async def _take_arrivals(self) -> bool:
+        """Look at messages stored since; whether there were any.  Those due before what is delivered already are delivered here."""
+        offset, high = self._looked_upto, self._store.reader.bounds(TIMER_TOPIC, 0)[1]
+        if offset >= high:
+            return False
+        units, offsets = await self._units(offset, high)
+        waiting = self._progress.waiting(offsets, units["tag_hash"].astype(np.int64))
+        late = np.flatnonzero(~waiting)
+        taken = len(units)
+        if len(late) and len(late) > (most := self._fit(units[late])):
+            taken = int(late[most])
+            late = late[:most]
+        if len(late):
+            await self._deliver(offsets[late], units[late], replace(self._progress, seen=offset + taken))
+        self._looked_upto = offset + taken
+        self._window.add(offsets[:taken][waiting[:taken]], units[:taken][waiting[:taken]])
+        return True
+
+    async def _deliver_due(self) -> bool:
+        offsets, units = self._window.due(self._face.env.clock.wall_ms(), BATCH_MESSAGES, self._batch_bytes)
+        if not len(offsets):
+            return False
+        done = replace(self._progress, seen=self._looked_upto, done_ms=int(units["tag_hash"][-1]), done_offset=int(offsets[-1]))
+        await self._deliver(offsets, units, done)
+        self._window.drop_first(len(offsets))
+        return True
+
+    async def _deliver(self, offsets: Offsets, units: Units, progress: TimerProgress) -> None:
+        """Deliver these messages and set the progress; those that cannot be read now are held in it."""
+        sorted_out, unreadable = await self._sorted_out(offsets, units)
+        for error in unreadable.values():
+            _logger.error("timers: a message that is due waits until it can be read: %s", error.message)
+        await self._send(sorted_out, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
+
+    async def _deliver_held(self) -> bool:
+        """Try one of the messages that are held; whether one was delivered."""
+        held, now_ms = self._progress.held, self._face.env.clock.monotonic_ms()
+        if not held or now_ms < self._held_at_ms:
+            return False
+        self._held_turn += 1
+        offset = held[self._held_turn % len(held)]
+        without = replace(self._progress, held=tuple(each for each in held if each != offset))
+        if offset < self._store.reader.bounds(TIMER_TOPIC, 0)[0]:
+            _logger.error("timers: the message at offset %d could not be read, and went with the head of the log", offset)
+            await self._propose([], without)
+            return False
+        units, offsets = await self._units(offset, offset + 1)
+        sorted_out, unreadable = await self._sorted_out(offsets, units)
+        if unreadable:
+            after_ms = self._face.env.clock.monotonic_ms()  # peers that do not answer must not hold up the others for most of the time
+            self._held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
+            return False
+        await self._send(sorted_out, without)
+        _logger.warning("timers: the message at offset %d can be read again, and is delivered", offset)
+        return True  # others may have been put right with it
+
+    async def _sorted_out(self, offsets: Offsets, units: Units) -> tuple[SortedOut, dict[int, DledgerError]]:
+        """What becomes of these messages, and those that cannot be read now."""
+        unreadable: dict[int, DledgerError] = {}
+        while True:
+            frames, unread = await self._frames(offsets, units)
+            unreadable |= unread
+            try:
+                sorted_out = await sort_out_whole(self._face, self._stored, frames)
+            except (StorageDamagedError, CorruptFrameError) as error:
+                bad = unreadable_offset(error)
+                if bad not in offsets:
+                    raise
+                unreadable[bad] = error
+            else:
+                if sorted_out is not None:
+                    return sorted_out, unreadable
+            kept = ~np.isin(offsets, list(unreadable))
+            offsets, units = offsets[kept], units[kept]
+
+    async def _send(self, sorted_out: SortedOut, progress: TimerProgress) -> None:
+        again_ms = self._face.env.clock.wall_ms() + int(LONGEST_SLEEP_S * 1000)
+        await self._propose([*sorted_out.messages, *(_due_at(frame, again_ms) for frame in sorted_out.again)], progress)
+        tell_gone(_logger, "timers", sorted_out)
+
+    async def _renew_old(self) -> None:
+        """Store what has waited for long again at the log's end, and move ``low`` over what is delivered."""
+        clock = self._face.env.clock
+        wanted = self._store.head_waits_for_timers
+        if clock.monotonic_ms() < self._renew_at_ms and not wanted:
+            return
+        self._renew_at_ms = clock.monotonic_ms() + RENEW_CHECK_MS
+        upto = await self._old_upto()
+        if wanted:
+            # Whoever wants room wants whole segments: what lies in the one being written stands in nobody's way.
+            self._store.head_waits_for_timers = False
+            upto = max(upto, await self._sealed_upto())
+        upto = min([upto, self._looked_upto, *self._progress.held[:1]])
+        offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
+        while offset < upto:
+            units, offsets = await self._units(offset, upto)
+            waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
+            taken = len(units)
+            if len(waiting) and len(waiting) > (most := self._fit(units[waiting])):
+                taken = int(waiting[most])
+                waiting = waiting[:most]
+            frames, unreadable = await self._frames(offsets[waiting], units[waiting])
+            offset += taken
+            if unreadable:  # it stays where it is, and so does everything behind it
+                offset = upto = min(unreadable)
+                frames = [frame for frame in frames if frame.queue_offset < offset]
+                self._tell_old(offset, unreadable[offset])
+            if offset > self._progress.low:
+                await self._propose([moved(frame) for frame in frames], replace(self._progress, low=offset, seen=self._looked_upto))
+                self._window.drop_below(offset)
+
+    async def _sealed_upto(self) -> int:
+        """One past the last message that lies in a segment which is not written any more."""
+        start_pos = self._face.raft.log.segments[-1].start_pos
+        return await mended(self._face.raft, lambda: self._store.reader.offset_for_position(TIMER_TOPIC, 0, start_pos))
+
+    async def _old_upto(self) -> int:
+        """One past the last message that has waited for long."""
+        older_ms = self._store.time.now_ms() - self._renew_after_ms
+        try:
+            return await mended(self._face.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
+        except StorageDamagedError as error:
+            self._tell_old(0, error)
+            return 0
+
+    def _tell_old(self, offset: int, error: DledgerError) -> None:
+        if offset != self._told_old:
+            _logger.error("timers: a message that waits cannot be read now: %s", error.message)
+            self._told_old = offset
+
+    async def _frames(self, offsets: Offsets, units: Units) -> tuple[list[Frame], dict[int, DledgerError]]:
+        """The messages in the order given, and those that cannot be read now."""
+        unreadable: dict[int, DledgerError] = {}
+        while len(offsets):
+            order = np.argsort(offsets)
+            try:
+                frames = await self._stored.at(units[order], offsets[order])
+            except (StorageDamagedError, CorruptFrameError) as error:
+                bad = unreadable_offset(error)
+                if bad not in offsets:
+                    raise
+                unreadable[bad] = error
+                offsets, units = offsets[offsets != bad], units[offsets != bad]
+                continue
+            return [frames[number] for number in np.argsort(order).tolist()], unreadable
+        return [], unreadable
+
+    async def _propose(self, messages: Sequence[Frame], progress: TimerProgress) -> None:
+        await store_with(self._face, messages, self._store.command(ADVANCE_TIMERS, asdict(progress)))
+        self._went_on()
+
+    def _fit(self, units: Units) -> int:
+        """How many of the messages go into one entry."""
+        sizes = np.cumsum(units["size"], dtype=np.int64)
+        return max(1, min(BATCH_MESSAGES, int(np.searchsorted(sizes, self._batch_bytes, side="right"))))
+
+
+def _due_at(frame: Frame, due_ms: int) -> Frame:
+    return replace(frame, queue_id=0, properties={**frame.properties, TIMER_OUT: str(due_ms)})

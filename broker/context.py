@@ -1,0 +1,58 @@
+"""What every service of a node shares: the store, the log's node, the role, the settings.
+
+Owns the one answer to "may this request be served here", and the way a command goes through the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from broker.config.cluster_file import NodeSettings
+from broker.leadership.role_manager import RoleChanges
+from dledger.core.types import Role
+from dledger.node import RaftNode
+from dledger.runtime.env import Environment
+from dledger_wire.errors import NotLeaderError, NotReadyError, OutcomeUnknownError
+from store.store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFace:
+    """Handed to each service when it is made."""
+
+    settings: NodeSettings
+    env: Environment
+    store: MessageStore
+    raft: RaftNode
+    roles: RoleChanges
+
+    def require_master(self) -> int:
+        """The term in which this node is master; NotLeaderError with the leader's address, or NotReadyError, otherwise."""
+        if self.roles.master_term:
+            return self.roles.master_term
+        self.require_leader()
+        raise NotReadyError(f"{self.settings.node.id} leads but its master services are not on yet ({self.roles.state.value})")
+
+    def require_leader(self) -> None:
+        """NotLeaderError with the leader's address unless this node leads, master or not yet."""
+        if self.raft.role is Role.LEADER:
+            return
+        own, leader = self.settings.node.id, self.raft.leader
+        if leader is None or leader == own:
+            raise NotLeaderError(f"{own} is not the master and knows no leader", leader_address="", leader_id="")
+        address = self.raft.address_of(leader)
+        raise NotLeaderError(f"{own} is not the master; {leader} at {address} is", leader_address=address, leader_id=leader)
+
+    async def command(self, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send a command through the log and return what it did; its own refusal is raised as the typed error it is."""
+        self.require_master()
+        command = self.store.command(kind, arguments)
+        proposal = self.raft.propose(command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await proposal
+        except TimeoutError:
+            raise OutcomeUnknownError(f"{kind} was not committed within {timeout_s:g} s; it may still be") from None
+        return command.result()

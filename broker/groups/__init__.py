@@ -1,0 +1,1 @@
+"""Consumer groups on the master: sessions, queue locks, send-back and dead letters."""

@@ -1,0 +1,26 @@
+"""The topics that belong to a consumer group: its retry topic and its dead letters, made through the log when they are first needed."""
+
+from __future__ import annotations
+
+from broker.context import ServiceFace
+from dledger_wire.names import dlq_topic, retry_topic
+from dledger_wire.status import Perm
+from store.state.topics import CREATE
+
+TIMEOUT_S = 5.0
+
+
+async def ensure_retry_topic(face: ServiceFace, group: str) -> None:
+    """See to it that the group's retry topic is there, with as many queues as the group's settings say."""
+    await _ensure(face, retry_topic(group), face.store.subscription_groups.of(group).retryQueueNums, Perm.READ_WRITE)
+
+
+async def ensure_dead_letters(face: ServiceFace, group: str) -> None:
+    """See to it that the group's dead letters have a topic.  Nobody may read it until somebody opens it."""
+    await _ensure(face, dlq_topic(group), 1, Perm.WRITE)
+
+
+async def _ensure(face: ServiceFace, name: str, queues: int, perm: Perm) -> None:
+    if face.store.topics.get(name) is None:
+        arguments = {"name": name, "read_queues": queues, "write_queues": queues, "perm": int(perm), "if_not_exists": True}
+        await face.command(CREATE, arguments, TIMEOUT_S)

@@ -1,0 +1,1 @@
+"""What follows from a change of role: which services run, and for how long they may."""

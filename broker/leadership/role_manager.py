@@ -1,0 +1,241 @@
+"""From Raft's roles to a broker's: when the services that only a master may run are switched on and off.
+
+    REPLICA --leader of T--> CATCHING_UP --own tail applied, offsets restored--> WAITING --lease of T begins--> STARTING --> MASTER(T)
+       ^                          |                                                 |  ^                            |            |
+       |                          |                                                 |  +-- lease lapsed, own tail --+------------+
+       |                          |                                                 |      applied again
+       +------ STOPPING <---------+------- leadership lost, or a newer term --------+----------------------------------+
+
+Owns that state machine and the registry of master-only services.  Clients are served from WAITING on: what they do goes through the log,
+which knows only one leader.  Services wait for the lease (``service_lease.py``), so that those of two terms never run at once, on whatever
+nodes.  Invariants: ``master_term`` and ``services_term`` are 0 from the very step in which leadership is lost, and in that step every task
+of every service is cancelled, before anything is awaited; services of term T are all stopped before one of a later term starts; one
+handler runs at a time, and a rising one is cancelled by whatever is newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from broker.leadership.lease import ServiceLease
+from dledger.core.effects import RoleChanged
+from dledger.core.types import Role
+from dledger.runtime.service import TaskOwner
+from dledger_wire.clock import Clock
+from dledger_wire.errors import DledgerError
+
+KEPT_STEPS = 64
+
+
+class RoleState(Enum):
+    REPLICA = "replica"
+    CATCHING_UP = "catching up"
+    WAITING = "waiting for the lease"
+    STARTING = "starting services"
+    MASTER = "master"
+    STOPPING = "stopping services"
+
+
+class MasterService(Protocol):
+    """A service that runs on the master only.
+
+    Everything that it does by itself is a task of ``tasks``, which are cancelled for it; ``stop`` comes after that, to let go of the rest.
+    """
+
+    name: str
+
+    async def start(self, term: int, tasks: TaskOwner) -> None: ...
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleHooks:
+    """What the state machine needs from the rest of the node."""
+
+    tail_applied: Callable[
+        [int], Awaitable[None]
+    ]  # returns once everything in the leader's log, or on its way there, is committed and applied
+    become_master: Callable[[int], None]  # the store restores queue offsets and accepts batches in that term
+    resign: Callable[[], None]  # the store refuses batches from now on
+    confirm: Callable[[], Awaitable[object]]  # returns once a majority has said, after the call, that this node leads
+    failed: Callable[[BaseException], None]  # a handler broke: a bug, the node stops
+
+
+@dataclass(slots=True)
+class _Running:
+    service: MasterService
+    tasks: TaskOwner
+
+
+class RoleChanges:
+    """One replica's role changes.  ``role_changed`` is called by the log's driver, everything else by the node."""
+
+    def __init__(self, clock: Clock, hooks: RoleHooks, log: Callable[[str], None], *, lease_ms: int) -> None:
+        self.state = RoleState.REPLICA
+        self.master_term = 0
+        self.steps: deque[str] = deque(maxlen=KEPT_STEPS)
+        self._clock = clock
+        self._hooks = hooks
+        self._log = log
+        self._lease = ServiceLease(clock, hooks.confirm, lease_ms)
+        self._services: list[MasterService] = []
+        self._running: list[_Running] = []
+        self._running_term = 0
+        self._wished_term = 0  # 0: not leader
+        self._changed = asyncio.Event()
+        self._rising: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
+
+    @property
+    def services_term(self) -> int:
+        """The term whose services run here now; 0 when none may."""
+        return self._running_term if self._lease.holds else 0
+
+    def register(self, service: MasterService) -> None:
+        """Say in one line that ``service`` runs on the master only.  Started in the order registered, stopped in reverse."""
+        self._services.append(service)
+
+    def start(self) -> None:
+        self._worker = asyncio.get_running_loop().create_task(self._work(), name="role changes")
+
+    async def stop(self) -> None:
+        """Stop every master service, then the handler itself.  Idempotent."""
+        self._wish(0, "the node is stopping")
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            if self._rising is not None:
+                self._rising.cancel()
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+        await self._stop_services()
+        self._enter(RoleState.REPLICA)
+
+    def role_changed(self, event: RoleChanged) -> None:
+        """Take the newest word of Raft.  Losing leadership takes effect before this returns."""
+        if event.role is Role.LEADER:
+            self._wish(event.term, f"leader of term {event.term}")
+        else:
+            self._wish(0, f"{event.role.value} in term {event.term}, leader {event.leader or 'unknown'}")
+
+    def _wish(self, term: int, why: str) -> None:
+        if term == self._wished_term:
+            return
+        self._wished_term = term
+        self._step(why)
+        if self.master_term:
+            self.master_term = 0
+            self._hooks.resign()
+        self._silence_services()
+        if term:
+            self._lease.elected()
+        if self._rising is not None:
+            self._rising.cancel()
+        self._changed.set()
+
+    async def _work(self) -> None:
+        handled = 0
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while handled != self._wished_term:
+                handled = self._wished_term
+                try:
+                    await self._handle(handled)
+                except Exception as error:  # noqa: BLE001 - supervisor: whatever breaks a role change stops the node
+                    self._hooks.failed(error)
+                    return
+
+    async def _handle(self, term: int) -> None:
+        """Bring the services to ``term`` (0: off), and keep them there.  Stopping is never cut short; the rest is, by anything newer."""
+        await self._stop_services()
+        if term == 0:
+            self._enter(RoleState.REPLICA)
+            return
+        if term != self._wished_term:  # it changed while the services were stopping
+            return
+        self._rising = asyncio.get_running_loop().create_task(self._serve(term), name=f"master of term {term}")
+        try:
+            await asyncio.wait([self._rising])
+            if not self._rising.cancelled():
+                await self._rising
+        finally:
+            self._rising = None
+
+    async def _serve(self, term: int) -> None:
+        """Become master of ``term``, and run the services while the lease lasts; until cancelled."""
+        await self._rise(term)
+        while True:
+            self._enter(RoleState.WAITING, term)
+            await self._lease.begin()
+            await self._start_services(term)
+            await self._lease.keep()
+            self._silence_services()
+            self._step(f"term {term}: no majority confirmed it in time")
+            await self._stop_services()
+            await self._tail_applied(term)  # what services proposed last may be on its way yet, and they begin anew from what is applied
+
+    async def _rise(self, term: int) -> None:
+        """To where clients are served."""
+        try:
+            self._enter(RoleState.CATCHING_UP, term)
+            await self._tail_applied(term)
+        except asyncio.CancelledError:
+            self._step(f"term {term}: given up")
+            raise
+        self._hooks.become_master(term)
+        self.master_term = term
+        self._step(f"term {term}: tail applied, queue offsets restored")
+
+    async def _tail_applied(self, term: int) -> None:
+        """Wait for the tail; an operating error (a read barrier that timed out, say) is tried again as long as the term stands."""
+        while True:
+            try:
+                await self._hooks.tail_applied(term)
+            except DledgerError as error:
+                self._step(f"term {term}: tail not applied yet: {error}")
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    # Services
+
+    async def _start_services(self, term: int) -> None:
+        self._enter(RoleState.STARTING, term)
+        self._running_term = term
+        for service in self._services:
+            tasks = TaskOwner(f"{service.name} in term {term}", self._hooks.failed)
+            self._running.append(_Running(service, tasks))  # before it starts: a half-started one is stopped too
+            await service.start(term, tasks)
+            self._step(f"term {term}: {service.name} on")
+        self._enter(RoleState.MASTER, term)
+
+    def _silence_services(self) -> None:
+        """Nothing of the services runs from here on: they count as off, and every task of theirs is cancelled."""
+        self._running_term = 0
+        self._lease.end()
+        for running in reversed(self._running):
+            running.tasks.cancel()
+
+    async def _stop_services(self) -> None:
+        if self._running:
+            self._enter(RoleState.STOPPING)
+        while self._running:
+            running = self._running[-1]
+            await running.tasks.stop()
+            await running.service.stop()
+            self._running.pop()
+            self._step(f"{running.service.name} off")
+
+    def _enter(self, state: RoleState, term: int = 0) -> None:
+        if state is not self.state or term:
+            self.state = state
+            self._step(f"term {term}: {state.value}" if term else state.value)
+
+    def _step(self, text: str) -> None:
+        self.steps.append(f"{self._clock.wall_ms()} {text}")
+        self._log(text)

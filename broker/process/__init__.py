@@ -1,0 +1,1 @@
+"""The process of a node: its data folder, log, memory and limits."""

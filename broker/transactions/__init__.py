@@ -1,0 +1,1 @@
+"""Transactional messages on the master: commit and rollback, and checks of undecided ones."""

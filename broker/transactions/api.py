@@ -1,0 +1,138 @@
+"""Transactions: producers attend to be asked, end their transactions, and operators see what is open.  Served by the master.
+
+Owns the calls, and the life of everything about transactions in one term: who is asked (``producer_members.py``), when
+(``transaction_check.py``), and the ending itself (``transaction_ends.py``) stop with the term, before anything of a later one starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+from broker.context import ServiceFace
+from broker.requests import decoded
+from broker.transactions.checker import TransactionCheck
+from broker.transactions.half_message_reads import read_halves
+from broker.transactions.producer_sessions import ProducerMembers
+from broker.transactions.resolver import End, Ended, TransactionEnds
+from dledger.runtime.service import TaskOwner
+from dledger_wire._pb import transaction_pb2
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, OutcomeUnknownError
+from dledger_wire.frames.frame import Frame
+from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from dledger_wire.rpc.error_detail import to_detail
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from store.append.half_messages import REAL_QUEUE, REAL_TOPIC, producer_group, transaction_id
+from store.state.transactions import Outcome
+
+PREFIX = "/dledger.v1.Transactions/"
+TIMEOUT_S = 5.0
+MAX_ENDS = 10_000
+SHOWN = 1000
+
+_WANTED = {
+    transaction_pb2.TRANSACTION_UNKNOWN: Outcome.OPEN,
+    transaction_pb2.TRANSACTION_COMMIT: Outcome.COMMITTED,
+    transaction_pb2.TRANSACTION_ROLLBACK: Outcome.ROLLED_BACK,
+}
+_OUTCOMES = {
+    Outcome.OPEN: transaction_pb2.TRANSACTION_OPEN,
+    Outcome.COMMITTED: transaction_pb2.TRANSACTION_COMMITTED,
+    Outcome.ROLLED_BACK: transaction_pb2.TRANSACTION_ROLLED_BACK,
+    Outcome.PARKED: transaction_pb2.TRANSACTION_PARKED,
+    Outcome.ENDED: transaction_pb2.TRANSACTION_ENDED,
+}
+
+
+class _Term:
+    """Everything about transactions in one term of this master."""
+
+    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
+        self.term = term
+        self.members = ProducerMembers(face.env.clock)
+        self.ends = TransactionEnds(face, term, tasks)
+        tasks.spawn(TransactionCheck(face, self.ends, self.members).run(), "check")
+
+
+class TransactionService:
+    """Serves the calls; implements ``broker.role_change.MasterService``."""
+
+    name = "transactions"
+
+    def __init__(self, face: ServiceFace) -> None:
+        self._face = face
+        self._current: _Term | None = None
+
+    def register(self, server: Server) -> None:
+        server.add_stream(PREFIX + "Attend", self.attend)
+        server.add_unary(PREFIX + "EndTransactions", self.end)
+        server.add_unary(PREFIX + "DescribeTransactions", self.describe)
+
+    async def start(self, term: int, tasks: TaskOwner) -> None:
+        self._current = _Term(self._face, term, tasks)
+
+    async def stop(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.members.end(NotLeaderError(f"{self._face.settings.node.id} is not the master any more", leader_address=""))
+
+    def _term(self) -> _Term:
+        term = self._face.require_master()
+        if self._current is None or self._face.roles.services_term != term:
+            raise NotReadyError(f"{self._face.settings.node.id}: transactions of term {term} are not on yet")
+        return self._current
+
+    async def attend(self, stream: ByteStream, _context: CallContext) -> None:
+        message = await stream.read()
+        if message is not None:
+            await self._term().members.attend(decoded(transaction_pb2.ProducerJoin, message), stream)
+
+    async def end(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(transaction_pb2.EndTransactionsRequest, request)
+        term = self._term()
+        if len(wish.ends) > MAX_ENDS:
+            raise InvalidArgumentError(f"{len(wish.ends)} transactions to end; expected at most {MAX_ENDS}")
+        ends = []
+        for each in wish.ends:
+            if each.resolution not in _WANTED:
+                raise InvalidArgumentError(f"resolution {each.resolution} of a transaction; expected commit, rollback or unknown")
+            ends.append(End(wish.producer_group, each.half_offset, each.transaction_id, _WANTED[each.resolution]))
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                answers = await term.ends.end(ends)
+        except TimeoutError:
+            raise OutcomeUnknownError(f"ending transactions was not committed within {TIMEOUT_S:g} s; it may still be") from None
+        return transaction_pb2.EndTransactionsResponse(results=[_told(each) for each in answers]).SerializeToString()
+
+    async def describe(self, request: bytes, _context: CallContext) -> bytes:
+        wish = decoded(transaction_pb2.DescribeTransactionsRequest, request)
+        term, store = self._term(), self._face.store
+        low, high = store.reader.bounds(HALF_TOPIC, 0, for_service=True)
+        parked = store.reader.bounds(CHECK_MAX_TIME_TOPIC, 0, for_service=True)
+        reply = transaction_pb2.DescribeTransactionsResponse(open=store.transactions.open_count(high), parked=parked[1] - parked[0])
+        for group, count in term.members.counts().items():
+            reply.attending.add(producer_group=group, producers=count)
+        offsets = list(islice(store.transactions.open_from(low, high), min(wish.max_transactions or SHOWN, SHOWN)))
+        for half in await read_halves(self._face, offsets):
+            if wish.producer_group in ("", producer_group(half)):
+                self._describe(half, reply)
+        return reply.SerializeToString()
+
+    def _describe(self, half: Frame, reply: transaction_pb2.DescribeTransactionsResponse) -> None:
+        times, checked_ms = self._face.store.transactions.checks(half.queue_offset)
+        queue = half.properties.get(REAL_QUEUE, "")
+        reply.transactions.add(
+            half_offset=half.queue_offset,
+            transaction_id=transaction_id(half),
+            producer_group=producer_group(half),
+            topic=half.properties.get(REAL_TOPIC, ""),
+            queue_id=int(queue) if queue.isdecimal() else 0,
+            stored_ms=half.store_timestamp,
+            check_times=times,
+            checked_ms=checked_ms,
+        )
+
+
+def _told(ended: Ended) -> transaction_pb2.TransactionEnded:
+    error = to_detail(ended.error) if ended.error is not None else None
+    return transaction_pb2.TransactionEnded(outcome=_OUTCOMES[ended.outcome], now=ended.now, error=error)

@@ -1,0 +1,218 @@
+"""Ending transactions on the master: each is published once or never, whoever asks, however often, at whatever moment a master dies.
+
+Owns who is ending what in this term.  An end is proposed only for a half message that is open in the applied state and that nobody else
+is ending, and the claim is held until the log has decided, however early the caller left.  The published message and the mark that the
+transaction has ended are one payload: a later master finds both in its log or neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from broker.context import ServiceFace
+from broker.transactions.half_message_reads import read_halves
+from dledger.runtime.service import TaskOwner
+from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
+from dledger_wire.frames.frame import Frame
+from dledger_wire.names import HALF_TOPIC
+from store.append.half_messages import REAL_TOPIC, producer_group, published, transaction_id
+from store.append.redelivery import Together, batches_of
+from store.state.send_backs import runs_of
+from store.state.transactions import END, Outcome
+
+BATCH_MESSAGES = 500
+BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a producer says of a transaction; ``wanted`` OPEN: it does not know, which changes nothing."""
+
+    group: str
+    offset: int
+    transaction_id: str
+    wanted: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer: what the transaction is, whether it became so just now, or why nothing was done."""
+
+    outcome: Outcome = Outcome.OPEN
+    now: bool = False
+    error: DledgerError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An end with the copy that goes with it: the message for its topic, or for where operators look; None for a rollback."""
+
+    offset: int
+    outcome: Outcome
+    copy: Frame | None
+
+
+class TransactionEnds:
+    """Ends of one term of this master.  ``tasks`` are stopped with the term."""
+
+    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
+        self._face = face
+        self._term = term
+        self._tasks = tasks
+        self._claims: dict[int, asyncio.Future[None]] = {}
+
+    async def end(self, ends: Sequence[End]) -> list[Ended]:
+        """End transactions, and wait until the log says so.  The work goes on when the caller is cancelled."""
+        answers: list[Ended] = []
+        work = self._tasks.spawn(self._end(ends, answers), "end")
+        await asyncio.wait([work])
+        if len(answers) < len(ends):
+            raise NotReadyError("the master's term ended meanwhile; ask again")
+        return answers
+
+    async def _end(self, ends: Sequence[End], answers: list[Ended]) -> None:
+        first_of: dict[int, End] = {}
+        for end in ends:
+            first_of.setdefault(end.offset, end)
+        known: dict[int, Ended] = {}
+        while left := [offset for offset in first_of if offset not in known]:
+            mine = [offset for offset in left if offset not in self._claims]
+            if mine:
+                with self._claimed(mine):
+                    known |= await self._decide([first_of[offset] for offset in sorted(mine)])
+            else:
+                await asyncio.wait({self._claims[offset]: None for offset in left}, return_when=asyncio.FIRST_COMPLETED)
+        answers += [known[end.offset] for end in ends]
+
+    def _claimed(self, offsets: Sequence[int]) -> _Claim:
+        return _Claim(self._claims, offsets)
+
+    async def _decide(self, ends: Sequence[End]) -> dict[int, Ended]:
+        """Ends with rising offsets, claimed by the caller."""
+        transactions = self._face.store.transactions
+        low, high = self._face.store.reader.bounds(HALF_TOPIC, 0, for_service=True)
+        answers: dict[int, Ended] = {}
+        waiting: list[End] = []
+        for end in ends:
+            if end.offset >= high:
+                answers[end.offset] = Ended(error=InvalidArgumentError(f"no half message at {end.offset}; the newest is {high - 1}"))
+            elif (outcome := transactions.outcome(end.offset)) is not Outcome.OPEN:
+                answers[end.offset] = Ended(outcome)
+            elif end.offset < low:
+                answers[end.offset] = Ended(Outcome.ENDED)  # it went with the head of the log
+            elif end.wanted is Outcome.OPEN:
+                answers[end.offset] = Ended()
+            else:
+                waiting.append(end)
+        if waiting:
+            answers |= await self._carry_out(waiting)
+        return answers
+
+    async def _carry_out(self, ends: Sequence[End]) -> dict[int, Ended]:
+        try:
+            halves = await read_halves(self._face, [end.offset for end in ends])
+        except DledgerError as error:
+            return {end.offset: Ended(error=error) for end in ends}
+        answers: dict[int, Ended] = {}
+        ready: list[_Ready] = []
+        for end, half in zip(ends, halves, strict=True):
+            try:
+                ready.append(self._ready(end, half))
+            except DledgerError as error:
+                answers[end.offset] = Ended(error=error)
+        for part in _parts(ready):
+            answers |= await self._store(part)
+        return answers
+
+    def _ready(self, end: End, half: Frame) -> _Ready:
+        if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):
+            text = f"half message {end.offset} is transaction {transaction_id(half)!r} of producer group {producer_group(half)!r}"
+            raise InvalidArgumentError(f"{text}, not {end.transaction_id!r} of {end.group!r}")
+        if end.wanted is not Outcome.COMMITTED:
+            return _Ready(end.offset, end.wanted, None)
+        topic = self._face.store.topics.require(half.properties.get(REAL_TOPIC, ""))
+        if half.physical_offset < topic.created_pos:
+            raise TopicNotFoundError(
+                f"topic {topic.name!r} was deleted and made again since; the message belonged to it before", topic=topic.name
+            )
+        message = published(half, max(1, topic.write_queues))
+        if message is None:
+            raise InvalidArgumentError(f"half message {end.offset} does not say where it belongs")
+        return _Ready(end.offset, Outcome.COMMITTED, message)
+
+    # Storing
+
+    async def park(self, offsets: Sequence[int], copies: Sequence[Frame]) -> None:
+        """End open transactions that nobody knows of: their copies go to where operators look.  Those being ended now are left alone."""
+        free = [_Ready(offset, Outcome.PARKED, copy) for offset, copy in zip(offsets, copies, strict=True) if offset not in self._claims]
+        with self._claimed([each.offset for each in free]):
+            still = [each for each in free if self._face.store.transactions.outcome(each.offset) is Outcome.OPEN]
+            for part in _parts(still):
+                for ended in (await self._store(part)).values():
+                    if ended.error is not None:
+                        raise ended.error
+
+    async def _store(self, part: Sequence[_Ready]) -> dict[int, Ended]:
+        """One payload: copies and marks.  Whoever cannot be stored is told apart from the others."""
+        store = self._face.store
+        try:
+            if self._face.roles.services_term != self._term:
+                raise NotReadyError("the master's term ended meanwhile; ask again")
+            copies = [each.copy for each in part if each.copy is not None]
+            batches = store.prepare(batches_of(copies), for_service=True) if copies else None
+            outcomes = batches.outcomes if batches is not None else []
+            problem = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
+            if problem is None:
+                await self._face.raft.propose(Together(batches, store.command(END, _arguments(part))))
+        except MessageTooLargeError as error:  # the whole does not fit an entry of this log
+            problem = error
+        except DledgerError as error:
+            return {each.offset: Ended(error=error) for each in part}
+        if problem is None:
+            return {each.offset: Ended(each.outcome, now=True) for each in part}
+        if len(part) == 1:
+            return {part[0].offset: Ended(error=problem)}
+        half = len(part) // 2
+        return await self._store(part[:half]) | await self._store(part[half:])
+
+
+class _Claim:
+    """Half messages that are being ended; released when the log has decided, or the term is over."""
+
+    def __init__(self, claims: dict[int, asyncio.Future[None]], offsets: Sequence[int]) -> None:
+        self._claims = claims
+        self._offsets = offsets
+        self._released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> None:
+        for offset in self._offsets:
+            self._claims[offset] = self._released
+
+    def __exit__(self, *_: object) -> None:
+        for offset in self._offsets:
+            del self._claims[offset]
+        self._released.set_result(None)
+
+
+def _arguments(part: Sequence[_Ready]) -> dict[str, list[list[int]]]:
+    found: dict[str, list[int]] = {}
+    for each in part:
+        found.setdefault(each.outcome.value, []).append(each.offset)
+    return {outcome: runs_of(offsets) for outcome, offsets in found.items()}
+
+
+def _parts(ready: Sequence[_Ready]) -> Iterator[list[_Ready]]:
+    """What goes into one entry each."""
+    part: list[_Ready] = []
+    size = 0
+    for each in ready:
+        more = len(each.copy.body) if each.copy is not None else 0
+        if part and (len(part) >= BATCH_MESSAGES or size + more > BATCH_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += more
+    if part:
+        yield part

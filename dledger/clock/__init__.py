@@ -1,0 +1,1 @@
+"""The clock of a replica group: agreed time, and which members' clocks are off."""

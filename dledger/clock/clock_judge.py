@@ -1,0 +1,98 @@
+"""Which clocks of a group are off, and what follows: the word of clocks beside heartbeats, who stands back, who is to take over.
+
+Owns that judgement for one node; ``group_time.py`` has the arithmetic.  The core is told only whether to stand back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.clock.group_time import Clocks, GroupTime
+from dledger.core.config import CoreConfig
+from dledger.core.messages import Heartbeat, HeartbeatResponse, Message
+from dledger.core.types import Membership, NodeId, Role
+from dledger.settings import PeerStatus
+
+_logger = logging.getLogger(__name__)
+
+
+class NodeView(Protocol):
+    """What is asked of the node."""
+
+    role: Role
+    term: int
+    leader: NodeId | None
+    membership: Membership
+
+
+@dataclass(slots=True)
+class ClockJudge:
+    """``stand_back`` is called when that changes."""
+
+    own: NodeId
+    time: GroupTime
+    config: CoreConfig
+    node: NodeView
+    stand_back: Callable[[bool], object]
+    stands_back: bool = False
+
+    @property
+    def _voters(self) -> Sequence[NodeId]:
+        return self.node.membership.voters
+
+    def told_with(self, message: Message) -> Clocks | None:
+        """The clocks that go with a message."""
+        if isinstance(message, Heartbeat):
+            return self.time.told_by_leader(self.own, self._voters)
+        return self.time.told_by_follower() if isinstance(message, HeartbeatResponse) else None
+
+    def told(self, source: NodeId, message: Message, clocks: Clocks) -> None:
+        """A peer told its clocks with a message, which the core has seen."""
+        if isinstance(message, Heartbeat):
+            if self.node.leader == source:
+                self.time.led(source, clocks)
+        elif self.node.role is Role.LEADER and message.term == self.node.term:
+            self.time.answered(source, clocks)
+        self.judge()
+
+    def judge(self) -> int:
+        """How far this node's clock is off from the majority's; while that is too far, the node lets others lead."""
+        if self.node.role is Role.LEADER:
+            self.time.lead(self.own, self._voters)
+        skew_ms = self.time.skew_ms(self.own, self._voters)
+        stands_back = abs(skew_ms) > self.time.max_skew_ms
+        if stands_back != self.stands_back:
+            self.stands_back = stands_back
+            level, text = (logging.ERROR, "off from") if stands_back else (logging.WARNING, "near")
+            _logger.log(level, "%s: the clock is %s that of the group's majority: %+.1f s", self.own, text, skew_ms / 1000)
+            self.stand_back(stands_back)
+        return skew_ms
+
+    def off(self) -> dict[str, int]:
+        """The voters whose clocks are off from the majority's too far to lead, and by how much, as this leader knows."""
+        skews = {str(peer): self.time.peer_skew_ms(self.own, peer, self._voters) for peer in self._voters if peer != self.own}
+        skews[self.own] = self.time.skew_ms(self.own, self._voters)
+        return {peer: skew_ms for peer, skew_ms in skews.items() if abs(skew_ms) > self.time.max_skew_ms}
+
+    def best_taker(self, peers: Sequence[PeerStatus]) -> NodeId | None:
+        """Who is furthest of those whose clocks are right; None leaves it to the core."""
+        off = self.off()
+        right = [peer for peer in peers if peer.voter and peer.connected and peer.node_id != self.own and peer.node_id not in off]
+        return max(right, key=lambda peer: peer.match_index).node_id if off and right else None
+
+    async def wait_for_time(self, not_before_ms: int) -> None:
+        """Return when this leader knows the group's time; after an election timeout without a majority that agrees, by a guess."""
+        until_ms = self.time.monotonic_ms() + self.config.election_timeout_ms
+        while self.node.role is Role.LEADER:
+            self.time.lead(self.own, self._voters)
+            if self.time.is_known:
+                return
+            if self.time.monotonic_ms() >= until_ms:
+                self.time.guess(self.own, self._voters, not_before_ms)
+                _logger.warning("%s: no majority of clocks agrees; the earliest that is not behind the log sets the time", self.own)
+                return
+            await asyncio.sleep(self.config.heartbeat_interval_ms / 1000)

@@ -1,0 +1,87 @@
+"""How often a node was started on this data folder, and what each of those starts drew: by that a folder put back from a copy shows.
+
+Owns ``lives.json``.  A start adds one before the node speaks to anybody, and peers keep the newest they met (``peer_stores.py``).  A folder
+that is behind what a peer met, or whose start of that number drew something else, was taken back to an older state: it has forgotten
+votes and entries that count elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+
+from dledger.core.state import DrawSource
+from dledger.runtime.env import Disk
+from dledger_wire.errors import DataDirectoryError
+
+PATH = "lives.json"
+KEPT = 32  # starts whose draw is kept: a peer that met none of the latest so many cannot tell
+DRAW_BITS = 32
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One start: its number and what it drew."""
+
+    start: int
+    drawn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """All starts of a folder, the latest with what they drew, oldest first."""
+
+    starts: int = 0
+    drawn: tuple[int, ...] = ()
+
+    @property
+    def newest(self) -> Life | None:
+        return Life(self.starts, self.drawn[-1]) if self.drawn else None
+
+    def begun(self, drawn: int) -> Lives:
+        return Lives(self.starts + 1, (*self.drawn, drawn)[-KEPT:])
+
+    def why_older(self, known: Life) -> str | None:
+        """Why these are not the starts of a folder that once came with ``known``; None when they may be."""
+        if self.starts < known.start:
+            return f"it was started {self.starts} times, and came with start {known.start} before"
+        at = len(self.drawn) - 1 - (self.starts - known.start)
+        if at >= 0 and self.drawn[at] != known.drawn:
+            return f"its start {known.start} was another one"
+        return None
+
+
+async def begin_life(disk: Disk, random: DrawSource) -> Lives:
+    """Count this start, on stable storage.  When that cannot be written, this start shows itself as the one before."""
+    lives = await _load(disk)
+    begun = lives.begun(random.getrandbits(DRAW_BITS))
+    try:
+        await disk.write_atomic(PATH, json.dumps({"starts": begun.starts, "drawn": begun.drawn}).encode() + b"\n")
+    except OSError as error:
+        _logger.warning("cannot write %s: %s", disk.local_path(PATH), error)
+        return lives
+    return begun
+
+
+async def _load(disk: Disk) -> Lives:
+    if not await disk.exists(PATH):
+        return Lives()
+    file = await disk.open(PATH)
+    data = await file.pread(0, await file.size())
+    await file.close()
+    try:
+        saved = json.loads(data)
+        lives = Lives(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(disk, str(error)) from None
+    if len(lives.drawn) != min(lives.starts, KEPT):
+        raise _damaged(disk, f"{lives.starts} starts, but draws of {len(lives.drawn)}")
+    return lives
+
+
+def _damaged(disk: Disk, what: str) -> DataDirectoryError:
+    path = disk.local_path(PATH)
+    return DataDirectoryError(f"{path} is damaged ({what}): an older copy of the folder could not be told; replace this node as a member")

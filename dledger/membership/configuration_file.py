@@ -1,0 +1,111 @@
+"""Finding the configurations in force again at a start without reading the whole log.
+
+Owns ``configuration.json``: the newest configuration among the entries applied so far, and up to which index that holds.  It is a
+shortcut only: the log is the truth, a start scans what lies behind it, and without the file it scans everything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from dledger.core.types import EntryKind
+from dledger.log.entry import RawEntry
+from dledger.log.log import Log
+from dledger.membership.configuration import Configuration
+from dledger.runtime.env import Disk
+from dledger_wire.errors import CorruptEntryError, StorageDamagedError
+
+PATH = "configuration.json"
+SAVE_EVERY = 50_000  # entries: what a start after a crash scans at most
+
+_logger = logging.getLogger(__name__)
+
+
+def content(upto: int, index: int, configuration: Configuration | None) -> str:
+    """What the file says of the newest configuration among the entries up to ``upto``."""
+    body = configuration.encode().decode() if configuration is not None else ""
+    return json.dumps({"upto": upto, "index": index, "configuration": body}, indent=1) + "\n"
+
+
+class ConfigurationFile:
+    """The newest applied configuration and its place in the log."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._index = 0  # of the configuration entry; 0: the initial membership still counts
+        self._configuration: Configuration | None = None
+        self._upto = 0
+        self._saved_upto = 0
+        self._log: Log | None = None
+
+    async def find_all(self, log: Log, applied: int) -> list[tuple[int, Configuration]]:
+        """(index, configuration) of the newest applied configuration and of every later one in the log, oldest first."""
+        self._log = log
+        self._index, self._configuration, self._upto = 0, None, 0
+        if await self._disk.exists(PATH):
+            await self._load(log)
+        if self._upto + 1 < log.first_index:
+            path = self._disk.local_path(PATH)
+            raise StorageDamagedError(f"{path}: the configuration before entry {log.first_index} is not known", file=path, pos=0)
+        found = [] if self._configuration is None else [(self._index, self._configuration)]
+        for index in range(max(self._upto + 1, log.first_index), log.last.index + 1):
+            place = log.locate(index) or await log.find(index)
+            if place.kind is EntryKind.CONFIG:
+                (entry,) = await log.read(index, place.size, index)
+                found.append((index, Configuration.decode(entry.body_bytes())))
+        for index, configuration in found:
+            if index <= applied:
+                self._index, self._configuration = index, configuration
+        self._upto = max(self._upto, applied)
+        return found
+
+    def applied(self, entries: Sequence[RawEntry]) -> bool:
+        """Note applied entries; true when it is time to save."""
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIG:
+                self._index, self._configuration = entry.index, Configuration.decode(entry.body_bytes())
+                self._saved_upto = -SAVE_EVERY
+        self._upto = max(self._upto, entries[-1].index)
+        return self._upto - self._saved_upto >= SAVE_EVERY
+
+    @property
+    def newest(self) -> tuple[int, Configuration | None]:
+        """(index, configuration) of the newest applied one; (0, None) while the initial membership counts."""
+        return self._index, self._configuration
+
+    async def save(self) -> None:
+        """Write the file; a failure is told and costs the next start some time."""
+        try:
+            await self.write()
+        except OSError as error:
+            _logger.warning("cannot write %s: %s", PATH, error)
+
+    async def write(self) -> int:
+        """Write the file, as far as this node's own disk has the entries it tells of; up to where the file now holds.
+
+        What is deleted from the log's head must be in the file before.
+        """
+        upto = min(self._upto, self._log.durable.index) if self._log is not None else 0
+        if self._index <= upto:  # else the newest configuration is not on this disk yet
+            await self._disk.write_atomic(PATH, content(upto, self._index, self._configuration).encode())
+            self._saved_upto = upto
+        return self._saved_upto
+
+    async def _load(self, log: Log) -> None:
+        file = await self._disk.open(PATH)
+        data = await file.pread(0, await file.size())
+        await file.close()
+        try:
+            record = json.loads(data)
+            upto, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
+            configuration = Configuration.decode(body.encode()) if body else None
+        except (ValueError, KeyError, TypeError, CorruptEntryError) as error:
+            _logger.warning("%s is unreadable and is made anew from the log: %s", self._disk.local_path(PATH), error)
+            upto, index, configuration = 0, 0, None
+        if upto > log.last.index:
+            _logger.warning("%s is of another log (upto %d, the log ends at %d) and is made anew", PATH, upto, log.last.index)
+            upto, index, configuration = 0, 0, None
+        self._upto = self._saved_upto = upto
+        self._index, self._configuration = index, configuration

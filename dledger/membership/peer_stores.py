@@ -1,0 +1,126 @@
+"""Which data folder each member is on, as far as this replica has learnt it: a cache, which the log overrides.
+
+Owns ``peers.json``.  Of a member whose folder a committed configuration names, that one counts.  Until the first members are named, the
+folder first met does, so that one that was wiped meanwhile is not taken for the member.  Also kept is the newest start of each folder
+(``lives.py``), by which a folder put back from an older copy is known again.
+
+Only what answers at a member's own address is kept: whoever calls may call himself anything, and must not be able to lock a member out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+from dledger.core.types import Membership, NodeId
+from dledger.membership.boot_history import Life
+from dledger.membership.handshake import Introduction
+from dledger.runtime.env import Disk
+from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+
+PATH = "peers.json"
+
+_logger = logging.getLogger(__name__)
+
+
+class PeerStores:
+    """Store ids and newest starts, by peer."""
+
+    def __init__(self, disk: Disk, own_id: NodeId) -> None:
+        self._disk = disk
+        self._own_id = own_id
+        self._stores: dict[NodeId, str] = {}
+        self._lives: dict[NodeId, Life] = {}  # of the folder in _stores
+        self._saving = asyncio.Lock()
+
+    async def load(self) -> None:
+        if not await self._disk.exists(PATH):
+            return
+        file = await self._disk.open(PATH)
+        data = await file.pread(0, await file.size())
+        await file.close()
+        try:
+            saved = json.loads(data)
+            self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
+            self._lives = {NodeId(node): Life(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            path = self._disk.local_path(PATH)
+            raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
+
+    def check(self, peer: NodeId, said: Introduction, named: str, index: int) -> None:
+        """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older
+        copy of it.
+
+        ``index`` is the committed configuration that says so.  Who has a newer one may have been added anew by it, so it is let in: what
+        its folder counts for is decided by the log, message by message.
+        """
+        known = self._stores.get(peer, "")
+        expected = named or known
+        if expected and said.store_id != expected and said.configuration <= index:
+            whose = "the configuration names" if named else f"{self._own_id} knows it with"
+            raise InvalidArgumentError(
+                f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
+                "a member whose folder was lost or exchanged must be replaced as a member"
+            )
+        life = self._lives.get(peer)
+        why = said.lives.why_older(life) if life is not None and said.store_id == known else None
+        if why is not None:
+            raise older_folder(peer, why)
+
+    async def met(self, peer: NodeId, said: Introduction, named: str) -> None:
+        """A member answered at its address, and was let in: keep its folder if none is known, and its newest start."""
+        store = named or self._stores.get(peer, "") or said.store_id
+        if said.store_id != store:
+            return
+        newest = said.lives.newest
+        if (self._stores.get(peer), self._lives.get(peer)) == (store, newest):
+            return
+        self._keep(peer, store)
+        if newest is not None:
+            self._lives[peer] = newest
+        await self.save()
+
+    def _keep(self, peer: NodeId, store: str) -> None:
+        if self._stores.get(peer) != store:
+            self._stores[peer] = store
+            self._lives.pop(peer, None)
+
+    def is_known(self, peer: NodeId, store_id: str) -> bool:
+        """Whether ``peer`` was met with this folder before, or is named with it."""
+        return bool(store_id) and self._stores.get(peer) == store_id
+
+    def settle(self, committed: Membership, *, by_copy: bool = False) -> bool:
+        """A configuration is committed: its folders count, and who is out of it may come back with another one.
+
+        A copy may have brought it over others in between, so who is not named by it may have been out, too.  True when something changed.
+        """
+        before = dict(self._stores)
+        for peer in before:
+            if peer not in committed or (by_copy and not committed.store_of(peer)):
+                del self._stores[peer]
+                self._lives.pop(peer, None)
+        for peer, store in committed.stores:
+            if peer != self._own_id:
+                self._keep(peer, store)
+        return self._stores != before
+
+    async def save(self) -> None:
+        """Write the list; a failure is told, and what is in memory counts."""
+        async with self._saving:
+            lives = {peer: (life.start, life.drawn) for peer, life in sorted(self._lives.items())}
+            data = json.dumps({"stores": dict(sorted(self._stores.items())), "lives": lives}, indent=1).encode() + b"\n"
+            try:
+                await self._disk.write_atomic(PATH, data)
+            except OSError as error:
+                _logger.warning("%s: cannot write %s: %s", self._own_id, PATH, error)  # known in memory; written with the next one
+
+
+def older_folder(node: NodeId, why: str) -> InvalidArgumentError:
+    """The refusal of a folder that was put back from an older copy; the node it is told to stops by it (``is_older_folder``)."""
+    text = f"{node}: its data folder is older than what it acknowledged ({why}): replace it as a member"
+    return InvalidArgumentError(text, older_folder=node)
+
+
+def is_older_folder(refusal: InvalidArgumentError, node: NodeId) -> bool:
+    return refusal.details.get("older_folder") == node

@@ -1,0 +1,1 @@
+"""Parts of one replica: proposals, read barriers, applying, and what it refuses."""

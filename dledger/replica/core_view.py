@@ -1,0 +1,38 @@
+"""What the core starts from, and what it may ask of entries from before the start, without waiting.  Owns nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dledger.core.saved import Saved
+from dledger.core.types import EntryMeta
+from dledger.log.log import Log
+from dledger.membership.configuration import Configuration
+
+
+class CoreLogView:
+    """Implements ``dledger.core.saved.LogView``; ``log`` gives the log as it is now (a copy may have replaced it)."""
+
+    def __init__(self, log: Callable[[], Log]) -> None:
+        self._log = log
+
+    def metas(self, first_index: int, last_index: int) -> list[EntryMeta]:
+        metas = []
+        for index in range(first_index, last_index + 1):
+            place = self._log().locate(index)
+            if place is None:
+                break
+            metas.append(EntryMeta(place.term, place.size, place.kind))
+        return metas
+
+
+def saved_of(log: Log, applied: int, configurations: Sequence[tuple[int, Configuration]]) -> Saved:
+    """What the core starts from: an open log, how far it is applied, and the configurations in it."""
+    return Saved(
+        hard_state=log.saved,
+        terms=log.terms(),
+        before=log.before,
+        last=log.last,
+        commit=max(applied, log.before.index),
+        configs=[(index, configuration.membership) for index, configuration in configurations],
+    )

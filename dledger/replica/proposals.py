@@ -1,0 +1,168 @@
+"""What was proposed and not yet answered: payloads that wait to be joined into an entry, and entries that wait to be committed and applied.
+
+Owns the joining rule, the byte limit (then BUSY), and which answer each waiting future gets.  Sans-IO: the driver calls it.
+
+A payload ends in exactly one of four ways: applied with its EntryId; NotLeaderError or ReadOnlyError when it was certainly not stored;
+OutcomeUnknownError when it is in the log but nobody here can say whether it will be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.core.types import EntryId
+from dledger.runtime.env import Buffer
+from dledger_wire.check import require
+from dledger_wire.errors import BusyError, DledgerError, MessageTooLargeError, NotLeaderError, OutcomeUnknownError
+
+
+class Payload(Protocol):
+    """Something to be replicated; only its bytes count here."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        """The bytes, once their place in the log is known.  Called at most once, in log order."""
+        ...
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One payload and whom to answer."""
+
+    payload: Payload
+    future: asyncio.Future[EntryId]
+
+
+@dataclass(slots=True)
+class _Round:
+    """The payloads of one entry that is in the log."""
+
+    entry: EntryId
+    futures: list[asyncio.Future[EntryId]]
+
+
+class Proposals:
+    """The waiting payloads and entries of one node."""
+
+    def __init__(self, *, join_bytes: int, entry_bytes: int, payload_bytes: int, limit_bytes: int, max_rounds: int) -> None:
+        self._join_bytes = join_bytes  # this much is worth an entry of its own although others are in flight
+        self._entry_bytes = entry_bytes  # payloads are joined up to this size
+        self._payload_bytes = payload_bytes  # the most one payload may take
+        self._limit_bytes = limit_bytes
+        self._max_rounds = max_rounds
+        self._pending: deque[Waiting] = deque()
+        self._pending_bytes = 0
+        self.accepted = 0  # payloads queued so far
+        self._rounds: deque[_Round] = deque()
+        self._cut: list[_Round] = []  # were cut from this node's log; another replica may still hold them
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    @property
+    def left(self) -> int:
+        """How many of those ``accepted`` wait no more: they are in the log, or never will be."""
+        return self.accepted - len(self._pending)
+
+    @property
+    def waiting(self) -> int:
+        """Futures not answered yet."""
+        return len(self._pending) + sum(len(a_round.futures) for a_round in (*self._rounds, *self._cut))
+
+    def add(self, payload: Payload, future: asyncio.Future[EntryId]) -> None:
+        """Queue a payload.  Raises when it can never fit an entry, or when too much is waiting already."""
+        size = payload.size_bytes
+        if size > self._payload_bytes:
+            raise MessageTooLargeError(f"{size} bytes do not fit one log entry", limit_bytes=self._payload_bytes)
+        if self._pending_bytes + size > self._limit_bytes and self._pending:
+            raise BusyError(f"{self._pending_bytes} bytes wait to be written already; nothing was stored")
+        self._pending.append(Waiting(payload, future))
+        self.accepted += 1
+        self._pending_bytes += size
+
+    def due(self, *, in_flight: bool) -> bool:
+        """Whether an entry should be made now: at once when nothing is under way, else when it is worth one and the window has room."""
+        if not self._pending:
+            return False
+        if not in_flight:
+            return True
+        return self._pending_bytes >= self._join_bytes and len(self._rounds) < self._max_rounds
+
+    def peek(self) -> tuple[int, int]:
+        """How many waiting payloads the next entry takes, and their bytes.  Forgets payloads nobody waits for any more first."""
+        pending = self._pending
+        while pending and pending[0].future.cancelled():
+            self._pending_bytes -= pending.popleft().payload.size_bytes
+        count = total = 0
+        for item in pending:
+            size = item.payload.size_bytes
+            if count and total + size > self._entry_bytes:
+                break
+            total += size
+            count += 1
+        return count, total
+
+    def take(self, count: int, entry: EntryId) -> list[Waiting]:
+        """The first ``count`` payloads, now part of ``entry``."""
+        pending = self._pending
+        taken = [pending.popleft() for _ in range(count)]
+        self._pending_bytes -= sum(item.payload.size_bytes for item in taken)
+        require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
+        self._rounds.append(_Round(entry, [item.future for item in taken]))
+        return taken
+
+    def add_round(self, entry: EntryId, future: asyncio.Future[EntryId]) -> None:
+        """Wait for an entry that is no joined payloads (a configuration)."""
+        require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
+        self._rounds.append(_Round(entry, [future]))
+
+    def cut(self, from_index: int) -> None:
+        """The log lost everything from ``from_index``: those rounds wait for what is committed in their place."""
+        rounds = self._rounds
+        while rounds and rounds[-1].entry.index >= from_index:
+            self._cut.append(rounds.pop())
+
+    def applied(self, index: int, term_at: Callable[[int], int]) -> None:
+        """Everything up to ``index`` is committed and applied; ``term_at`` tells the term of the entry that was committed there."""
+        rounds = self._rounds
+        while rounds and rounds[0].entry.index <= index:
+            _settle(rounds.popleft(), term_at)
+        if self._cut:
+            settled = [a_round for a_round in self._cut if a_round.entry.index <= index]
+            self._cut = [a_round for a_round in self._cut if a_round.entry.index > index]
+            for a_round in settled:
+                _settle(a_round, term_at)
+
+    def fail_pending(self, make: Callable[[], DledgerError]) -> None:
+        """Answer what is not in the log."""
+        pending, self._pending, self._pending_bytes = self._pending, deque(), 0
+        _fail([item.future for item in pending], make)
+
+    def fail_rounds(self, reason: str, upto_term: int | None = None) -> None:
+        """Answer what was in the log but is not known to be committed: only entries of terms up to ``upto_term`` when given."""
+        late = [a_round for a_round in (*self._rounds, *self._cut) if upto_term is None or a_round.entry.term <= upto_term]
+        self._rounds = deque(a_round for a_round in self._rounds if upto_term is not None and a_round.entry.term > upto_term)
+        self._cut = [a_round for a_round in self._cut if upto_term is not None and a_round.entry.term > upto_term]
+        for a_round in late:
+            _fail(a_round.futures, lambda: OutcomeUnknownError(reason))
+
+
+def _settle(done: _Round, term_at: Callable[[int], int]) -> None:
+    if term_at(done.entry.index) != done.entry.term:
+        _fail(done.futures, lambda: NotLeaderError("not stored: another leader's entry took its place"))
+        return
+    for future in done.futures:
+        if not future.done():
+            future.set_result(done.entry)
+
+
+def _fail(futures: Sequence[asyncio.Future[EntryId]], make: Callable[[], DledgerError]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(make())

@@ -1,0 +1,116 @@
+"""What a replica that runs under ASYNC_FLUSH must remember over a loss of power: that it may have lost what it acknowledged.
+
+Owns ``unsynced.json``, which is there while such a replica runs: the machine's boot (what a killed process wrote survives it, a new boot
+means that memory was lost), whether the replica is suspect (``core/soundness.py``), and, once a majority turned out to have lost an entry
+that was committed here, that log and state must be begun anew at the next start.  An orderly stop takes the file away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dledger.copy.receiver import COPY_FOLDER
+from dledger.core.effects import Diverged, Sound
+from dledger.log import quarantine
+from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER
+from dledger.log.start import LOG_START_PATH
+from dledger.runtime.env import Environment
+from dledger_wire.errors import StorageDamagedError
+
+PATH = "unsynced.json"
+DIVERGED = "diverged-"  # of the old log's segments, kept in quarantine
+
+_logger = logging.getLogger(__name__)
+
+
+class LogDivergedError(StorageDamagedError):
+    """A majority lost power with entries not synced, among them one that was committed here; the next start begins anew."""
+
+
+class UnsyncedMark:
+    """The file of one replica.  ``derived``: files and folders that are made from the log.
+
+    Where the machine's boot is not known, every life but one with an orderly end counts as ended by a loss of power.
+    """
+
+    def __init__(self, env: Environment, derived: Sequence[str], *, sync_flush: bool) -> None:
+        self._disk = env.disk
+        self._boot_id = env.boot_id
+        self._derived = derived
+        self._sync_flush = sync_flush
+        self.suspect = False
+        self._diverged = False
+
+    async def load(self) -> None:
+        """At a start, before the log is opened."""
+        found = await self._read()
+        if found is not None:
+            if found.get("diverged"):
+                await self._begin_anew()
+            other_boot = not self._boot_id or found.get("boot") != self._boot_id
+            self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
+        if self.suspect:
+            _logger.warning("power was lost with entries not synced: what is missing is asked for before this replica counts in elections")
+        await self._write()
+
+    async def told(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
+        """What the core found out."""
+        if isinstance(effect, Sound):
+            self.suspect = False
+            await self._write()
+            _logger.warning("everything is here again that may have been acknowledged before the power was lost")
+            return
+        index, leader, self._diverged = effect.index, effect.source, True
+        await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": True, "diverged": index}))
+        failed(LogDivergedError(f"entry {index}, committed here, was lost by a majority; {leader} leads without it: start again"))
+
+    async def stopped(self, *, synced: bool) -> None:
+        """The replica has stopped; ``synced``: with its whole log."""
+        if synced and not self.suspect and not self._diverged and await self._disk.exists(PATH):
+            await self._disk.remove(PATH)
+
+    async def _read(self) -> dict[str, Any] | None:
+        if not await self._disk.exists(PATH):
+            return None
+        file = await self._disk.open(PATH)
+        data = await file.pread(0, await file.size())
+        await file.close()
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        return found if isinstance(found, dict) else {"suspect": True}
+
+    async def _write(self) -> None:
+        if self._sync_flush and not self.suspect:
+            if await self._disk.exists(PATH):
+                await self._disk.remove(PATH)
+        else:
+            await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": self.suspect}))
+
+    async def _begin_anew(self) -> None:
+        """Promises and identities stay, the old log is kept in quarantine.  May be done again after a crash in the middle of it."""
+        disk = self._disk
+        for name in await disk.list(LOG_FOLDER):
+            kept = f"{quarantine.FOLDER}/{DIVERGED}{name}"
+            if await disk.exists(kept):
+                await disk.remove(kept)
+            await disk.rename(f"{LOG_FOLDER}/{name}", kept)
+        for path in (UNITS_FOLDER, COPY_FOLDER, LOG_START_PATH, *self._derived):
+            await self._remove(path)
+        _logger.warning("the log of before is in %s; this replica begins anew", disk.local_path(quarantine.FOLDER))
+
+    async def _remove(self, path: str) -> None:
+        for name in await self._disk.list(path):
+            await self._remove(f"{path}/{name.rstrip('/')}")
+        if await self._disk.exists(path) and not await self._disk.list(path):
+            with contextlib.suppress(IsADirectoryError, PermissionError):  # an empty folder
+                await self._disk.remove(path)
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"

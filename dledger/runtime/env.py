@@ -1,0 +1,118 @@
+"""The environment a node lives in: clock, random source, disk and network, all injected.
+
+Owns the interfaces.  ``dledger.runtime.real_env`` implements them on this machine; the simulator implements them in virtual time.  Timers
+are asyncio's own (``loop.call_later``): the simulator runs its own event loop.  Nothing in dledger, store or broker reads the wall
+clock, draws randomness, opens a file or a socket except through this.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from dledger_wire.clock import Clock, Random
+from dledger_wire.rpc.transport import Network
+
+__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError", "is_full"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class SyncFailedError(OSError):
+    """A sync failed: what was written before it may be lost, and a second sync would lie (ATC'20, fsync failures)."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room: the same may be tried again later."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailedError)
+
+
+class After(NamedTuple):
+    """Bytes that go into another file in the same step, once what they speak of is synced."""
+
+    file: File
+    pos: int
+    data: Buffer
+
+
+class File(Protocol):
+    """An open file.  Operations run off the event loop, in the order submitted for writes; errors are OSError.
+
+    After a sync raised ``SyncFailedError``, the file must not be trusted or retried: the owner stops.
+    """
+
+    async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
+        """Write the buffers one after the other from ``pos``; whole or OSError (part of them may then be written).
+
+        ``sync``: an fdatasync follows in the same step, which saves a change of threads, and so does the write of ``after`` behind it,
+        itself not synced; nothing of that is written when the sync fails.  The file may grow a little further than what was written, by
+        zeros to the end of a block.
+        """
+        ...
+
+    async def pread(self, pos: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``pos``; shorter only at the end of the file."""
+        ...
+
+    async def fdatasync(self) -> None: ...
+    async def allocate(self, size: int, *, fill: bool) -> None:
+        """Grow the file to ``size`` bytes of zeros; never shrinks it nor touches what is there.
+
+        ``fill`` writes the zeros and syncs them, so that later syncs meet written blocks (limits.md); otherwise the space is reserved
+        only.  The caller sees to it that nobody writes into that range meanwhile.
+        """
+        ...
+
+    async def truncate(self, size: int) -> None: ...
+    async def size(self) -> int: ...
+    async def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """One node's disk.  Paths are strings with ``/``, relative to the node's data folder; folders are made as needed."""
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing.  FileNotFoundError unless ``create``, which makes the new name durable (fsync of the folder)."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+    async def list(self, folder: str) -> list[str]:
+        """Names in ``folder`` sorted; empty when it does not exist.  Sub-folders end with ``/``."""
+        ...
+
+    async def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace ``path`` whole: temporary file, write, fdatasync, rename, fsync of the folder."""
+        ...
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename, durable (fsync of the folders)."""
+        ...
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, durable (fsync of the folder).  FileNotFoundError when it is not there."""
+        ...
+
+    async def free_bytes(self) -> int:
+        """What may still be written here."""
+        ...
+
+    async def total_bytes(self) -> int:
+        """What is used and what may still be written: as df counts, without what the file system keeps for root."""
+        ...
+
+    def local_path(self, path: str) -> str:
+        """The path as a human or another process would name it."""
+        ...
+
+
+@dataclass(slots=True)
+class Environment:
+    """Everything a node takes from outside."""
+
+    clock: Clock
+    random: Random
+    disk: Disk
+    network: Network
+    boot_id: str = ""  # another one after each loss of the machine's memory; empty: not known

@@ -1,0 +1,25 @@
+"""The environment of a node on this machine: its clocks, the system's randomness, real files, and the network it is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dledger.copy.receiver import COPY_FOLDER
+from dledger.log.segment import LOG_FOLDER
+from dledger.runtime.env import Environment
+from dledger.runtime.real_disk import RealDisk
+from dledger_wire.clock import SystemClock, system_random
+from dledger_wire.rpc.transport import Network
+
+
+def real_environment(data_dir: str, network: Network) -> Environment:
+    """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
+    disk = RealDisk(data_dir, direct_folders=(LOG_FOLDER, COPY_FOLDER))
+    return Environment(clock=SystemClock(), random=system_random(), disk=disk, network=network, boot_id=_boot_id())
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,1 @@
+"""Streams between replicas: messages and their bytes."""

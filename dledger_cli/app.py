@@ -1,0 +1,132 @@
+"""The root of the command line: which commands there are, and how every error ends.
+
+Owns exit codes: 0 done, 1 an operating error told in one line on stderr, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from dledger_cli.bench import commands as bench
+from dledger_cli.commands import (
+    consume,
+    dlq,
+    dump,
+    expire,
+    group,
+    leader,
+    member,
+    message,
+    node,
+    produce,
+    spark,
+    status,
+    topic,
+    transaction,
+    updown,
+    verify,
+)
+from dledger_cli.context import takes_bootstrap
+from dledger_cli.output import end_quietly_at_closed_pipe, error_line
+
+app = typer.Typer(
+    name="dledger",
+    help="Replicated message storage: run it, use it, look inside it.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        print(f"dledger {version('dledger')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    if verbose:
+        os.environ["DLEDGER_VERBOSE"] = "1"
+
+
+for module in (
+    updown,
+    node,
+    status,
+    topic,
+    produce,
+    consume,
+    message,
+    group,
+    dlq,
+    transaction,
+    leader,
+    member,
+    expire,
+    verify,
+    dump,
+    bench,
+    spark,
+):
+    module.register(app)
+
+
+WITHOUT_BOOTSTRAP = (updown, node, spark)  # work on a cluster file; jobs have an option of their own
+
+
+def _add_bootstrap(commands: typer.Typer) -> None:
+    """Every command that takes a cluster file to find a running cluster takes addresses as well."""
+    for nested in commands.registered_groups:
+        if nested.typer_instance is not None:
+            _add_bootstrap(nested.typer_instance)
+    for command in commands.registered_commands:
+        callback = command.callback
+        if callback is None or callback.__module__ in [module.__name__ for module in WITHOUT_BOOTSTRAP]:
+            continue
+        if "config" in callback.__annotations__:
+            command.callback = takes_bootstrap(callback)
+
+
+_add_bootstrap(app)
+
+
+def main() -> None:
+    """Entry point of ``dledger``."""
+    end_quietly_at_closed_pipe()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a failure is told as any other
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, a traceback on demand
+        if os.environ.get("DLEDGER_VERBOSE"):
+            traceback.print_exc()
+        error_line(_text_of(error))
+        sys.exit(1)
+
+
+def _text_of(error: BaseException) -> str:
+    """One line: the text of an operating error; for anything else its class too, since that is a bug of ours."""
+    from dledger_wire.errors import DledgerError
+
+    if isinstance(error, DledgerError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} (a fault of dledger itself; --verbose shows where)"

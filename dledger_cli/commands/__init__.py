@@ -1,0 +1,1 @@
+"""The commands of dledger, one module per subject."""

@@ -1,0 +1,301 @@
+"""``dledger consume``: the messages of a topic as lines, from all its queues, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from dledger_cli import completion
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
+from dledger_cli.message_text import LineFormat, consumed_json
+from dledger_cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from dledger_client.aio import PullConsumer
+    from dledger_client.fetch.records import QueueOffsets, ReceivedMessage
+
+FORMAT_HELP = (
+    "How to print a message: %t topic, %q queue, %o offset, %i id, %k keys, %g tags, %s stored at (ms), %p properties (JSON), %b body, "
+    "%% percent sign; \\n, \\t. Nothing is added to it."
+)
+CONSUME_EXAMPLES = (
+    "Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower | "
+    "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'"
+)
+BATCH = 1000
+POLL_MS = 500
+COMMIT_EVERY_S = 1.0
+AHEAD = 8  # answers read and not printed yet
+
+
+def register(app: typer.Typer) -> None:
+    app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group", metavar="G", help="Consumer group: its position is kept in the cluster.", autocompletion=completion.consumer_groups
+        ),
+    ] = "",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="first, last, -N (the N newest of each queue), or a time: ms since 1970, or ISO in UTC. "
+            "Default: the group's position, else first.",
+        ),
+    ] = "",
+    most: Annotated[int, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = 0,
+    idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing new was there for S seconds.")] = 0,
+    follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
+    tag: Annotated[str, typer.Option("--tag", metavar="EXPR", help="Only messages with these tags: a || b.")] = "*",
+    sql: Annotated[
+        str, typer.Option("--sql", metavar="EXPR", help="Only messages whose properties it is true of: amount > 10 AND region = 'eu'.")
+    ] = "",
+    queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Only this queue.")] = -1,
+    line_format: Annotated[str, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = "",
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Print message bodies, one a line (with --json all there is to know), in order within each queue.
+
+    With --group the position behind what was printed is committed every second and at the end.
+    """
+    from dledger_wire.names import check_group, check_topic
+
+    check_topic(topic)
+    if group:
+        check_group(group)
+    if as_json and line_format:
+        raise typer.BadParameter("give either --format or --json", param_hint="--format")
+    wanted = _Wanted(_Start.of(start), queue, tag, sql)
+    bootstrap = bootstrap_of(config)
+    printer = _Printer(most, as_json=as_json, line=_line_format(line_format))
+    try:
+        run(_consume(bootstrap, topic, group, wanted, "follower" if follower else "leader", timeout, idle_exit, printer))
+    except KeyboardInterrupt:
+        note(f"read {printer.count}")
+        raise typer.Exit(130) from None
+
+
+def _line_format(text: str) -> LineFormat | None:
+    try:
+        return LineFormat(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--format") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where reading begins: a word, so many messages before the end, or a time."""
+
+    word: str = ""
+    before_end: int = 0
+    at_ms: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> _Start:
+        if text in ("", "first", "last"):
+            return cls(text)
+        if text.startswith("-") and text[1:].isdecimal():
+            return cls(before_end=int(text[1:]))
+        return cls(at_ms=time_ms(text, "--from"))
+
+    def offset(self, held: QueueOffsets) -> int:
+        if self.at_ms is not None:
+            return held.at_time
+        if self.before_end:
+            return max(held.min_offset, held.max_offset - self.before_end)
+        return held.max_offset if self.word == "last" else held.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which messages are read; ``queue`` -1: those of all queues."""
+
+    start: _Start
+    queue: int
+    tags: str
+    sql: str
+
+
+class _Printer:
+    """Writes messages to stdout; ``done`` once as many as wanted are written."""
+
+    def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None) -> None:
+        self.count = 0
+        self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> behind what was printed
+        self._most = most
+        self._as_json = as_json
+        self._line = line
+
+    @property
+    def done(self) -> bool:
+        return bool(self._most) and self.count >= self._most
+
+    def show(self, messages: list[ReceivedMessage]) -> None:
+        if self._most:
+            messages = messages[: self._most - self.count]
+        self.count += len(messages)
+        self.positions |= {(message.topic, message.group, message.queue_id): message.queue_offset + 1 for message in messages}
+        if self._as_json:
+            for message in messages:
+                print_json(consumed_json(message))
+            return
+        out = sys.stdout.buffer
+        if self._line is not None:
+            out.write(b"".join(self._line.of(message) for message in messages))
+        else:
+            out.write(b"".join(message.body + b"\n" for message in messages))
+        out.flush()
+
+
+async def _consume(
+    bootstrap: str,
+    topic: str,
+    group: str,
+    wanted: _Wanted,
+    read_from: str,
+    timeout_s: float,
+    idle_exit_s: float,
+    printer: _Printer,
+) -> None:
+    from dledger_cli.calls import check_reachable
+    from dledger_client.aio import PullConsumer
+
+    await check_reachable(bootstrap, timeout_s)
+    async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
+        found = await consumer.offsets(topic, wanted.start.at_ms)
+        if wanted.queue >= 0:
+            found = {place: held for place, held in found.items() if place[1] == wanted.queue} or _no_queue(topic, wanted.queue, found)
+        committed = await consumer.committed(topic) if group and wanted.start == _Start() else {}
+        answers: asyncio.Queue[_Answer] = asyncio.Queue(AHEAD)
+        wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
+        readers = []
+        for (replica_group, queue_id), held in found.items():
+            offset = wanted.start.offset(held)
+            if (replica_group, queue_id) in committed:
+                offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
+            work = _read_queue(consumer, topic, replica_group, queue_id, offset, wanted, wait_ms, answers)
+            readers.append(asyncio.get_running_loop().create_task(work, name=f"{topic}/{queue_id}"))
+        committing = _Committing(consumer, printer) if group else None
+        idle = _Idle(len(readers), idle_exit_s)
+        try:
+            while not printer.done:
+                answer = await _next_answer(answers, readers)
+                if not answer.messages:
+                    if idle.nothing_at(answer.queue):
+                        return
+                    continue
+                idle.messages_came()
+                printer.show(answer.messages)
+                if committing is not None:
+                    await committing.now_and_then()
+        finally:
+            if committing is not None:
+                await committing.all()
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+
+def _no_queue(topic: str, queue_id: int, found: Collection[tuple[str, int]]) -> NoReturn:
+    from dledger_wire.errors import InvalidArgumentError
+
+    raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {max(number for _, number in found)}")
+
+
+class _Committing:
+    """Commits what was printed, a second after the last time or at the end."""
+
+    def __init__(self, consumer: PullConsumer, printer: _Printer) -> None:
+        self._consumer, self._printer = consumer, printer
+        self._last = asyncio.get_running_loop().time()
+
+    async def now_and_then(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._last >= COMMIT_EVERY_S:
+            self._last = now
+            await self.all()
+
+    async def all(self) -> None:
+        positions, self._printer.positions = self._printer.positions, {}
+        by_group: dict[str, dict[tuple[str, int], int]] = {}
+        for (topic, group, queue_id), offset in positions.items():
+            by_group.setdefault(group, {})[topic, queue_id] = offset
+        for group, offsets in by_group.items():
+            await self._consumer.commit(offsets, group_name=group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a queue gave; no messages: there was nothing new."""
+
+    queue: tuple[str, int]
+    messages: list[ReceivedMessage]
+
+
+class _Idle:
+    """Whether nothing came for so many seconds.  A queue whose replicas do not answer is not idle: what it has may be still to come."""
+
+    def __init__(self, queues: int, seconds: float) -> None:
+        self._queues, self._seconds = queues, seconds
+        self._clock = asyncio.get_running_loop().time
+        self.messages_came()
+
+    def messages_came(self) -> None:
+        self._since = self._clock()
+        self._quiet: set[tuple[str, int]] = set()  # queues that had nothing since
+
+    def nothing_at(self, queue: tuple[str, int]) -> bool:
+        """Whether it is over, now that this queue had nothing, too."""
+        self._quiet.add(queue)
+        return bool(self._seconds) and len(self._quiet) == self._queues and self._clock() - self._since >= self._seconds
+
+
+async def _next_answer(answers: asyncio.Queue[_Answer], readers: list[asyncio.Task[None]]) -> _Answer:
+    """The next answer of any queue; raises what a reader failed with."""
+    getting = asyncio.get_running_loop().create_task(answers.get(), name="next answer")
+    try:
+        await asyncio.wait([getting, *readers], return_when=asyncio.FIRST_COMPLETED)
+        for reader in readers:
+            if reader.done() and not getting.done():
+                reader.result()
+        return getting.result()
+    finally:
+        getting.cancel()
+
+
+async def _read_queue(
+    consumer: PullConsumer,
+    topic: str,
+    group: str,
+    queue_id: int,
+    offset: int,
+    wanted: _Wanted,
+    wait_ms: int,
+    answers: asyncio.Queue[_Answer],
+) -> None:
+    """Read one queue for ever.  With a filter, an answer without messages may still have moved on: the chunks tell how far."""
+    while True:
+        before = offset
+        chunks = await consumer.fetch_chunks(
+            topic, queue_id, offset, BATCH, group_name=group, wait_ms=wait_ms, tags=wanted.tags, sql=wanted.sql
+        )
+        for chunk in chunks:
+            offset = chunk.next_offset
+            messages = consumer.with_tags(chunk, wanted.tags)
+            if messages:
+                await answers.put(_Answer((group, queue_id), messages))
+        if offset == before:
+            await answers.put(_Answer((group, queue_id), []))

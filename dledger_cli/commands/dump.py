@@ -1,0 +1,82 @@
+"""``dledger dump``: any file of a node's data folder as readable lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dledger_cli.context import JsonOption
+from dledger_cli.output import print_json
+
+KINDS = {"commitlog", "index-units", "consumequeue", "index", "config", "quarantine"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "dump", epilog="Examples: dledger dump data/n0/commitlog/00000000000000000000 --messages | dledger dump FILE --from-pos 4096"
+    )(dump)
+
+
+def dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of the data folder.")],
+    from_pos: Annotated[int, typer.Option("--from-pos", metavar="N", min=0, help="Leave out what lies before this position.")] = 0,
+    messages: Annotated[bool, typer.Option("--messages", help="Every message too, not only the batches.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the entries, units or records of a store file, one a line."""
+    from dledger_wire.errors import InvalidArgumentError
+
+    if not file.is_file():
+        raise InvalidArgumentError(f"{file}: no such file")
+    if not _is_of_a_node(file):
+        raise InvalidArgumentError(f"{file}: not a file of a data folder (expected identity.json in a folder above it)")
+    for row in _rows(file, from_pos, messages=messages):
+        if as_json:
+            print_json(row)
+        else:
+            print(_line(row))
+
+
+def _is_of_a_node(file: Path) -> bool:
+    """Whether the file lies in a node's data folder, or in a copy of one of its folders."""
+    above = file.resolve().parents
+    return any((folder / "identity.json").is_file() for folder in above) or bool(KINDS & {folder.name for folder in above})
+
+
+def _rows(file: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:
+    from dledger_cli.files import log_rows as dump_log
+
+    above = [folder.name for folder in file.resolve().parents]
+    kind = "consumequeue" if above[2:3] == ["consumequeue"] else above[0]  # consumequeue/TOPIC/QUEUE/FILE, the others KIND/FILE
+    if kind == "commitlog":
+        return dump_log.segment_rows(file, from_pos, messages=messages)
+    if kind == "index-units":
+        return dump_log.index_unit_rows(file, from_pos)
+    if kind == "consumequeue":
+        return dump_log.queue_unit_rows(file, from_pos)
+    if kind == "index":
+        from dledger_cli.files.index_rows import index_rows
+
+        return index_rows(file, from_pos)
+    return _other_rows(file)
+
+
+def _other_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Files that are JSON or text, and the two small binary ones."""
+    from dledger_cli.files.other_rows import small_rows
+
+    return small_rows(file)
+
+
+def _line(row: dict[str, Any]) -> str:
+    indent = {"batch": "  ", "command": "  ", "configuration": "  ", "message": "    "}.get(row["what"], "")
+    rest = "  ".join(f"{key} {_text(value)}" for key, value in row.items() if key not in ("pos", "what"))
+    return f"{row['pos']:>12}  {indent}{row['what']}  {rest}".rstrip()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

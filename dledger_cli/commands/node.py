@@ -1,0 +1,42 @@
+"""``dledger node``: one node in the foreground, as systemd or a container runs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dledger_cli.output import note
+
+
+def register(app: typer.Typer) -> None:
+    app.command("node", epilog="Example: dledger node --config cluster.yaml --id n0 --data /var/lib/dledger")(node)
+
+
+def node(
+    config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file.")],
+    node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Which node of the file this is.")],
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node's own files go to DIR/ID.")] = "",
+    log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log there instead of to stderr.")] = "",
+    check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
+) -> None:
+    """Run one node in the foreground until SIGTERM (hands leadership over first) or SIGINT."""
+    from broker.config.cluster_file import ClusterConfig
+
+    settings = ClusterConfig.load(config).node(node_id)
+    if check:
+        note(f"{config}: ok")
+        return
+    if not data:
+        raise typer.BadParameter("needed to run a node", param_hint="--data")
+    from broker.main import run_node
+    from broker.process.data_dir_lock import holder_pid
+    from dledger_cli.local.processes import check_ports_free
+
+    if holder_pid(str(Path(data) / node_id)) is None:  # else the folder's lock is refused, which says more
+        check_ports_free(settings)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC has to say comes as an error of the call
+    sys.exit(run_node(settings, data, log_file))

@@ -1,0 +1,198 @@
+"""``dledger produce``: lines of a file or of stdin, or generated messages, to a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from dledger_cli import completion
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option, run
+from dledger_cli.message_input import GivenMessage, line_reader
+from dledger_cli.output import error_line, is_terminal, note, print_json, with_spaces
+
+JSON_LINES_HELP = (
+    'Each line is a JSON object: {"body": "...", "keys": "...", "tags": "...", "properties": {...}, "queue_key": "..."}, or body_base64.'
+)
+WINDOW = 10_000
+SHOWN_ERRORS = 5
+STICKY_MESSAGES = 1  # lines go round all queues, so that the consumers of a group share also few of them
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "produce",
+        epilog="Examples: tail -f log | dledger produce logs | dledger produce orders --file orders.txt --tag created | "
+        "tail -f orders.jsonl | dledger produce orders --json-lines",
+    )(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
+    file: Annotated[str, typer.Option("--file", metavar="F", help="Read lines of F instead of stdin.")] = "",
+    tag: Annotated[str, typer.Option("--tag", metavar="T", help="Tag of every message.")] = "",
+    key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of every message; may be repeated.")
+    ] = None,
+    queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="All messages to the queue of this key.")] = "",
+    delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
+    delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D (90s, 2h; up to 40 days).")] = "",
+    count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
+    size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message (with --count). Default: 1KiB.")] = "",
+    rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
+    compress: Annotated[
+        str, typer.Option("--compress", metavar="TYPE", help="zlib, lz4, zstd or none, for bodies over 4096 bytes. Generated ones: none.")
+    ] = "",
+    key_sep: Annotated[
+        str, typer.Option("--key-sep", metavar="SEP", help="Each line is KEYS, SEP, body: the key also chooses the queue.")
+    ] = "",
+    json_lines: Annotated[bool, typer.Option("--json-lines", help=JSON_LINES_HELP)] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
+    from dledger_wire.names import check_topic
+
+    check_topic(topic)
+    if size and not count:
+        raise typer.BadParameter("needs --count: only generated messages have a size", param_hint="--size")
+    if bool(key_sep) + json_lines + bool(count) > 1:
+        raise typer.BadParameter("--count, --key-sep and --json-lines: expected one of them")
+    lines = _generated(count, parse_size_option(size or "1KiB")) if count else _lines(file)
+    bootstrap = bootstrap_of(config)
+    options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
+    if delay and delay_level:
+        raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
+    sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
+    compress_type = compress or ("none" if count else "zlib")
+    try:
+        sending.send_all(bootstrap, lines, line_reader(key_sep, as_json=json_lines), timeout, compress_type)
+    except KeyboardInterrupt:
+        sending.interrupted = True
+    sending.report(as_json=as_json)
+    if sending.interrupted:
+        raise typer.Exit(130)
+    if sending.failed:
+        raise typer.Exit(1)
+
+
+def _properties(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise typer.BadParameter(f"{pair!r}: expected NAME=VALUE", param_hint="--property")
+    return dict((pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs)
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    """Lines without their end; a CR before it belongs to the message, so that every body comes back byte for byte."""
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
+        for line in stream:
+            yield line.removesuffix(b"\n")
+
+
+def _generated(count: int, size_bytes: int) -> Iterator[bytes]:
+    """Bodies that start with their number, filled up with readable bytes."""
+    filling = (bytes(range(33, 127)) * (size_bytes // 94 + 1))[:size_bytes]
+    for number in range(count):
+        yield (b"%d " % number + filling)[:size_bytes]
+
+
+class _Sending:
+    """One run: what was sent, acknowledged and refused.  Callbacks come from the client's thread, everything else from ours."""
+
+    def __init__(self, topic: str, options: dict[str, Any], queue_key: str | None, rate: float, total: int, delay_ms: int) -> None:
+        self.topic, self.options, self.queue_key, self.rate, self.total = topic, options, queue_key, rate, total
+        self.delay_ms = delay_ms
+        self.sent = self.acknowledged = self.failed = self.bytes = 0
+        self.took_s = 0.0
+        self.interrupted = False
+        self._room = threading.Semaphore(WINDOW)
+        self._lock = threading.Lock()
+        self._shown_at = 0.0
+        self._errors: set[str] = set()
+
+    def send_all(
+        self, bootstrap: str, lines: Iterator[bytes], read: Callable[[bytes], GivenMessage], timeout_s: float, compress_type: str
+    ) -> None:
+        from dledger_cli.calls import check_reachable
+        from dledger_client import Message, Producer
+        from dledger_wire.errors import InvalidArgumentError
+
+        run(check_reachable(bootstrap, timeout_s))
+        send_timeout_ms = int(timeout_s * 1000)
+        options = {"send_timeout_ms": send_timeout_ms, "compress_type": compress_type, "sticky_messages": STICKY_MESSAGES}
+        with Producer(bootstrap, group="dledger-cli", **options) as producer:
+            start = time.monotonic()
+            try:
+                for number, line in enumerate(lines, 1):
+                    if self.rate and (ahead := start + self.sent / self.rate - time.monotonic()) > 0:
+                        time.sleep(ahead)
+                    self._room.acquire()
+                    self.sent += 1
+                    if self.delay_ms:
+                        self.options["deliver_at_ms"] = time.time_ns() // 1_000_000 + self.delay_ms
+                    try:
+                        given = read(line)
+                        message = Message(self.topic, given.body, **given.over(self.options))
+                    except (ValueError, InvalidArgumentError) as error:
+                        self._failed(number, str(error))
+                        continue
+                    self.bytes += len(given.body)
+                    future = producer.send_async(message, queue_key=given.queue_key or self.queue_key)
+                    future.add_done_callback(functools.partial(self._done, number))
+                    self._progress(start)
+                producer.flush()
+            finally:
+                self.took_s = time.monotonic() - start
+
+    def _done(self, number: int, future: Any) -> None:
+        """Count the answer."""
+        error = future.exception()
+        if error is not None:
+            self._failed(number, str(error))
+            return
+        with self._lock:
+            self.acknowledged += 1
+        self._room.release()
+
+    def _failed(self, number: int, text: str) -> None:
+        """Count a message that was not sent; of errors, each text is shown once with its first line, and only a few of them."""
+        with self._lock:
+            self.failed += 1
+            is_news = len(self._errors) < SHOWN_ERRORS and text not in self._errors
+            self._errors |= {text} if is_news else set()
+        self._room.release()
+        if is_news:
+            error_line(f"{'message' if self.total else 'line'} {number}: {text}")
+
+    def _progress(self, start: float) -> None:
+        """A line that renews itself, a few times a second, where a person looks."""
+        now = time.monotonic()
+        if now - self._shown_at < 0.2 or not is_terminal(sys.stderr):
+            return
+        self._shown_at = now
+        of = f"/{with_spaces(self.total)}" if self.total else ""
+        per_s = with_spaces(self.acknowledged / max(now - start, 0.001))
+        text = f"acknowledged {with_spaces(self.acknowledged)}{of}  failed {self.failed}  {per_s} msgs/s"
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def report(self, *, as_json: bool) -> None:
+        if is_terminal(sys.stderr) and self._shown_at:
+            print("\r\x1b[K", end="", file=sys.stderr)
+        per_s = self.acknowledged / self.took_s if self.took_s else 0.0
+        unknown = self.sent - self.acknowledged - self.failed
+        if as_json:
+            figures = {"sent": self.sent, "acknowledged": self.acknowledged, "failed": self.failed, "unknown": unknown}
+            print_json(figures | {"messages_per_s": per_s, "bytes_per_s": self.bytes / self.took_s if self.took_s else 0.0})
+            return
+        open_text = f"  unknown {with_spaces(unknown)}" if unknown else ""
+        note(f"sent {with_spaces(self.acknowledged)}  failed {with_spaces(self.failed)}{open_text}  {with_spaces(per_s)} msgs/s")

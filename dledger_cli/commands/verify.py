@@ -1,0 +1,111 @@
+"""``dledger verify``: the files of nodes that are stopped, byte by byte; or the replicas of a running cluster against each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from dledger_cli.output import error_line, is_terminal, note, print_json
+
+if TYPE_CHECKING:
+    from dledger.log.report import Finding
+
+
+def register(app: typer.Typer) -> None:
+    app.command("verify", epilog="Examples: dledger verify --data data | dledger verify --data data/n0 | dledger verify --online")(verify)
+
+
+def verify(
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of one node, or of a local cluster.")] = "",
+    online: Annotated[bool, typer.Option("--online", help="Compare the replicas of the running cluster instead.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Check logs, index units and queues offline; exit 1 and the exact place when something is damaged."""
+    if online == bool(data):
+        raise typer.BadParameter("give either --data DIR or --online")
+    good = _verify_online(config, timeout, as_json=as_json) if online else _verify_offline(data, as_json=as_json)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bool:
+    from broker.config.units import format_size
+    from dledger_cli.files.compare_replicas import compare_replicas
+
+    results = run(compare_replicas(load_config(config), timeout_s))
+    if as_json:
+        print_json({"groups": [result.as_json() for result in results]})
+    for result in results:
+        if result.unreachable and not as_json:
+            note(f"group {result.group}: {', '.join(result.unreachable)} did not answer and was not compared")
+        if not result.equal:
+            error_line(f"group {result.group}: {result.difference}")
+        elif not as_json:
+            size = format_size(result.compared_bytes)
+            print(f"group {result.group}: {', '.join(result.replicas)} are equal over {size} up to position {result.upto_pos}")
+    return all(result.equal for result in results)
+
+
+def node_folders(data: Path) -> list[Path]:
+    """The folder itself when it is a node's, else the nodes' folders in it."""
+    if (data / "identity.json").is_file():
+        return [data]
+    return sorted(file.parent for file in data.glob("*/identity.json"))
+
+
+def _verify_offline(data: str, *, as_json: bool) -> bool:
+    from broker.process.data_dir_lock import holder_pid
+    from dledger.copy.install import INSTALL_PATH
+    from dledger_wire.errors import DataDirectoryError
+
+    folders = node_folders(Path(data))
+    if not folders:
+        raise DataDirectoryError(f"{data}: no node's data folder (expected identity.json in it or in its sub-folders)")
+    damaged = 0
+    for folder in folders:
+        pid = holder_pid(str(folder))
+        if pid is not None:
+            raise DataDirectoryError(f"data folder {folder} is in use by pid {pid}; stop the node, or use verify --online")
+        if (folder / INSTALL_PATH).is_file():
+            raise DataDirectoryError(f"{folder}: a catch-up copy is half in place ({INSTALL_PATH}); start the node once, it finishes that")
+        damaged += asyncio.run(_verify_node(folder, as_json=as_json))
+    return damaged == 0
+
+
+async def _verify_node(folder: Path, *, as_json: bool) -> int:
+    """Print what is wrong with one node's files; the number of damages."""
+    from dledger_cli.files.check import check_node
+
+    damages = remarks = 0
+
+    def progress(checked_bytes: int) -> None:
+        if is_terminal(sys.stderr) and checked_bytes % (64 << 20) < 1 << 20:
+            print(f"\r\x1b[K{folder}: {checked_bytes >> 20} MiB checked", end="", file=sys.stderr, flush=True)
+
+    async for finding in check_node(str(folder), progress):
+        damages += finding.is_damage
+        remarks += not finding.is_damage
+        if as_json:
+            print(json.dumps(_finding_json(finding)), flush=True)
+        else:
+            print(f"{'DAMAGED' if finding.is_damage else 'remark '}  {finding}", flush=True)
+    if is_terminal(sys.stderr):
+        print("\r\x1b[K", end="", file=sys.stderr)
+    if damages:
+        error_line(f"{folder}: damaged in {damages} place{'s' if damages > 1 else ''}")
+    else:
+        note(f"{folder}: ok{f', {remarks} remarks' if remarks else ''}")
+    return damages
+
+
+def _finding_json(finding: Finding) -> dict[str, object]:
+    place = {"file": finding.file, "pos": finding.pos, "index": finding.index}
+    return place | {"kind": finding.kind.value, "text": finding.text, "damage": finding.is_damage}

@@ -1,0 +1,1 @@
+"""Reading store files without a node: dump, verify, and comparing replicas."""

@@ -1,0 +1,23 @@
+"""The files of one stopped node, checked: log, index units, hard state, and what the store derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from broker.process.foreign_files import foreign_files
+from dledger.log.report import DamageKind, Finding
+from dledger.log.verify import verify_log
+from dledger.runtime.real_disk import RealDisk
+from store.offline.verify import verify_store
+
+
+async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIterator[Finding]:
+    """Everything that is not as it should be."""
+    disk = RealDisk(folder)
+    async for finding in verify_log(disk, on_progress=on_progress):
+        if finding.kind is not DamageKind.FOREIGN_FILE:  # they come all together
+            yield finding
+    async for finding in verify_store(disk):
+        yield finding
+    for path in await foreign_files(disk, thorough=True):
+        yield Finding(disk.local_path(path), 0, 0, DamageKind.FOREIGN_FILE, "not a file of ours; left alone")

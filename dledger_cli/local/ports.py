@@ -1,0 +1,50 @@
+"""Ports of the loopback interface for clusters of one run: nobody listens on them, and no other run of this user is given them.
+
+Between choosing a port and listening on it, and while a node is down, a port is free for everybody who looks.  So whoever is given one
+holds a record lock on the byte of that number in a file of the user's, until its process ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import tempfile
+from functools import cache
+
+from dledger_cli.local.processes import can_listen
+from dledger_wire.errors import DledgerError
+
+FIRST_PORT, LAST_PORT = 20_000, 32_000  # below what the kernel gives to outgoing connections
+
+_given: set[int] = set()
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports, this process's until it ends.  DledgerError when there are not as many."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
+        if port not in _given and _reserve(port) and can_listen(f"127.0.0.1:{port}"):
+            found.append(port)
+            _given.add(port)
+        if len(found) == count:
+            return found
+    raise DledgerError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+
+
+@cache
+def _locks() -> int:
+    """The open file; never closed, since that would give up every lock of this process."""
+    path = os.path.join(tempfile.gettempdir(), f"dledger-ports-{os.getuid()}")
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise DledgerError(f"{path}: cannot note which ports are taken: {error.strerror}") from None
+
+
+def _reserve(port: int) -> bool:
+    try:
+        fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,184 @@
+"""A cluster of our own for one run: free ports, a data folder nobody else uses, real processes, all ended at the end.
+
+Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import yaml
+
+from broker.config.cluster_file import ClusterConfig
+from dledger_cli.context import NodeAnswer, ask_nodes, run
+from dledger_cli.local.network_faults import Wires
+from dledger_cli.local.ports import free_ports
+from dledger_cli.local.processes import LocalCluster
+from dledger_wire.check import require
+from dledger_wire.errors import DeadlineExceededError, DledgerError
+
+
+class PrivateCluster:
+    """Real node processes on free ports under ``data``; ``cuttable``: of the first group, connected by ``wires`` that can be cut.
+
+    ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
+    """
+
+    limit_s = 60.0
+
+    def __init__(
+        self, data: Path, *, nodes: int = 3, groups: int = 1, settings: dict[str, Any] | None = None, cuttable: bool = False
+    ) -> None:
+        self.data = data
+        data.mkdir(parents=True, exist_ok=True)
+        ports = iter(free_ports(2 * nodes * groups))
+        group_list = [
+            {"name": f"g{group}", "nodes": [{"id": f"n{group * nodes + k}", "address": f"127.0.0.1:{next(ports)}"} for k in range(nodes)]}
+            for group in range(groups)
+        ]
+        content = {"cluster": "private", "name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)], "groups": group_list}
+        text = yaml.safe_dump(content | (settings or {}), sort_keys=False)
+        self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
+        self.local.file.write_text(text, encoding="utf-8")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._wires: Wires | None = None
+        self._files: dict[str, Path] = {}
+        if cuttable:
+            self._wires = Wires({node.id: node.address for node in self.config.groups[0].nodes})
+            self._files = {node.id: self._own_file(node.id, content | (settings or {})) for node in self.config.groups[0].nodes}
+
+    @property
+    def wires(self) -> Wires:
+        require(self._wires is not None, "the cluster was made without wires to cut")
+        return cast(Wires, self._wires)
+
+    def _own_file(self, node_id: str, content: dict[str, Any]) -> Path:
+        """The cluster file of one node: it dials the others through its cables."""
+        own = copy.deepcopy(content)
+        for node in own["groups"][0]["nodes"]:
+            if node["id"] != node_id:
+                node["replica_address"] = self.wires.address(node_id, node["id"])
+        file = self.data / f"cluster-{node_id}.yaml"
+        file.write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
+        return file
+
+    @property
+    def config(self) -> ClusterConfig:
+        return self.local.config
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for _, node in self.config.all_nodes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill_all()
+
+    def start(self, *node_ids: str, wait: bool = True, timeout_s: float | None = None) -> None:
+        """Start the named nodes, or all that do not run."""
+        for node_id in node_ids or self.local.node_ids():
+            process = self.processes.get(node_id)
+            if process is None or process.poll() is not None:
+                self.processes[node_id] = self.local.spawn(node_id, self._files.get(node_id))
+        if wait:
+            self.wait_healthy(timeout_s)
+
+    def statuses(self) -> dict[str, NodeAnswer]:
+        return {answer.id: answer for answer in run(ask_nodes(self.config)) if answer.in_file}
+
+    def leader(self, timeout_s: float | None = None) -> str:
+        """The confirmed leader of the first group with the newest term."""
+        timeout_s = timeout_s or self.limit_s
+        deadline = time.monotonic() + timeout_s
+        while True:
+            leaders = [
+                (answer.status.term, answer.id)
+                for answer in self.statuses().values()
+                if answer.group == self.config.groups[0].name and answer.status and answer.status.leader_confirmed
+            ]
+            if leaders:
+                return max(leaders)[1]
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"no leader after {timeout_s:g} s; logs: {self.data}/*.log")
+            time.sleep(0.02)
+
+    def wait_healthy(self, timeout_s: float | None = None) -> None:
+        """Every node up and following a confirmed leader; DledgerError with a node's last words when one ended."""
+        from dledger_cli.commands.status import all_healthy, standings_of
+        from dledger_cli.group_health import sentence
+
+        timeout_s = timeout_s or self.limit_s
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._check_alive()
+            answers = list(self.statuses().values())
+            if all_healthy(self.config, answers):
+                return
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(
+                    f"not healthy after {timeout_s:g} s: {sentence(standings_of(self.config, answers))}; logs: {self.data}/*.log"
+                )
+            time.sleep(0.05)
+
+    def wait_equal(self, timeout_s: float | None = None) -> int:
+        """Wait until all replicas of the first group have committed and applied the same; returns the commit position."""
+        timeout_s = timeout_s or self.limit_s
+        deadline = time.monotonic() + timeout_s
+        while True:
+            states = [answer.status for answer in self.statuses().values() if answer.group == self.config.groups[0].name]
+            marks = {(s.last_index, s.committed_index, s.applied_index, s.committed_pos) if s else None for s in states}
+            mark = next(iter(marks))
+            if len(marks) == 1 and mark is not None and mark[0] == mark[1] == mark[2]:
+                return mark[3]
+            if time.monotonic() > deadline:
+                raise DeadlineExceededError(f"replicas differ after {timeout_s:g} s: {sorted(map(str, marks))}")
+            time.sleep(0.05)
+
+    def _check_alive(self) -> None:
+        for node_id, process in self.processes.items():
+            if process.poll() is not None:
+                raise DledgerError(f"node {node_id} ended with status {process.returncode}: {self.local.last_words(node_id)}")
+
+    def kill(self, node_id: str) -> None:
+        """kill -9, and wait until it is gone."""
+        process = self.processes.pop(node_id)
+        process.kill()
+        process.wait()
+
+    def terminate(self, node_id: str, timeout_s: float | None = None) -> int:
+        """SIGTERM; returns the exit status."""
+        process = self.processes.pop(node_id)
+        process.terminate()
+        return process.wait(timeout_s or self.limit_s)
+
+    def pause(self, node_id: str) -> None:
+        self.processes[node_id].send_signal(signal.SIGSTOP)
+
+    def resume(self, node_id: str) -> None:
+        self.processes[node_id].send_signal(signal.SIGCONT)
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End all nodes in order: SIGTERM one after the other, the leader last."""
+        answers = self.statuses()
+        for node_id in sorted(self.processes, key=lambda k: bool(answers[k].status and answers[k].status.role == "leader")):  # type: ignore[union-attr]
+            self.terminate(node_id, timeout_s)
+
+    def kill_all(self) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        self.processes.clear()
+        if self._wires is not None:
+            self._wires.close()
+            self._wires = None

@@ -1,0 +1,156 @@
+"""Node processes of one data folder: starting them in the background, finding and stopping them.
+
+Owns the layout of ``DATA``: ``cluster.yaml``, ``ID/`` (the node's own folder with its lock), ``ID.pid``, ``ID.log``.  Whether a node
+runs is decided by the lock alone, so a stale pid file never points at a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.config.cluster_file import ClusterConfig, NodeSettings, split_address
+from broker.process.allocator import MALLOC_SETTINGS
+from broker.process.data_dir_lock import holder_pid
+from dledger_wire.errors import AddressInUseError, DataDirectoryError
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """The nodes of a cluster file that live under one data folder on this machine."""
+
+    config: ClusterConfig
+    data: Path
+
+    @property
+    def file(self) -> Path:
+        return self.data / "cluster.yaml"
+
+    def node_ids(self) -> list[str]:
+        return [node.id for _, node in self.config.all_nodes()]
+
+    def running(self) -> dict[str, int]:
+        """Pid of every node that runs now, by id."""
+        found = {node_id: holder_pid(str(self.data / node_id)) for node_id in self.node_ids()}
+        return {node_id: pid for node_id, pid in found.items() if pid}
+
+    def log_file(self, node_id: str) -> Path:
+        return self.data / f"{node_id}.log"
+
+    def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a node as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError names who holds
+        its port."""
+        check_ports_free(self.config.node(node_id))
+        # -P: nothing is imported from the folder that the command is given in, whatever it holds.
+        command = [sys.executable, "-P", "-m", "dledger_cli", "node"]
+        command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
+        with open(self.log_file(node_id), "ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | MALLOC_SETTINGS | _import_path(),
+            )
+        (self.data / f"{node_id}.pid").write_text(f"{process.pid}\n")
+        return process
+
+    def signal(self, node_id: str, number: signal.Signals) -> bool:
+        """Send a signal to a running node; False when it does not run."""
+        pid = holder_pid(str(self.data / node_id))
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def wait_stopped(self, node_id: str, timeout_s: float) -> bool:
+        """Whether the node has ended within ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while holder_pid(str(self.data / node_id)) is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        (self.data / f"{node_id}.pid").unlink(missing_ok=True)
+        return True
+
+    def last_words(self, node_id: str) -> str:
+        """The error a node that ended left in its log, as one line."""
+        try:
+            with open(self.log_file(node_id), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            if line.startswith("dledger: "):
+                return line.removeprefix("dledger: ")
+        return _event_of(lines[-1]) if lines else ""
+
+
+def _event_of(line: str) -> str:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    return str(entry.get("event", line)) if isinstance(entry, dict) else line
+
+
+def _import_path() -> dict[str, str]:
+    """The children import what we import, also when run from a checkout that is not installed."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "pyproject.toml").is_file():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}
+
+
+def check_ports_free(settings: NodeSettings) -> None:
+    for address in settings.addresses:
+        if not can_listen(address):
+            raise AddressInUseError(f"{address} ({settings.node.id}) is taken{_taken_by(address)}")
+
+
+def can_listen(address: str) -> bool:
+    """Whether a server could listen there now."""
+    host, port = split_address(address)
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+        except OSError:
+            return False
+    return True
+
+
+def _taken_by(address: str) -> str:
+    """`` by pid 123 (name)``, as far as we may know."""
+    import psutil
+
+    port = split_address(address)[1]
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port and connection.pid:
+                return f" by pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except (psutil.Error, OSError):
+        pass
+    return " by another process"
+
+
+def make_data_folder(data: str) -> Path:
+    folder = Path(data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataDirectoryError(f"data folder {folder} cannot be made: {error.strerror}") from error
+    return folder

@@ -1,0 +1,133 @@
+"""Messages and their traces as the command line shows them: JSON objects, and lines for people."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from dledger_client.fetch.records import ReceivedMessage
+    from dledger_client.inspect.message_trace import ConsumerState, Trace, TracedCopy
+
+
+def time_text(at_ms: int) -> str:
+    """A time in UTC, to the millisecond; ``-`` for none."""
+    if not at_ms:
+        return "-"
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def consumed_json(message: ReceivedMessage) -> dict[str, Any]:
+    """What a consumer wants of a message; a body that is no text comes in base64."""
+    try:
+        body: dict[str, str] = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body_base64": base64.b64encode(message.body).decode("ascii")}
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "born_at": message.born_timestamp,
+        "stored_at": message.store_timestamp,
+        "properties": message.properties,
+        **body,
+    }
+
+
+class LineFormat:
+    """A text with ``%`` letters for what a message has; ``\\n``, ``\\t`` and ``\\\\`` as in a shell."""
+
+    PARTS: ClassVar[dict[str, Callable[[ReceivedMessage], bytes]]] = {
+        "t": lambda message: message.topic.encode(),
+        "q": lambda message: b"%d" % message.queue_id,
+        "o": lambda message: b"%d" % message.queue_offset,
+        "i": lambda message: message.msg_id.encode(),
+        "k": lambda message: message.keys.encode(),
+        "g": lambda message: message.tags.encode(),
+        "s": lambda message: b"%d" % message.store_timestamp,
+        "p": lambda message: json.dumps(message.properties, ensure_ascii=False).encode(),
+        "b": lambda message: bytes(message.body),
+        "%": lambda message: b"%",
+    }
+    ESCAPES: ClassVar[dict[str, str]] = {"n": "\n", "t": "\t", "\\": "\\"}
+
+    def __init__(self, text: str) -> None:
+        self._pieces: list[bytes | Callable[[ReceivedMessage], bytes]] = []
+        for token in re.findall(r"%.?|\\.?|[^%\\]+", text, re.DOTALL):
+            if token[0] == "%":
+                if token[1:] not in self.PARTS:
+                    expected = " ".join(f"%{letter}" for letter in self.PARTS)
+                    raise ValueError(f"{token!r}: expected one of {expected}")
+                self._pieces.append(self.PARTS[token[1:]])
+            else:
+                self._pieces.append((self.ESCAPES.get(token[1:], token) if token[0] == "\\" else token).encode())
+
+    def of(self, message: ReceivedMessage) -> bytes:
+        return b"".join(piece if isinstance(piece, bytes) else piece(message) for piece in self._pieces)
+
+
+def message_json(message: ReceivedMessage) -> dict[str, Any]:
+    """All there is to know of a message."""
+    return consumed_json(message) | {
+        "group": message.group,
+        "offset_msg_id": message.offset_msg_id,
+        "physical_offset": message.physical_offset,
+        "born_host": message.born_host,
+        "reconsume_times": message.reconsume_times,
+        "replica": message.replica,
+    }
+
+
+def trace_json(trace: Trace) -> dict[str, Any]:
+    return {"complete": trace.complete, "copies": [_copy_json(copy) for copy in trace.copies]}
+
+
+def _copy_json(copy: TracedCopy) -> dict[str, Any]:
+    return {
+        "kind": copy.kind,
+        "consumer_group": copy.consumer_group,
+        "message": message_json(copy.message),
+        "replicas": [{"id": replica.node_id, "state": replica.state} for replica in copy.replicas],
+        "consumers": [
+            {"group": each.group, "state": each.state, "committed": each.committed, "after": each.after_ms, "by": each.by_ms}
+            for each in copy.consumers
+        ],
+    }
+
+
+def show_traces(trace: Trace) -> None:
+    """A paragraph a copy, oldest first."""
+    for copy in trace.copies:
+        message = copy.message
+        whose = f" of group {copy.consumer_group}" if copy.consumer_group else ""
+        attempt = f", attempt {message.reconsume_times}" if message.reconsume_times and copy.kind != "message" else ""
+        print(f"{copy.kind}{whose}{attempt}: {message.topic}/{message.queue_id} offset {message.queue_offset}  id {message.msg_id}")
+        print(f"  stored    {time_text(message.store_timestamp)} in group {message.group} at {message.physical_offset}")
+        if origin := message.properties.get("ORIGIN_MESSAGE_ID"):
+            print(f"  origin    {origin} in {message.properties.get('RETRY_TOPIC', '?')}")
+        print(f"  replicas  {', '.join(f'{replica.node_id} {replica.state}' for replica in copy.replicas)}")
+        for consumer in copy.consumers:
+            print(f"  group     {_consumer_text(consumer)}")
+
+
+def _consumer_text(consumer: ConsumerState) -> str:
+    if consumer.state == "consumed":
+        return f"{consumer.group}: passed (its offset is past the message: processed, sent back or skipped), {_when(consumer)}"
+    if consumer.state == "sent back":
+        return f"{consumer.group}: sent back, to be delivered again"
+    return f"{consumer.group}: not yet, it is at offset {consumer.committed}"
+
+
+def _when(consumer: ConsumerState) -> str:
+    if not consumer.by_ms:
+        return "when is not known any more"
+    if not consumer.after_ms:
+        return f"committed by {time_text(consumer.by_ms)}"
+    return f"committed between {time_text(consumer.after_ms)} and {time_text(consumer.by_ms)}"

@@ -1,0 +1,1 @@
+"""Which node to ask: metadata, leaders, retries and error responses."""

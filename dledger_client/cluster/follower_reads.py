@@ -1,0 +1,79 @@
+"""What followers have committed, asked for when nobody leads: offsets and topics stay known while a group has no majority.
+
+Owns the order: the leader's word first, since only the leader knows everything that was acknowledged; without it the word of the replica
+that has applied most.  A group that was found without a leader is not waited for again, only looked at, until it has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from dledger_client.cluster.metadata import ASK_TIMEOUT_S, Router
+from dledger_client.cluster.responses import parse
+from dledger_client.cluster.retry import may_try_again, until
+from dledger_wire.errors import DledgerError, NotLeaderError
+
+LEADER_PATIENCE_MS = 3000  # longer than an election takes
+
+Answer = TypeVar("Answer", bound=Message)
+
+_logger = logging.getLogger(__name__)
+
+
+class CommittedState:
+    """Asks for one client; ``replica``: the only follower to ask, if one is pinned."""
+
+    def __init__(self, router: Router, replica: str | None = None) -> None:
+        self._router, self._replica = router, replica
+        self._leaderless: set[str] = set()
+
+    def is_leaderless(self, group: str) -> bool:
+        """Whether the last answer of the group was that of a follower."""
+        return group in self._leaderless
+
+    async def ask(
+        self, group: str, method: str, request: bytes, kind: type[Answer], applied: Callable[[Answer], int], deadline_ms: int
+    ) -> Answer:
+        """The leader's answer; while nobody leads that of the follower whose ``applied`` is highest."""
+        clock = self._router.clock
+        async for attempt in until(deadline_ms, clock, self._router.random):
+            with attempt:
+                try:
+                    return parse(kind, await self._at_leader(group, method, request, deadline_ms), group)
+                except DledgerError as error:
+                    if not may_try_again(error):
+                        raise
+                    answers = await self._at_followers(group, method, request, kind)
+                    if not answers:
+                        raise
+                    if group not in self._leaderless:
+                        self._leaderless.add(group)
+                        _logger.warning("%s; what its followers have committed is taken instead", error.message)
+                    return max(answers, key=applied)
+        raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
+
+    async def _at_leader(self, group: str, method: str, request: bytes, deadline_ms: int) -> bytes:
+        router = self._router
+        if group in self._leaderless:
+            await router.find_leader(group)
+        patience_ms = router.clock.monotonic_ms() + LEADER_PATIENCE_MS
+        answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, patience_ms))
+        self._leaderless.discard(group)
+        return answer
+
+    async def _at_followers(self, group: str, method: str, request: bytes, kind: type[Answer]) -> list[Answer]:
+        """What every follower says that answers, asked at once."""
+        nodes = self._router.groups[group].nodes
+        asked = [self._ask(node.address, method, request, kind) for node in nodes if self._replica in (None, node.id)]
+        return [answer for answer in await asyncio.gather(*asked) if answer is not None]
+
+    async def _ask(self, address: str, method: str, request: bytes, kind: type[Answer]) -> Answer | None:
+        try:
+            return parse(kind, await self._router.channel(address).call(method, request, timeout_s=ASK_TIMEOUT_S), address)
+        except DledgerError:
+            return None  # it is down, or lags so far that it does not know the topic

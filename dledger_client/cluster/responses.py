@@ -1,0 +1,37 @@
+"""Answers of nodes, taken with care: bytes that are no answer are a broken connection, not a bug of the client.
+
+Owns the turning of garbage into UnreachableError, so that another attempt, or another node, is tried until the deadline.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from dledger_wire.errors import InvalidArgumentError, UnreachableError
+from dledger_wire.rpc import envelope
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+def garbage(address: str, what: str) -> UnreachableError:
+    """The error for an answer that cannot be what was asked for."""
+    return UnreachableError(f"{address}: {what}", address=address)
+
+
+def parse(cls: type[Answer], data: bytes, address: str) -> Answer:
+    """The answer in ``data``.  UnreachableError when it is none."""
+    try:
+        found: Answer = cls.FromString(data)
+        return found
+    except DecodeError as error:
+        raise garbage(address, f"{cls.DESCRIPTOR.name} of {len(data)} bytes cannot be read ({error})") from None
+
+
+def parse_envelope(cls: type[Answer], data: bytes, address: str) -> tuple[Answer, memoryview]:
+    """The header and payload in ``data``.  UnreachableError when there are none."""
+    try:
+        return envelope.decode(cls, data)
+    except InvalidArgumentError as error:
+        raise garbage(address, error.message) from None

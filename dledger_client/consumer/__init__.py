@@ -1,0 +1,1 @@
+"""Push consumers: group sessions, rebalancing, queues in progress, offsets, listeners."""

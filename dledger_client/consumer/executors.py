@@ -1,0 +1,122 @@
+"""Where listeners run: tasks of the event loop, or threads beside it.
+
+Owns the workers.  A job is a generator of listener calls: it yields messages and their context, is sent how many were consumed, and ends
+when there is nothing to do now.  When it has, the runner tells the loop.  Threads tell it in bulk: one wake-up for all that have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Generator
+from queue import SimpleQueue
+from typing import Protocol
+
+from dledger_client.consumer.listener import ConsumeContext, Listener, call, call_async
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.tasks import OwnedTasks
+
+Calls = Generator[tuple[list[ReceivedMessage], ConsumeContext], int, None]
+
+
+class Job(Protocol):
+    """Work for a listener.  ``calls`` runs in a worker, ``ended`` on the loop."""
+
+    def calls(self) -> Calls: ...
+    def ended(self) -> None: ...
+
+
+class Runner(Protocol):
+    """Runs jobs with a number of workers, in the order they were submitted."""
+
+    def submit(self, job: Job) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class TaskRunner:
+    """Listeners as plain functions or coroutines on the event loop."""
+
+    def __init__(self, listener: Listener, workers: int) -> None:
+        self._listener = listener
+        self._jobs: deque[Job] = deque()
+        self._free = workers
+        self._tasks = OwnedTasks("consumer", self._start_worker)
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+        self._start_worker()
+
+    def _start_worker(self, _bug: BaseException | None = None) -> None:
+        if self._free and self._jobs:
+            self._free -= 1
+            self._tasks.spawn(self._work(), "listener")
+
+    async def _work(self) -> None:
+        try:
+            while self._jobs:
+                job = self._jobs.popleft()
+                calls = job.calls()
+                batch = next(calls, None)
+                while batch is not None:
+                    consumed = await call_async(self._listener, *batch)
+                    try:
+                        batch = calls.send(consumed)
+                    except StopIteration:
+                        batch = None
+                job.ended()
+                await asyncio.sleep(0)
+        finally:
+            self._free += 1
+
+    async def stop(self) -> None:
+        """Cancel what runs."""
+        self._jobs.clear()
+        await self._tasks.stop()
+
+
+class ThreadRunner:
+    """Listeners as plain functions in threads of their own; made on the loop that is told of the ends."""
+
+    def __init__(self, listener: Listener, workers: int) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._done: deque[Job] = deque()
+        self._told = False
+        self._threads = [threading.Thread(target=self._work, name=f"listener-{number}", daemon=True) for number in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        listener, jobs = self._listener, self._jobs
+        while (job := jobs.get()) is not None:
+            calls = job.calls()
+            batch = next(calls, None)
+            while batch is not None:
+                consumed = call(listener, *batch)
+                try:
+                    batch = calls.send(consumed)
+                except StopIteration:
+                    batch = None
+            self._done.append(job)
+            if not self._told:
+                self._told = True
+                try:
+                    self._loop.call_soon_threadsafe(self._collect)
+                except RuntimeError:  # the loop is closed: the process ends
+                    return
+
+    def _collect(self) -> None:
+        self._told = False  # before looking: whoever ends from here on tells again
+        done = self._done
+        while done:
+            done.popleft().ended()
+
+    async def stop(self) -> None:
+        """Let idle threads end; a listener that still runs ends by itself."""
+        for _ in self._threads:
+            self._jobs.put(None)

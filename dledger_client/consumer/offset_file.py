@@ -1,0 +1,100 @@
+"""A broadcast consumer's own offset file: FOLDER/CLIENT/GROUP/offsets.json.
+
+Owns the file.  Two consumers of one machine never share one: a client id given by the user is taken as it is and must be free, else the
+first free number of the machine is taken, so that a restarted process finds the file of before.  Writing is done beside the event loop, one
+write at a time; what could not be written is not remembered either, so that whoever asked tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from dledger_client.consumer.allocation import MessageQueue
+from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
+
+MOST_CLIENTS = 1000
+
+# Runs what may take long beside the event loop.
+Beside: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+class OffsetFile:
+    """The positions of one broadcast client.  Held until ``close``."""
+
+    def __init__(self, folder: str, address: str, group: str, client_id: str = "", beside: Beside = asyncio.to_thread) -> None:
+        root = Path(folder or os.environ.get("DLEDGER_OFFSETS", "") or Path.home() / ".dledger_offsets")
+        names = [client_id] if client_id else [f"{address}@{number}" for number in range(MOST_CLIENTS)]
+        for name in names:
+            lock = _held(root / name / group / "lock")
+            if lock >= 0:
+                self.client_id, self._lock = name, lock
+                break
+        else:
+            raise BusyError(f"{root}: another consumer of group {group} uses the offset file of {' or '.join(names[:3])}")
+        self._path = root / self.client_id / group / "offsets.json"
+        self.offsets: dict[MessageQueue, int] = self._load()
+        self._beside, self._writing = beside, asyncio.Lock()
+
+    def _load(self) -> dict[MessageQueue, int]:
+        try:
+            rows = json.loads(self._path.read_text(encoding="utf-8"))["offsets"]
+            return {MessageQueue(topic, group, queue_id): offset for topic, group, queue_id, offset in rows}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageDamagedError(f"{self._path}: not an offset file ({error}); remove it to begin anew", file=self._path) from None
+
+    async def save(self, offsets: dict[MessageQueue, int]) -> None:
+        """Remember these too; the file is replaced whole.  StorageFullError, StorageFailedError: the file is as it was; try again."""
+        await asyncio.shield(self._save(offsets))  # a write that has begun ends before the next one
+
+    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
+        async with self._writing:
+            known = self.offsets | offsets
+            try:
+                await self._beside(lambda: self._replace(known))
+            except OSError as error:
+                kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailedError
+                raise kind(f"{self._path}: positions could not be saved: {error}", file=self._path) from None
+            self.offsets = known
+
+    def _replace(self, offsets: dict[MessageQueue, int]) -> None:
+        rows = [[queue.topic, queue.group, queue.queue_id, offset] for queue, offset in sorted(offsets.items())]
+        new = self._path.with_suffix(".new")
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump({"offsets": rows}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self._path)
+
+    async def close(self) -> None:
+        async with self._writing:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Hold the file no more, as when a process dies."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _held(path: Path) -> int:
+    """A descriptor that holds the lock file, or -1 when somebody else holds it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageFailedError(f"{path}: positions cannot be kept here: {error}", file=path) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return -1
+    return descriptor

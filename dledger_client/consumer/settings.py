@@ -1,0 +1,118 @@
+"""A push consumer's settings: their defaults, their limits, and the names RocketMQ gives them.
+
+Owns the table of names.  Every setting may be given by either name; times are milliseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dledger_client.consumer.allocation import Strategy, strategy
+from dledger_wire.errors import InvalidArgumentError
+
+FIRST, LAST, TIMESTAMP = "first", "last", "timestamp"
+BROADCAST_ATTEMPTS = 16
+MIB = 1 << 20
+
+# RocketMQ's name of a setting -> ours.
+UPSTREAM_NAMES = {
+    "messageModel": "broadcast",
+    "consumeMessageBatchMaxSize": "consume_message_batch_max_size",
+    "consumeThreadMin": "consume_threads",
+    "consumeThreadMax": "consume_threads",
+    "pullBatchSize": "pull_batch_size",
+    "pullThresholdForQueue": "pull_threshold_for_queue",
+    "pullThresholdSizeForQueue": "pull_threshold_size_for_queue",
+    "consumeConcurrentlyMaxSpan": "consume_concurrently_max_span",
+    "consumeFromWhere": "consume_from_where",
+    "consumeTimestamp": "consume_timestamp",
+    "allocateMessageQueueStrategy": "allocate_strategy",
+    "maxReconsumeTimes": "max_reconsume_times",
+    "suspendCurrentQueueTimeMillis": "suspend_current_queue_time_ms",
+    "persistConsumerOffsetInterval": "persist_offset_interval_ms",
+    "awaitTerminationMillisWhenShutdown": "await_termination_ms",
+}
+_UPSTREAM_VALUES: dict[str, dict[str, Any]] = {
+    "consumeFromWhere": {"CONSUME_FROM_FIRST_OFFSET": FIRST, "CONSUME_FROM_LAST_OFFSET": LAST, "CONSUME_FROM_TIMESTAMP": TIMESTAMP},
+    "messageModel": {"BROADCASTING": True, "CLUSTERING": False},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """See ``dledger_client.aio.PushConsumer`` for what each of them means."""
+
+    orderly: bool = False
+    broadcast: bool = False
+    consume_message_batch_max_size: int = 1
+    consume_threads: int = 20
+    pull_batch_size: int = 256
+    pull_threshold_for_queue: int = 1000
+    pull_threshold_size_for_queue: int = 100 << 20
+    consume_concurrently_max_span: int = 2000
+    consume_from_where: str = FIRST
+    consume_timestamp: int = 0
+    allocate_strategy: str | Strategy = "AVG"
+    allocate_options: dict[str, str] = field(default_factory=dict)
+    max_reconsume_times: int = -1
+    suspend_current_queue_time_ms: int = 1000
+    persist_offset_interval_ms: int = 1000
+    await_termination_ms: int = 5000
+    offset_folder: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("consume_message_batch_max_size", "consume_threads", "pull_batch_size", "pull_threshold_for_queue"):
+            _check_at_least(name, getattr(self, name), 1)
+        for name in ("pull_threshold_size_for_queue", "consume_concurrently_max_span", "persist_offset_interval_ms"):
+            _check_at_least(name, getattr(self, name), 1)
+        for name in ("consume_timestamp", "suspend_current_queue_time_ms", "await_termination_ms"):
+            _check_at_least(name, getattr(self, name), 0)
+        if self.consume_from_where not in (FIRST, LAST, TIMESTAMP):
+            raise InvalidArgumentError(f"consume_from_where {self.consume_from_where!r}: expected {FIRST}, {LAST} or {TIMESTAMP}")
+        if self.max_reconsume_times < -1:
+            raise InvalidArgumentError(f"max_reconsume_times {self.max_reconsume_times}: expected -1 (the group's setting) or more")
+        self.strategy()
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> PushOptions:
+        """The options out of settings by either name.  TypeError for a name nobody knows, InvalidArgumentError for one given twice."""
+        given: dict[str, Any] = {}
+        for name, value in settings.items():
+            own = UPSTREAM_NAMES.get(name, name)
+            if own not in cls.__dataclass_fields__:
+                raise TypeError(f"a push consumer has no setting {name!r}")
+            if name in ("consumeThreadMin", "consumeThreadMax"):  # threads are there from the start: as many as there may be
+                value = max(value, given.get(own, 0))
+            elif own in given:
+                raise InvalidArgumentError(f"{name}: {own} is given twice")
+            given[own] = _own_value(name, value)
+        return cls(**given)
+
+    def strategy(self) -> Strategy:
+        """How queues are shared out."""
+        chosen = self.allocate_strategy
+        return strategy(chosen, self.allocate_options) if isinstance(chosen, str) else chosen
+
+    @property
+    def strategy_name(self) -> str:
+        chosen = self.allocate_strategy
+        return chosen if isinstance(chosen, str) else "CONFIG"
+
+
+def _own_value(name: str, value: Any) -> Any:
+    """The value in our terms: upstream's constants, and its one size in MiB."""
+    if name == "pullThresholdSizeForQueue":
+        return value * MIB
+    names = _UPSTREAM_VALUES.get(name)
+    if names is None:
+        return value
+    if value not in names:
+        raise InvalidArgumentError(f"{name} {value!r}: expected {' or '.join(names)}")
+    return names[value]
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidArgumentError(f"{name} {value}: expected at least {least}")

@@ -1,0 +1,1 @@
+"""Reading queues from replicas: fetch, failover between replicas, records."""

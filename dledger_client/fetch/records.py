@@ -1,0 +1,308 @@
+"""What consumers get: chunks of frames as a replica sent them, and the messages in them.
+
+Owns decoding on the reader's side.  A chunk is split into columns at once; a message is a row of it that turns its properties into a
+dictionary only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.errors import CorruptFrameError
+from dledger_wire.frames.body_crc import first_bad_body
+from dledger_wire.frames.compress import compression_in, decompress
+from dledger_wire.frames.frame_layout import decode_properties
+from dledger_wire.frames.frames import FrameColumns, Records, cut_bytes, frame_columns, frame_positions, uniform_stride
+from dledger_wire.frames.message_id import offset_message_id
+from dledger_wire.status import SysFlag
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """What a queue holds: offsets ``min_offset`` to ``max_offset`` (exclusive); ``at_time``: the first one of the time asked for;
+    ``incarnation``: of the topic, another one when it was deleted and made again."""
+
+    min_offset: int
+    max_offset: int
+    at_time: int
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLag:
+    """How far behind a replica was when it answered: ``entries`` of the log that it has not applied, of those it has heard to be committed,
+    and ``leader_silent_ms``, how long ago it last heard from a leader (0: it leads; None: not since it started).  What was committed
+    meanwhile it cannot know: a follower that is cut off tells a small lag, and a long silence."""
+
+    entries: int = 0
+    leader_silent_ms: int | None = None
+
+
+class Chunk:
+    """Messages of one queue: ``frames`` back to back, ``sizes`` of each, their queue ``offsets``.  Reading goes on at ``next_offset``.
+    ``bodiless``: the bodies are cut out of the frames; ``lag``: how far behind the replica was."""
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        replica: str,
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[Any],
+        frames: memoryview | bytes,
+        next_offset: int = 0,
+        max_offset: int = 0,
+        *,
+        bodiless: bool = False,
+    ) -> None:
+        self.topic, self.group, self.queue_id, self.replica = topic, group, queue_id, replica
+        self.offsets, self.sizes, self.frames = offsets, sizes, frames
+        self.next_offset, self.max_offset, self.bodiless = next_offset, max_offset, bodiless
+        self.lag = ReplicaLag()
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def columns(self) -> FrameColumns:
+        """Places and fixed fields of the frames.  CorruptFrameError when bytes in the chunk are no message."""
+        return frame_columns(np.frombuffer(self.frames, np.uint8), frame_positions(self.sizes), bodiless=self.bodiless)
+
+    def damaged_offset(self) -> int | None:
+        """The queue offset of the first message that shows damage: in what ``_misplaced`` compares, else in a body, by its CRC."""
+        if not len(self.sizes):
+            return None
+        try:
+            columns = self.columns
+        except CorruptFrameError as error:
+            return int(self.offsets[max(0, error.detail_int("first_bad", 0))])
+        misplaced = self._misplaced(columns.heads)
+        if misplaced.any():
+            return int(self.offsets[misplaced.argmax()])
+        if self.bodiless:
+            return None
+        bad = first_bad_body(
+            np.frombuffer(self.frames, np.uint8),
+            columns.body_at,
+            columns.body_length,
+            columns.heads["body_crc"].astype(np.uint32),
+            stride=uniform_stride(self.sizes) if uniform_stride(columns.body_length + 1) else 0,
+        )
+        return None if bad is None else int(self.offsets[bad])
+
+    def _misplaced(self, heads: Records) -> npt.NDArray[np.bool_]:
+        """Which messages do not say of themselves what they were asked for as: size, queue, queue offset, a place in the log behind the
+        message before.  Their magics and that all lengths add up is known by then."""
+        sizes, places = heads["total_size"].astype(np.int64), heads["physical_offset"].astype(np.int64)
+        cut_out = heads["body_length"].astype(np.int64) if self.bodiless else 0
+        bad: npt.NDArray[np.bool_] = (sizes - cut_out != self.sizes) | (heads["queue_id"] != self.queue_id) | (places < 0)
+        bad |= heads["queue_offset"] != self.offsets
+        bad[1:] |= places[1:] < places[:-1] + sizes[:-1]
+        return bad
+
+    def cut(self, upto: int) -> None:
+        """Leave out what lies at or behind offset ``upto``."""
+        if self.next_offset <= upto:
+            return
+        count = int((self.offsets < upto).sum())
+        size = int(self.sizes[:count].sum())
+        self.offsets, self.sizes, self.frames = self.offsets[:count], self.sizes[:count], self.frames[:size]
+        self.next_offset = upto
+        self.__dict__.pop("columns", None)
+
+    def messages(self, kind: type[ReceivedMessage] | None = None) -> list[ReceivedMessage]:
+        """Every message of the chunk, in order.  CorruptFrameError when bytes in it are no message."""
+        rows, kind = _Rows(self), kind or ReceivedMessage
+        if rows.has_compressed:
+            opening = _OPENING[kind]
+            return [(opening if flag & SysFlag.COMPRESSED else kind)(rows, row) for row, flag in enumerate(rows.flags)]
+        return [kind(rows, row) for row in range(len(self.sizes))]
+
+
+class _Rows:
+    """The columns of a chunk as Python lists, each made when it is first asked for."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.columns = chunk.columns
+        self.offsets: list[int] = chunk.offsets.tolist()
+        self.bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)
+        self.has_compressed = bool((self.columns.heads["sys_flag"] & int(SysFlag.COMPRESSED)).any())
+
+    @cached_property
+    def flags(self) -> list[int]:
+        found: list[int] = self.columns.heads["sys_flag"].tolist()
+        return found
+
+    @cached_property
+    def properties(self) -> list[bytes]:
+        return cut_bytes(self.chunk.frames, self.columns.properties_at, self.columns.properties_length)
+
+    @cached_property
+    def born_hosts(self) -> list[str]:
+        return self.columns.hosts("born_host")
+
+    def head(self, row: int, field: str) -> int:
+        return int(self.columns.heads[field][row])
+
+    def store_host(self, row: int) -> bytes:
+        host = bytes(self.columns.heads["store_host"][row].tobytes())
+        return host if self.head(row, "sys_flag") & SysFlag.STORE_HOST_V6 else host[:8]
+
+
+class ReceivedMessage:
+    """One message as it was stored.  Times are milliseconds since the epoch."""
+
+    __slots__ = ("_properties", "_row", "_rows", "body", "queue_offset")
+
+    def __init__(self, rows: _Rows, row: int) -> None:
+        self._rows, self._row = rows, row
+        self._properties: dict[str, str] | None = None
+        self.body = rows.bodies[row]
+        self.queue_offset = rows.offsets[row]
+
+    @property
+    def topic(self) -> str:
+        return self._rows.chunk.topic
+
+    @property
+    def group(self) -> str:
+        """The replica group it is stored in."""
+        return self._rows.chunk.group
+
+    @property
+    def queue_id(self) -> int:
+        return self._rows.chunk.queue_id
+
+    @property
+    def replica(self) -> str:
+        """The node it was read from."""
+        return self._rows.chunk.replica
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of them, the system's own too."""
+        if self._properties is None:
+            self._properties = decode_properties(self._rows.properties[self._row])
+        return self._properties
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get("TAGS", "")
+
+    @property
+    def keys(self) -> str:
+        return self.properties.get("KEYS", "")
+
+    @property
+    def msg_id(self) -> str:
+        """The id its producer gave it; the id of its place where there is none."""
+        return self.properties.get("UNIQ_KEY") or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id of its place: store host and position in the log."""
+        return offset_message_id(self._rows.store_host(self._row), self.physical_offset)
+
+    @property
+    def physical_offset(self) -> int:
+        return self._rows.head(self._row, "physical_offset")
+
+    @property
+    def born_timestamp(self) -> int:
+        return self._rows.head(self._row, "born_timestamp")
+
+    @property
+    def store_timestamp(self) -> int:
+        return self._rows.head(self._row, "store_timestamp")
+
+    @property
+    def born_host(self) -> str:
+        return self._rows.born_hosts[self._row]
+
+    @property
+    def flag(self) -> int:
+        return self._rows.head(self._row, "flag")
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._rows.head(self._row, "reconsume_times")
+
+    def __repr__(self) -> str:
+        place = f"{self.topic}/{self.queue_id}@{self.queue_offset}"
+        return f"ReceivedMessage({place}, {self.body[:32]!r}{'...' if len(self.body) > 32 else ''})"
+
+
+class RetriedMessage(ReceivedMessage):
+    """One out of a group's retry topic, as its listeners see it: with the topic it was sent to first."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self.properties.get("RETRY_TOPIC") or self._rows.chunk.topic
+
+
+class _CompressedMessage(ReceivedMessage):
+    """A message whose body is opened when somebody looks at it: one that does not open is a CorruptFrameError there, and of nobody else."""
+
+    __slots__ = ("_opened", "_stored")
+
+    @property
+    def body(self) -> bytes:
+        if self._opened is None:
+            self._opened = decompress(self._stored, compression_in(self._rows.flags[self._row]))
+        return self._opened
+
+    @body.setter
+    def body(self, stored: bytes) -> None:
+        self._stored = stored
+        self._opened: bytes | None = None
+
+
+class _CompressedRetriedMessage(_CompressedMessage, RetriedMessage):
+    __slots__ = ()
+
+
+_OPENING: dict[type[ReceivedMessage], type[ReceivedMessage]] = {
+    ReceivedMessage: _CompressedMessage,
+    RetriedMessage: _CompressedRetriedMessage,
+}
+
+
+def decode_chunk(
+    topic: str,
+    group: str,
+    queue_id: int,
+    replica: str,
+    *,
+    count: int,
+    first_offset: int,
+    has_offsets: bool,
+    payload: memoryview,
+    next_offset: int,
+    max_offset: int,
+    bodiless: bool = False,
+    frames: memoryview | None = None,
+) -> Chunk:
+    """A chunk out of a fetch answer's payload: (offsets,) sizes, and the frames unless they are given."""
+    at = 8 * count if has_offsets else 0
+    if at + 4 * count > len(payload):
+        raise CorruptFrameError(f"a chunk of {count} messages in {len(payload)} bytes")
+    if has_offsets:
+        offsets = np.frombuffer(payload, ">u8", count).astype(np.int64)
+    else:
+        offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
+    sizes = np.frombuffer(payload, ">u4", count, at)
+    if frames is None:
+        frames = payload[at + 4 * count :]
+    if int(sizes.sum(dtype=np.int64)) != len(frames):
+        raise CorruptFrameError(f"a chunk whose sizes add up to {int(sizes.sum(dtype=np.int64))}, with {len(frames)} bytes of frames")
+    return Chunk(topic, group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset, bodiless=bodiless)

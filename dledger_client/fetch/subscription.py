@@ -1,0 +1,51 @@
+"""What a consumer wants of a topic: all, some tags, or what an SQL92 expression is true of.
+
+Owns the parsing, and the last word on tags: replicas filter by hash, messages of another tag with the same hash are sorted out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.java_hash import cached_java_hash
+
+
+def parse_tags(expression: str) -> list[str]:
+    """The tags of ``a || b``; empty for ``*``, which means all.  InvalidArgumentError for anything else."""
+    if expression.strip() in ("", "*"):
+        return []
+    tags = [tag.strip() for tag in expression.split("||")]
+    tags = [tag for tag in tags if tag]  # RocketMQ lets ``a || || b`` pass
+    if not tags:
+        raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *")
+    return list(dict.fromkeys(tags))
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """``expression``: tags; ``sql``: SQL92."""
+
+    expression: str = "*"
+    sql: str = ""
+
+    def __post_init__(self) -> None:
+        parse_tags(self.expression)
+
+    @property
+    def text(self) -> str:
+        """As members are shown."""
+        return self.sql or self.expression
+
+    @cached_property
+    def tags(self) -> list[str]:
+        return parse_tags(self.expression)
+
+    @cached_property
+    def tag_hashes(self) -> list[int]:
+        return [cached_java_hash(tag) for tag in self.tags]
+
+    def wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        return [message for message in messages if message.tags in self.tags] if self.tags else messages

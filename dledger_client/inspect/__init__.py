@@ -1,0 +1,1 @@
+"""Looking at stored messages: by id, by key, traces, dead letters, open transactions."""

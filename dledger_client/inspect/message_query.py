@@ -1,0 +1,183 @@
+"""Finding single messages: by key, by id, by time, by place.
+
+Owns which replica is asked.  The leader comes first, since it has everything that was acknowledged; any other replica serves when it does
+not answer.  An id may be the one the producer gave or the one of the message's place in the log: the latter names a store host, which only
+the cluster knows, so both are looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dledger_client.cluster.metadata import Group, Node, Router
+from dledger_client.cluster.responses import garbage, parse_envelope
+from dledger_client.cluster.retry import until
+from dledger_client.fetch.records import Chunk, ReceivedMessage
+from dledger_wire._pb import query_pb2
+from dledger_wire.errors import (
+    CorruptFrameError,
+    DledgerError,
+    InvalidArgumentError,
+    NotReadyError,
+    TopicNotFoundError,
+    UnreachableError,
+)
+from dledger_wire.frames.message_id import parse_offset_message_id
+
+if TYPE_CHECKING:
+    from dledger_client.aio.consumer import PullConsumer
+
+QUERY = "/dledger.v1.Query/QueryMessages"
+CALL_TIMEOUT_S = 5.0
+PAGE_BYTES = 8 << 20
+MAX_PAGE = 1024
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """Messages, newest first in each replica group.  ``complete`` False: an index does not cover everything yet, there may be more."""
+
+    messages: list[ReceivedMessage]
+    complete: bool = True
+
+
+async def call_replica(router: Router, group: str, method: str, request: bytes, deadline_ms: int) -> tuple[bytes, Node]:
+    """The answer of the leader, or of another replica when it gives none, and who it was."""
+    async for attempt in until(deadline_ms, router.clock, router.random):
+        with attempt:
+            return await _try_all(router, await router.ensure_group(group, deadline_ms), method, request)
+    raise NotReadyError(f"group {group}: no attempt was made before the deadline")
+
+
+async def _try_all(router: Router, view: Group, method: str, request: bytes) -> tuple[bytes, Node]:
+    problem: DledgerError = UnreachableError(f"group {view.name} has no nodes")
+    missing: DledgerError | None = None
+    for node in sorted(view.nodes, key=lambda node: node.id != view.leader_id):
+        try:
+            return await router.channel(node.address).call(method, request, timeout_s=CALL_TIMEOUT_S), node
+        except TopicNotFoundError as error:  # it may lag; the others decide
+            missing = missing or error
+        except DledgerError as error:
+            if not (error.retriable or error.refresh_route):
+                raise
+            problem = error
+    raise missing or problem
+
+
+async def pages(
+    router: Router, group: str, request: query_pb2.QueryMessagesRequest, deadline_ms: int
+) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
+    """(answer, its frames, who gave it) to ``request``, then to what is left of it, which may be narrowed between two pages."""
+    while True:
+        data, node = await call_replica(router, group, QUERY, request.SerializeToString(), deadline_ms)
+        reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
+        yield reply, payload, node
+        if not reply.before_pos:
+            return
+        request.before_pos = reply.before_pos
+
+
+async def query_group(
+    router: Router, group: str, request: query_pb2.QueryMessagesRequest, most: int, deadline_ms: int
+) -> tuple[list[ReceivedMessage], bool]:
+    """(up to ``most`` messages of one replica group, whether its index covered everything); 0: the replicas' default."""
+    found: list[ReceivedMessage] = []
+    complete = True
+    request.max_bytes = PAGE_BYTES
+    request.max_messages = min(most, MAX_PAGE)
+    async with aclosing(pages(router, group, request, deadline_ms)) as answers:
+        async for reply, payload, node in answers:
+            found += messages_of(reply, payload, group, node)
+            complete &= reply.complete
+            if not most or len(found) >= most:
+                break
+            request.max_messages = min(most - len(found), MAX_PAGE)
+    return found, complete
+
+
+def messages_of(reply: query_pb2.QueryMessagesResponse, payload: memoryview, group: str, node: Node) -> list[ReceivedMessage]:
+    """The messages of an answer.  UnreachableError for frames that are none."""
+    at, messages = 0, []
+    try:
+        for found in reply.messages:
+            frame = payload[at : at + found.size]
+            at += found.size
+            offsets, sizes = np.array([found.queue_offset], np.int64), np.array([found.size], np.int64)
+            messages += Chunk(found.topic, group, found.queue_id, node.id, offsets, sizes, frame).messages()
+    except CorruptFrameError as error:
+        raise garbage(node.address, error.message) from None
+    return messages
+
+
+async def query_by_key(router: Router, topic: str, key: str, begin_ms: int, end_ms: int, most: int, deadline_ms: int) -> QueryResult:
+    """Messages of ``topic`` with ``key`` among their keys."""
+    if not key or " " in key:
+        raise InvalidArgumentError(f"key {key!r}: expected one key, without spaces")
+    request = query_pb2.QueryMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms)
+    groups = [queues.group for queues in await router.topic(topic, deadline_ms, fresh=True)]
+    return await _all(router, groups, request, most, deadline_ms)
+
+
+async def query_by_id(router: Router, msg_id: str, topic: str, most: int, deadline_ms: int) -> QueryResult:
+    """Messages that have this id, given by their producer or by their place; of all topics when none is named."""
+    if not msg_id:
+        raise InvalidArgumentError("an empty message id")
+    groups = sorted(await router.ensure_groups(deadline_ms))
+    by_place = await query_by_offset_id(router, msg_id, deadline_ms)
+    if by_place is not None and (not topic or by_place.topic == topic):
+        return QueryResult([by_place])
+    if topic:
+        groups = [queues.group for queues in await router.topic(topic, deadline_ms, fresh=True)]
+    return await _all(router, groups, query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id), most, deadline_ms)
+
+
+async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> ReceivedMessage | None:
+    """The message whose place this id is; None for an id that is no place's."""
+    try:
+        host, pos = parse_offset_message_id(msg_id)
+    except InvalidArgumentError:
+        return None
+    groups = await router.ensure_groups(deadline_ms)
+    # The node that stored it need not be a member any more: then every group is asked.
+    own = [name for name, group in sorted(groups.items()) if any(node.address == host for node in group.nodes)]
+    for group in own or sorted(groups):
+        request = query_pb2.QueryMessagesRequest(pos=pos)
+        found, _ = await query_group(router, group, request, 1, deadline_ms)
+        if found and found[0].offset_msg_id == msg_id.upper():
+            return found[0]
+    return None
+
+
+async def _all(router: Router, groups: Sequence[str], request: query_pb2.QueryMessagesRequest, most: int, deadline_ms: int) -> QueryResult:
+    result = QueryResult([])
+    for group in groups:
+        asked = query_pb2.QueryMessagesRequest()
+        asked.CopyFrom(request)
+        found, complete = await query_group(router, group, asked, most, deadline_ms)
+        result.messages += found
+        result.complete &= complete
+    result.messages.sort(key=lambda message: -message.store_timestamp)
+    del result.messages[most or len(result.messages) :]
+    return result
+
+
+async def query_by_time(consumer: PullConsumer, topic: str, begin_ms: int, end_ms: int, most: int) -> QueryResult:
+    """The first ``most`` messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
+    found: list[ReceivedMessage] = []
+    for (group, queue_id), held in sorted((await consumer.offsets(topic, begin_ms)).items()):
+        offset, left = held.at_time, most
+        while left > 0 and offset < held.max_offset:
+            messages = await consumer.fetch(topic, queue_id, offset, min(left, MAX_PAGE), group_name=group)
+            inside = [message for message in messages if not end_ms or message.store_timestamp <= end_ms]
+            found += inside
+            left -= len(inside)
+            if not messages or len(inside) < len(messages):
+                break
+            offset = messages[-1].queue_offset + 1
+    found.sort(key=lambda message: (message.store_timestamp, message.group, message.physical_offset))
+    return QueryResult(found[:most])

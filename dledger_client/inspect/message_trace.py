@@ -1,0 +1,135 @@
+"""What became of a message: every place it is stored in, the replicas that hold it there, the groups that came past it, its retries.
+
+Owns putting together what the cluster knows.  Consumption is known by offsets: a group whose committed position is behind a message has
+consumed it, or was told to go past it; when that was is known as a span between two of its commits, and not at all for old ones.  Retries,
+dead letters and delayed messages are copies under other topics that keep the id their producer gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from dledger_client.cluster.metadata import Node, Router
+from dledger_client.cluster.responses import parse, parse_envelope
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.inspect.message_query import QUERY, call_replica, messages_of, query_by_id, query_by_key
+from dledger_wire._pb import query_pb2
+from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
+
+CONSUMED = "/dledger.v1.Query/Consumed"
+REPLICA_TIMEOUT_S = 2.0
+MAX_COPIES = 256
+
+MESSAGE, RETRY, DEAD_LETTER, DELAYED, HALF, SYSTEM = "message", "retry", "dead letter", "delayed", "half message", "system"
+HOLDS, HAS_NOT, SILENT = "holds it", "has it not", "no answer"
+CONSUMED_STATE, WAITING, SENT_BACK = "consumed", "not yet", "sent back"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """``state``: holds it (whole, with its checksum), has it not (yet), no answer."""
+
+    node_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """``state``: consumed (by offset), sent back (to be delivered again), not yet.  ``after_ms``, ``by_ms``: when it was passed; 0: not
+    known."""
+
+    group: str
+    state: str
+    committed: int
+    after_ms: int = 0
+    by_ms: int = 0
+
+
+@dataclass(slots=True)
+class TracedCopy:
+    """The message at one place.  ``consumer_group``: whose retry or dead letter it is."""
+
+    message: ReceivedMessage
+    kind: str
+    consumer_group: str = ""
+    replicas: list[ReplicaState] = field(default_factory=list)
+    consumers: list[ConsumerState] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Trace:
+    """All places of all messages asked for, oldest first.  ``complete`` False: an index does not cover everything yet."""
+
+    copies: list[TracedCopy]
+    complete: bool = True
+
+
+async def trace(router: Router, topic: str, key: str, msg_id: str, most: int, deadline_ms: int) -> Trace:
+    """By ``key`` of a topic, or by id (of a topic, or of all)."""
+    if key:
+        found = await query_by_key(router, topic, key, 0, 0, most, deadline_ms)
+    else:
+        found = await query_by_id(router, msg_id, topic, most, deadline_ms)
+    places: dict[tuple[str, int], ReceivedMessage] = {(each.group, each.physical_offset): each for each in found.messages}
+    complete = found.complete
+    for unique_id in dict.fromkeys(each.properties.get("UNIQ_KEY", "") for each in found.messages):
+        if unique_id:
+            copies = await query_by_id(router, unique_id, "", MAX_COPIES, deadline_ms)
+            complete &= copies.complete
+            places |= {(each.group, each.physical_offset): each for each in copies.messages}
+    messages = sorted(places.values(), key=lambda each: (each.store_timestamp, each.group, each.physical_offset))
+    return Trace([await _traced(router, message, deadline_ms) for message in messages], complete)
+
+
+def kind_of(message: ReceivedMessage) -> tuple[str, str]:
+    """(kind, consumer group it is kept for)."""
+    topic = message.topic
+    if topic.startswith(RETRY_PREFIX):
+        return RETRY, topic.removeprefix(RETRY_PREFIX)
+    if topic.startswith(DLQ_PREFIX):
+        return DEAD_LETTER, topic.removeprefix(DLQ_PREFIX)
+    if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        real = message.properties.get("REAL_TOPIC", "")
+        return DELAYED, real.removeprefix(RETRY_PREFIX) if real.startswith(RETRY_PREFIX) else ""
+    if topic == HALF_TOPIC:
+        return HALF, ""
+    return (SYSTEM if is_system_topic(topic) else MESSAGE), ""
+
+
+async def _traced(router: Router, message: ReceivedMessage, deadline_ms: int) -> TracedCopy:
+    kind, consumer_group = kind_of(message)
+    copy = TracedCopy(message, kind, consumer_group)
+    nodes = (await router.ensure_groups(deadline_ms))[message.group].nodes
+    copy.replicas = list(await asyncio.gather(*(_replica_state(router, message, node) for node in nodes)))
+    if kind in (MESSAGE, RETRY, DEAD_LETTER):
+        copy.consumers = await _consumers(router, message, deadline_ms)
+    return copy
+
+
+async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -> ReplicaState:
+    request = query_pb2.QueryMessagesRequest(pos=message.physical_offset).SerializeToString()
+    try:
+        data = await router.channel(node.address).call(QUERY, request, timeout_s=REPLICA_TIMEOUT_S)
+        reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
+        found = messages_of(reply, payload, message.group, node)
+    except DledgerError:
+        return ReplicaState(node.id, SILENT)
+    same = bool(found) and (found[0].body, found[0].offset_msg_id) == (message.body, message.offset_msg_id)
+    return ReplicaState(node.id, HOLDS if same else HAS_NOT)
+
+
+async def _consumers(router: Router, message: ReceivedMessage, deadline_ms: int) -> list[ConsumerState]:
+    place = {"topic": message.topic, "queue_id": message.queue_id, "offset": message.queue_offset}
+    request = query_pb2.ConsumedRequest(**place).SerializeToString()  # type: ignore[arg-type]
+    try:
+        data, node = await call_replica(router, message.group, CONSUMED, request, deadline_ms)
+    except TopicNotFoundError:
+        return []  # deleted meanwhile
+    states = []
+    for each in parse(query_pb2.ConsumedResponse, data, node.address).groups:
+        passed = each.committed > message.queue_offset
+        state = SENT_BACK if each.sent_back else CONSUMED_STATE if passed else WAITING
+        states.append(ConsumerState(each.group, state, each.committed, each.after_ms, each.by_ms))
+    return states

@@ -1,0 +1,79 @@
+"""Sending messages back: what a consumer group could not process comes again, later, to that group alone.
+
+Owns the one call and its answer.  Safe to repeat: a message is stored once an attempt, however often it is sent back, whoever leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.responses import garbage, parse
+from dledger_wire._pb import retry_pb2
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc.error_detail import from_detail
+
+METHOD = "/dledger.v1.Retry/SendBack"
+DEAD_LETTER = -1  # as a delay level
+
+
+class SentBack(Enum):
+    """What became of a message that was sent back.  All but REFUSED mean that the group need not look at this place any more."""
+
+    RETRY = retry_pb2.SEND_BACK_RETRY
+    DEAD = retry_pb2.SEND_BACK_DEAD
+    DUPLICATE = retry_pb2.SEND_BACK_DUPLICATE
+    BEHIND = retry_pb2.SEND_BACK_BEHIND
+    GONE = retry_pb2.SEND_BACK_GONE
+    REFUSED = retry_pb2.SEND_BACK_REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackResult:
+    """One message's answer; ``reconsume_times`` is what its copy carries, ``error`` why it was refused."""
+
+    offset: int
+    outcome: SentBack
+    reconsume_times: int
+    error: DledgerError | None = None
+
+
+async def send_back(
+    router: Router,
+    consumer_group: str,
+    topic: str,
+    queue_id: int,
+    offsets: Iterable[int],
+    *,
+    group_name: str,
+    deadline_ms: int,
+    delay_level: int = 0,
+    max_reconsume_times: int = 0,
+) -> list[SendBackResult]:
+    """Send back messages that ``consumer_group`` read at these places of one queue of the replica group ``group_name``.
+
+    ``topic`` is where they were read: the retry topic of the group when they had been sent back before.  ``delay_level`` 0 lets the delay
+    grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  Tried
+    until the deadline; then nothing is known of the outcome, and the same call may be made again.
+    """
+    request = retry_pb2.SendBackRequest(
+        group=consumer_group,
+        topic=topic,
+        queue_id=queue_id,
+        offsets=offsets,
+        delay_level=delay_level,
+        max_reconsume_times=max_reconsume_times,
+    )
+    answer = await router.call_leader(group_name, METHOD, request.SerializeToString(), deadline_ms=deadline_ms)
+    return [_result(each, group_name) for each in parse(retry_pb2.SendBackResponse, answer, group_name).results]
+
+
+def _result(found: retry_pb2.SendBackResult, group_name: str) -> SendBackResult:
+    try:
+        outcome = SentBack(found.outcome)
+    except ValueError:
+        raise garbage(group_name, f"an outcome of sending back that nobody knows ({found.outcome})") from None
+    error = from_detail(found.error) if found.HasField("error") else None
+    return SendBackResult(found.offset, outcome, found.reconsume_times, error)

@@ -1,0 +1,1 @@
+"""From a message to an acknowledgement: partitioning, batching, sending, resending."""

@@ -1,0 +1,26 @@
+"""Delayed messages on the producer's side: parked in a system topic, with the place they are meant for in their properties.
+
+Owns those properties.  The broker's services (master only) store them under their real topic when their level's time is over, or when
+their own delivery time has come.
+"""
+
+from __future__ import annotations
+
+from dledger_client.message import Message, check_size
+from dledger_wire.frames.frame_layout import encode_properties
+from dledger_wire.frames.timer import timer_property
+from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
+
+
+def parked(message: Message, queue_id: int) -> tuple[Message, int]:
+    """(the message as it is sent now, the queue of its topic there) for one meant for ``queue_id`` of its topic."""
+    copy = message.clone()
+    place = encode_properties({"REAL_TOPIC": message.topic, "REAL_QID": str(queue_id)})
+    if message.deliver_at_ms:
+        copy.topic, copy.extras = TIMER_TOPIC, timer_property(message.deliver_at_ms) + message.extras + place
+        queue_id = 0
+    else:
+        copy.topic, copy.extras = SCHEDULE_TOPIC, message.extras + place
+        queue_id = message.delay_level - 1
+    check_size(copy.extras, "keys, tags, properties and the place to be delivered to")
+    return copy, queue_id

@@ -1,0 +1,184 @@
+"""What becomes of messages: the outcome of a batch, and the light future of each message in it.
+
+Owns ``Outcome`` (shared by all messages of a batch) and ``SendFuture`` (batch and place in it, nothing else: a producer makes one per
+message, hundreds of thousands a second).  Waiting, callbacks and results are made only for who asks.  An outcome is settled once, on the
+client's event loop; futures may be asked from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+from dledger_client.consumer.user_callbacks import FAULTS
+from dledger_client.message import SendResult, SendStatus
+from dledger_wire.check import require
+from dledger_wire.errors import DledgerError
+
+_logger = logging.getLogger(__name__)
+
+Callback = Callable[[Any], object]
+
+
+class Outcome:
+    """What became of ``count`` messages of one queue; after ``settle`` either an error for all or the place of the first.
+
+    ``parts`` are the outcomes of the batches a refused batch was cut into, each with the number of its first message.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_lock",
+        "duplicate",
+        "error",
+        "first_offset",
+        "group",
+        "ids",
+        "parts",
+        "queue_id",
+        "settled",
+        "store_timestamp",
+        "topic",
+    )
+
+    def __init__(self, lock: threading.Lock, topic: str, group: str, queue_id: int) -> None:
+        self._lock = lock
+        self._callbacks: list[Callable[[], object]] | None = None
+        self.topic, self.group, self.queue_id = topic, group, queue_id
+        self.settled = False
+        self.error: DledgerError | None = None
+        self.first_offset = -1
+        self.store_timestamp = 0
+        self.duplicate = False
+        self.ids: Any = None  # (n, 32) matrix of the unique ids
+        self.parts: list[tuple[int, Outcome]] | None = None
+
+    def settle(self) -> None:
+        """Everything about the outcome is set; tell who waits.  Called once."""
+        require(not self.settled, "an outcome was settled twice")
+        with self._lock:
+            self.settled = True
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback()
+            except FAULTS:
+                _logger.exception("a callback of a send failed")
+
+    def fail(self, error: DledgerError) -> None:
+        self.error = error
+        self.settle()
+
+    def when_settled(self, callback: Callable[[], object]) -> bool:
+        """Call back on settling; False, and nothing is called, when it is settled already."""
+        with self._lock:
+            if self.settled:
+                return False
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(callback)
+            return True
+
+    def cut_into(self, parts: list[tuple[int, Outcome]]) -> None:
+        """The batch goes on as several; this outcome is settled when all of them are."""
+        self.parts = parts
+        left = len(parts)
+
+        def one_more() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self.settle()
+
+        for _, part in parts:
+            if not part.when_settled(one_more):
+                one_more()
+
+    def _part_of(self, index: int) -> tuple[Outcome, int]:
+        outcome = self
+        while outcome.parts is not None:
+            first, outcome = next((first, part) for first, part in reversed(outcome.parts) if first <= index)
+            index -= first
+        return outcome, index
+
+    def error_of(self, index: int) -> DledgerError | None:
+        return self.error if self.parts is None else self._part_of(index)[0].error
+
+    def result_of(self, index: int) -> SendResult:
+        outcome, place = self._part_of(index)
+        if outcome.error is not None:
+            raise outcome.error
+        return SendResult(
+            SendStatus.SEND_OK,
+            outcome.ids[place].tobytes().decode("ascii"),
+            outcome.topic,
+            outcome.group,
+            outcome.queue_id,
+            outcome.first_offset + place,
+            outcome.store_timestamp,
+            outcome.duplicate,
+        )
+
+
+class SendFuture:
+    """The outcome of one message, as ``concurrent.futures.Future`` names things.  A send cannot be cancelled."""
+
+    __slots__ = ("_index", "_outcome")
+
+    def __init__(self, outcome: Outcome, index: int) -> None:
+        self._outcome = outcome
+        self._index = index
+
+    def done(self) -> bool:
+        return self._outcome.settled
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """Where the message is; raises what it failed with, or TimeoutError when that is not known in time (it may still be stored)."""
+        if not self._outcome.settled:
+            self._wait(timeout)
+        return self._outcome.result_of(self._index)
+
+    def exception(self, timeout: float | None = None) -> DledgerError | None:
+        """What the message failed with, None when it is stored."""
+        if not self._outcome.settled:
+            self._wait(timeout)
+        return self._outcome.error_of(self._index)
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call ``callback(future)`` when the outcome is known: on the client's loop, or here and now when it is known already."""
+        if not self._outcome.when_settled(lambda: callback(self)):
+            callback(self)
+
+    def _wait(self, timeout: float | None) -> None:
+        settled = threading.Event()
+        if self._outcome.when_settled(settled.set) and not settled.wait(timeout):
+            raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
+
+    def __repr__(self) -> str:
+        if not self._outcome.settled:
+            return f"<{type(self).__name__} pending>"
+        return f"<{type(self).__name__} {self._outcome.error_of(self._index) or 'stored'}>"
+
+
+class AsyncSendFuture(SendFuture):
+    """The same for asyncio: ``await future`` waits; ``result`` and ``exception`` ask only."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, SendResult]:
+        if not self._outcome.settled:
+            yield from settled(self._outcome).__await__()
+        return self._outcome.result_of(self._index)
+
+    def _wait(self, timeout: float | None) -> None:
+        raise asyncio.InvalidStateError("the outcome is not known yet; await the future")
+
+
+async def settled(outcome: Outcome) -> None:
+    """Wait until the outcome is settled; to be called on the client's loop."""
+    waiter = asyncio.get_running_loop().create_future()
+    if outcome.when_settled(lambda: None if waiter.done() else waiter.set_result(None)):
+        await waiter

@@ -1,0 +1,35 @@
+"""Half messages on the producer's side: parked in a system topic until their transaction ends, with what the broker has to know.
+
+Owns those properties, RocketMQ's names.  ``store/append/half_messages.py`` reads them.
+"""
+
+from __future__ import annotations
+
+from dledger_client.message import UNIQUE_ID_PROPERTY_BYTES, Message
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
+from dledger_wire.names import HALF_TOPIC
+
+
+def half_of(message: Message, producer_group: str) -> Message:
+    """The message as one of a transaction; ``producer_group`` is who can be asked what became of that.
+
+    InvalidArgumentError for a delayed message: it would not be delivered with its transaction.
+    """
+    if message.delay_level or message.deliver_at_ms:
+        raise InvalidArgumentError("a message of a transaction comes when the transaction is committed; expected no delay")
+    half = message.clone()
+    half.transaction_group = producer_group
+    return half
+
+
+def parked_half(half: Message, queue_id: int) -> Message:
+    """The message as it is sent now, for one meant for ``queue_id`` of its topic."""
+    place = {"TRAN_MSG": "true", "PGROUP": half.transaction_group, "REAL_TOPIC": half.topic, "REAL_QID": str(queue_id)}
+    copy = half.clone()
+    copy.topic, copy.extras = HALF_TOPIC, half.extras + encode_properties(place)
+    too_many = len(copy.extras) + UNIQUE_ID_PROPERTY_BYTES - MAX_PROPERTIES_BYTES
+    if too_many > 0:
+        most = len(half.extras) - too_many
+        raise InvalidArgumentError(f"keys, tags and properties take {len(half.extras)} bytes; expected at most {most} in a transaction")
+    return copy

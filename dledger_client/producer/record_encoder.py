@@ -1,0 +1,105 @@
+"""From messages to one batch record: properties joined, hashes computed, frames encoded, all a batch at a time.
+
+Owns no layout: frames and records are ``dledger_wire``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_client.message import Message
+from dledger_wire.batches.batch import encode_batch_parts
+from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small
+from dledger_wire.checksum import Buffer
+from dledger_wire.frames.frame_layout import IPV4_HOST_SIZE
+from dledger_wire.frames.frames import encode_frames
+from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash, key_words
+
+Int32s = npt.NDArray[np.int32]
+
+
+def encode_messages(
+    topic: str, queue_id: int, messages: Sequence[Message], ids: npt.NDArray[np.uint8], *, born_ms: int, born_host: bytes
+) -> list[Buffer]:
+    """The parts of one batch record, still without a sequence (``dledger_wire.batches.batch.stamp_sequence``)."""
+    count = len(messages)
+    if (
+        count <= SMALL_COUNT
+        and len(born_host) == IPV4_HOST_SIZE
+        and not any(message.keys or message.flag or message.sys_flag for message in messages)
+    ):
+        return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
+    extras = [message.extras for message in messages]
+    constant = extras.count(extras[0]) == count
+    flagged = any([message.flag or message.sys_flag for message in messages])
+    frames, sizes = encode_frames(
+        topic,
+        queue_id,
+        [message.body for message in messages],
+        ids,
+        extras[0] if constant else extras,
+        born_timestamp=born_ms,
+        born_host=born_host,
+        flags=np.array([message.flag for message in messages], np.int32) if flagged else 0,
+        sys_flags=np.array([message.sys_flag for message in messages], np.int32) if flagged else 0,
+    )
+    owners, hashes = _key_columns(topic, messages) if not constant or messages[0].keys else (None, None)
+    return encode_batch_parts(
+        topic,
+        queue_id,
+        frames,
+        sizes,
+        _tag_hashes(messages, constant),
+        fold_key_hashes(hash_columns(ids, f"{topic}#")),
+        key_owners=owners,
+        key_hashes=hashes,
+    )
+
+
+def _encode_few(
+    topic: str, queue_id: int, messages: Sequence[Message], ids: npt.NDArray[np.uint8], born_ms: int, born_host: bytes
+) -> list[Buffer]:
+    """The same without arrays: what a message sent alone costs its producer halves."""
+    unique = [row.tobytes() for row in ids]
+    bodies, extras = [message.body for message in messages], [message.extras for message in messages]
+    frames, sizes = encode_small(topic, queue_id, bodies, unique, extras, born_ms=born_ms, born_host=born_host)
+    hashes = [key_hash(topic, each.decode("ascii")) for each in unique]
+    tags = [cached_java_hash(message.tags) if message.tags else 0 for message in messages]
+    return encode_batch_parts(topic, queue_id, frames, np.array(sizes, np.uint32), np.array(tags, np.int32), np.array(hashes, np.int32))
+
+
+def _tag_hashes(messages: Sequence[Message], constant: bool) -> Int32s:
+    if constant:
+        tags = messages[0].tags
+        return np.full(len(messages), cached_java_hash(tags) if tags else 0, np.int32)
+    return np.array([cached_java_hash(message.tags) if message.tags else 0 for message in messages], np.int32)
+
+
+def _key_columns(topic: str, messages: Sequence[Message]) -> tuple[npt.NDArray[np.uint32], Int32s]:
+    """(message number, index hash) of every word of every message's keys."""
+    owners: list[int] = []
+    words: list[str] = []
+    for number, message in enumerate(messages):
+        if message.keys:
+            found = key_words(message.keys)
+            words += found
+            owners += [number] * len(found)
+    return np.array(owners, np.uint32), hash_words(topic, words)
+
+
+def hash_words(topic: str, words: Sequence[str]) -> Int32s:
+    """Index hashes of TOPIC#WORD; ASCII words of equal width are hashed together."""
+    hashes = np.empty(len(words), np.int32)
+    by_width: dict[int, list[int]] = {}
+    for place, word in enumerate(words):
+        if word.isascii():
+            by_width.setdefault(len(word), []).append(place)
+        else:
+            hashes[place] = key_hash(topic, word)
+    for width, places in by_width.items():
+        packed = np.frombuffer("".join([words[place] for place in places]).encode("ascii"), np.uint8)
+        hashes[places] = fold_key_hashes(hash_columns(packed.reshape(-1, width), f"{topic}#"))
+    return hashes

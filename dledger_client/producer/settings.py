@@ -1,0 +1,182 @@
+"""A producer's settings: their defaults, their limits, and the names RocketMQ gives them.
+
+Owns the table of names.  Every setting may be given by either name; times are milliseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.compress import DEFAULT_LEVEL, compression_of
+from dledger_wire.names import AUTO_CREATE_TOPIC
+
+LATENCY_MAX = (50, 100, 550, 1800, 3000, 5000, 15_000)
+NOT_AVAILABLE_DURATION = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
+UNLIMITED = -1
+
+# RocketMQ's name of a setting -> ours.
+UPSTREAM_NAMES = {
+    "producerGroup": "group",
+    "createTopicKey": "create_topic_key",
+    "defaultTopicQueueNums": "default_topic_queues",
+    "sendMsgTimeout": "send_timeout_ms",
+    "maxMessageSize": "max_message_bytes",
+    "retryTimesWhenSendFailed": "retry_times",
+    "retryAnotherBrokerWhenNotStoreOK": "retry_another_group",
+    "sendLatencyFaultEnable": "latency_fault",
+    "latencyMax": "latency_max",
+    "notAvailableDuration": "not_available_duration",
+    "compressMsgBodyOverHowmuch": "compress_over_bytes",
+    "compressType": "compress_type",
+    "compressLevel": "compress_level",
+}
+
+# Of a producer of transactions only.
+CHECK_NAMES = {
+    "transactionCheckListener": "check_listener",
+    "checkThreadPoolMinSize": "check_threads",
+    "checkThreadPoolMaxSize": "check_threads",
+    "checkRequestHoldMax": "check_requests_held",
+}
+
+
+class ProducerSettings(TypedDict, total=False):
+    """What a producer may be made with, by our names and by RocketMQ's."""
+
+    producer_id: str
+    send_timeout_ms: int
+    linger_ms: int
+    batch_bytes: int
+    sticky_messages: int
+    max_buffered_bytes: int
+    max_message_bytes: int
+    retry_times: int
+    retry_another_group: bool
+    create_topic_key: str
+    default_topic_queues: int
+    latency_fault: bool
+    latency_max: Sequence[int]
+    not_available_duration: Sequence[int]
+    compress_over_bytes: int
+    compress_type: str
+    compress_level: int
+    producerGroup: str
+    createTopicKey: str
+    defaultTopicQueueNums: int
+    sendMsgTimeout: int
+    maxMessageSize: int
+    retryTimesWhenSendFailed: int
+    retryAnotherBrokerWhenNotStoreOK: bool
+    sendLatencyFaultEnable: bool
+    latencyMax: Sequence[int]
+    notAvailableDuration: Sequence[int]
+    compressMsgBodyOverHowmuch: int
+    compressType: str
+    compressLevel: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """The settings of one producer, checked."""
+
+    group: str = ""
+    producer_id: str = ""  # a name that stays the same when the client is started again
+    send_timeout_ms: int = 10_000
+    linger_ms: int = 0
+    batch_bytes: int = 1 << 20
+    sticky_messages: int = 100  # without a key: to one queue before the next one takes over
+    max_buffered_bytes: int = 64 << 20
+    max_message_bytes: int = 4 << 20
+    retry_times: int = UNLIMITED  # as often as there is time
+    retry_another_group: bool = False
+    create_topic_key: str = AUTO_CREATE_TOPIC
+    default_topic_queues: int = 4
+    latency_fault: bool = True
+    latency_max: Sequence[int] = LATENCY_MAX
+    not_available_duration: Sequence[int] = NOT_AVAILABLE_DURATION
+    compress_over_bytes: int = 4096
+    compress_type: str = "zlib"  # or lz4, zstd, none
+    compress_level: int = DEFAULT_LEVEL
+
+    def __post_init__(self) -> None:
+        for name in ("group", "producer_id", "create_topic_key", "compress_type"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidArgumentError(f"{name} {getattr(self, name)!r}: expected text")
+        for name in (
+            "send_timeout_ms",
+            "batch_bytes",
+            "sticky_messages",
+            "max_buffered_bytes",
+            "max_message_bytes",
+            "default_topic_queues",
+        ):
+            _at_least(1, name, getattr(self, name))
+        _at_least(0, "linger_ms", self.linger_ms)
+        _at_least(0, "compress_over_bytes", self.compress_over_bytes)
+        compression_of(self.compress_type)
+        if not 1 <= self.compress_level <= 9:
+            raise InvalidArgumentError(f"compress_level {self.compress_level}: expected 1 to 9")
+        _at_least(UNLIMITED, "retry_times", self.retry_times)
+        rising = list(self.latency_max) == sorted(self.latency_max)
+        if not rising or len(self.latency_max) != len(self.not_available_duration):
+            raise InvalidArgumentError("latency_max: expected rising numbers, as many as not_available_duration has")
+
+    @classmethod
+    def of(cls, group: str, settings: Mapping[str, Any]) -> ProducerOptions:
+        """The options out of settings by either name.  TypeError for a name nobody knows, InvalidArgumentError for one given twice."""
+        given: dict[str, Any] = {"group": group} if group else {}
+        for name, value in settings.items():
+            own = UPSTREAM_NAMES.get(name, name)
+            if CHECK_NAMES.get(name, name) in CheckOptions.__dataclass_fields__:
+                text = f"{name} is a setting of TransactionProducer: nobody asks a plain producer what became of transactions"
+                raise InvalidArgumentError(text)
+            if own not in cls.__dataclass_fields__:
+                near = difflib.get_close_matches(name, [*cls.__dataclass_fields__, *UPSTREAM_NAMES], 1)
+                raise TypeError(f"a producer has no setting {name!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+            if own in given:
+                raise InvalidArgumentError(f"{name}: {own} is given twice")
+            given[own] = value
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What a producer of transactions has more."""
+
+    check_listener: Callable[..., Any]
+    check_threads: int = 1
+    check_requests_held: int = 2000
+
+    def __post_init__(self) -> None:
+        if not callable(self.check_listener):
+            raise InvalidArgumentError(f"check_listener {self.check_listener!r}: expected a function of a message")
+        _at_least(1, "check_threads", self.check_threads)
+        _at_least(1, "check_requests_held", self.check_requests_held)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> CheckOptions:
+        """The options out of settings by either name; None: not given.  InvalidArgumentError without a listener, or for one given twice."""
+        given: dict[str, Any] = {}
+        for name, value in settings.items():
+            own = CHECK_NAMES.get(name, name)
+            if value is None:
+                continue
+            if name == "checkThreadPoolMaxSize" and settings.get("check_threads") is None:
+                value = max(value, given.get(own, 0))  # beside the other bound: threads are there from the start, as many as there may be
+            elif own in given:
+                raise InvalidArgumentError(f"{name}: {own} is given twice")
+            given[own] = value
+        if "check_listener" not in given:
+            raise InvalidArgumentError("a producer of transactions needs a check_listener: a master may ask what became of each")
+        return cls(**given)
+
+
+def _at_least(low: int, name: str, value: int) -> None:
+    if not isinstance(value, int):
+        raise InvalidArgumentError(f"{name} {value!r}: expected a whole number")
+    if value < low:
+        raise InvalidArgumentError(f"{name} {value}: expected at least {low}")

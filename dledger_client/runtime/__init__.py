@@ -1,0 +1,1 @@
+"""What every client runs on: environment, tasks, and closing at exit."""

@@ -1,0 +1,1 @@
+"""Transactional producers: ending transactions and answering checks."""

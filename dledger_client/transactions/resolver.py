@@ -1,0 +1,130 @@
+"""Telling masters how transactions end, many in one call.
+
+Owns what waits to be told to one replica group.  While calls are under way what comes meanwhile is gathered for the next.  A call is tried
+at whoever leads until its time is over: repeating it changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.responses import garbage, parse
+from dledger_client.runtime.tasks import OwnedTasks
+from dledger_wire._pb import transaction_pb2
+from dledger_wire.errors import DledgerError, NotSentError, OutcomeUnknownError
+from dledger_wire.rpc.error_detail import from_detail
+
+END = "/dledger.v1.Transactions/EndTransactions"
+MAX_ENDS = 1000
+CALLS_AT_ONCE = 2
+CLOSED = "the producer was closed; the transaction is open"
+NOT_KNOWN = "the producer was closed, or failed, before it heard how the transaction ended"
+
+
+class TransactionState(Enum):
+    """What a producer says of its local transaction.  UNKNOWN: it will be asked later."""
+
+    COMMIT = transaction_pb2.TRANSACTION_COMMIT
+    ROLLBACK = transaction_pb2.TRANSACTION_ROLLBACK
+    UNKNOWN = transaction_pb2.TRANSACTION_UNKNOWN
+
+
+class TransactionOutcome(Enum):
+    """What the cluster says has become of a transaction.  ENDED: so long ago that it is not known any more how."""
+
+    OPEN = transaction_pb2.TRANSACTION_OPEN
+    COMMITTED = transaction_pb2.TRANSACTION_COMMITTED
+    ROLLED_BACK = transaction_pb2.TRANSACTION_ROLLED_BACK
+    PARKED = transaction_pb2.TRANSACTION_PARKED
+    ENDED = transaction_pb2.TRANSACTION_ENDED
+
+
+@dataclass(slots=True)
+class _Waiting:
+    end: transaction_pb2.TransactionEnd
+    deadline_ms: int
+    answer: asyncio.Future[TransactionOutcome]
+
+
+class GroupEnds:
+    """Ends for one replica group, of one producer group."""
+
+    def __init__(self, router: Router, group: str, producer_group: str) -> None:
+        self._router, self._group, self._producer_group = router, group, producer_group
+        self._waiting: deque[_Waiting] = deque()
+        self._calls = OwnedTasks(f"end transactions at {group}", self._give_up)
+        self._calling = 0  # calls that will look at what waits once more; a task that ends is counted out before others run
+        self._stopped = False
+
+    async def end(self, half_offset: int, transaction_id: str, state: TransactionState, timeout_ms: int) -> TransactionOutcome:
+        """End a transaction; what it is then.  Raises what kept the cluster from answering in time, or why it refused."""
+        if self._stopped:
+            raise NotSentError(CLOSED)
+        end = transaction_pb2.TransactionEnd(half_offset=half_offset, transaction_id=transaction_id, resolution=state.value)
+        waiting = _Waiting(end, self._router.clock.monotonic_ms() + timeout_ms, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._calling < CALLS_AT_ONCE:
+            self._calling += 1
+            self._calls.spawn(self._call(), "call")
+        return await waiting.answer
+
+    async def _call(self) -> None:
+        try:
+            while self._waiting:
+                await self._call_once([self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_ENDS))])
+        finally:
+            self._calling -= 1
+
+    async def _call_once(self, taken: list[_Waiting]) -> None:
+        outcomes: Sequence[TransactionOutcome | DledgerError] = [OutcomeUnknownError(NOT_KNOWN)] * len(taken)
+        try:
+            outcomes = await self._ask(taken)
+        except DledgerError as error:
+            outcomes = [error] * len(taken)
+        finally:  # cancelled, or a bug: whoever waits is told
+            for waiting, outcome in zip(taken, outcomes, strict=True):
+                _tell(waiting, outcome)
+
+    async def _ask(self, taken: list[_Waiting]) -> list[TransactionOutcome | DledgerError]:
+        request = transaction_pb2.EndTransactionsRequest(producer_group=self._producer_group, ends=[each.end for each in taken])
+        deadline_ms = max(each.deadline_ms for each in taken)
+        answer = await self._router.call_leader(self._group, END, request.SerializeToString(), deadline_ms=deadline_ms)
+        results = parse(transaction_pb2.EndTransactionsResponse, answer, self._group).results
+        if len(results) != len(taken):
+            raise garbage(self._group, f"{len(results)} answers for {len(taken)} transactions")
+        return [self._outcome(each) for each in results]
+
+    def _outcome(self, result: transaction_pb2.TransactionEnded) -> TransactionOutcome | DledgerError:
+        if result.HasField("error"):
+            return from_detail(result.error)
+        try:
+            return TransactionOutcome(result.outcome)
+        except ValueError:
+            return garbage(self._group, f"an outcome of a transaction that nobody knows ({result.outcome})")
+
+    async def stop(self) -> None:
+        """Give up what waits, and what is under way."""
+        self._stopped = True
+        await self._calls.stop()
+        self._give_up()
+
+    def _give_up(self, bug: BaseException | None = None) -> None:
+        text = CLOSED if bug is None else f"the transaction is open; ending it failed by a bug ({bug!r})"
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            _tell(each, NotSentError(text))
+
+
+def _tell(waiting: _Waiting, outcome: TransactionOutcome | DledgerError) -> None:
+    """Whoever waited may have been cancelled meanwhile."""
+    if waiting.answer.done():
+        return
+    if isinstance(outcome, DledgerError):
+        waiting.answer.set_exception(outcome)
+    else:
+        waiting.answer.set_result(outcome)

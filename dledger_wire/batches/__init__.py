@@ -1,0 +1,1 @@
+"""Batch records: the arrays and frames of many messages for one queue."""

@@ -1,0 +1,110 @@
+"""The check that a batch's hash arrays say what its frames say, vectorised.
+
+Owns the two rules.  Unique-key hash: index hash of TOPIC#UNIQ_KEY, 0 without that property.  Tag hash: Java hash of the TAGS property, 0
+without one.  Our clients write UNIQ_KEY first and TAGS behind it; that order is checked without looking at each message.  Any other order
+is right too and costs a parse a message; only a tag that a writer hides further behind while he claims to have none goes unnoticed, and
+then the message is simply not found by it.  Hashes of further keys are not recomputed: a query compares the real key anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.errors import CorruptBatchError
+from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
+from dledger_wire.frames.frames import Bytes1D, Int64s, Records, equal_at, frame_positions, gather, topic_field, uniform_stride
+from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash
+
+_ID_AT = len(UNIQ_KEY_PREFIX)
+_LEAD = _ID_AT + UNIQUE_ID_SIZE + 1  # the UNIQ_KEY property with its separator
+_TAGS = b"TAGS\x01"
+_MAX_DISTINCT_TAGS = 64
+_CONSTANT_DIGITS = 20  # of a unique id: the same for all ids of one producer
+
+_NOBODY: Int64s = np.empty(0, np.int64)
+Hashes = npt.NDArray[Any]
+
+
+def check_hashes(data: Bytes1D, sizes: Hashes, heads: Records, topic: str, tag_hashes: Hashes, unique_hashes: Hashes) -> None:
+    """Raise CorruptBatchError that names the first message whose hashes differ from its properties.  The frames passed ``check_frames``."""
+    frame_sizes = sizes.astype(np.int64)
+    positions = frame_positions(frame_sizes)
+    ends = positions + frame_sizes
+    starts = positions + heads.dtype.itemsize + heads["body_length"] + len(topic_field(topic.encode())) + 2
+    stride = uniform_stride(frame_sizes) if uniform_stride(ends - starts) else 0
+    found = _id_hashes(data, starts, ends, stride, topic)
+    if found is None:
+        _check_each(data, np.arange(len(starts)), starts, ends, topic, tag_hashes, unique_hashes)
+        return
+    _refuse(found != unique_hashes, "unique-key hash differs from its UNIQ_KEY")
+    doubtful = _doubtful_tags(data, starts + _LEAD, ends, stride, tag_hashes)
+    if len(doubtful):
+        _check_each(data, doubtful, starts, ends, topic, tag_hashes, unique_hashes)
+
+
+def _id_hashes(data: Bytes1D, starts: Int64s, ends: Int64s, stride: int, topic: str) -> npt.NDArray[np.int32] | None:
+    """Index hashes of the unique ids when every message has one of ours as its first property, else None."""
+    if int((ends - starts).min()) < _LEAD:
+        return None
+    # Ids of one producer begin alike: comparing that part is cheaper than hashing it for each.
+    front = data[int(starts[0]) : int(starts[0]) + _ID_AT + _CONSTANT_DIGITS].tobytes()
+    alike = bool(equal_at(data, starts, front, stride).all())
+    constant = _CONSTANT_DIGITS if alike else 0
+    ours = front.startswith(UNIQ_KEY_PREFIX) if alike else bool(equal_at(data, starts, UNIQ_KEY_PREFIX, stride).all())
+    digits = gather(data, starts + (_ID_AT + constant), UNIQUE_ID_SIZE - constant, stride)
+    shared = front[_ID_AT : _ID_AT + constant]
+    # No separator inside an id, which would end it early; other bytes than ASCII are no single UTF-16 units.
+    if not ours or not shared.isascii() or b"\x02" in shared or int(digits.min()) <= 2 or int(digits.max()) >= 0x80:
+        return None
+    if not equal_at(data, starts + (_LEAD - 1), b"\x02", stride).all():
+        return None
+    return fold_key_hashes(hash_columns(digits, f"{topic}#{shared.decode()}"))
+
+
+def _doubtful_tags(data: Bytes1D, starts: Int64s, ends: Int64s, stride: int, claimed: Hashes) -> Int64s:
+    """Messages whose tag hash is not proven by a TAGS property at ``starts`` (one comparison for each distinct tag)."""
+    room = ends - starts
+    first_claim = int(claimed[0])
+    if (claimed == first_claim).all():
+        if not first_claim and int(room.max()) < len(_TAGS):
+            return _NOBODY
+        tag = _tag_at(data, int(starts[0]), int(ends[0]), first_claim)
+        if tag is not None and int(room.min()) >= len(tag) and equal_at(data, starts, tag, stride).all():
+            return _NOBODY
+    tagged = room >= len(_TAGS)
+    tagged[tagged] = equal_at(data, starts[tagged], _TAGS)
+    proven = ~tagged & (claimed == 0)
+    values = np.unique(claimed[tagged])
+    for value in values.tolist() if len(values) <= _MAX_DISTINCT_TAGS else ():
+        mine = np.flatnonzero(tagged & (claimed == value))
+        tag = _tag_at(data, int(starts[mine[0]]), int(ends[mine[0]]), value)
+        if tag is not None:
+            mine = mine[room[mine] >= len(tag)]
+            proven[mine] = equal_at(data, starts[mine], tag)
+    return np.flatnonzero(~proven)
+
+
+def _tag_at(data: Bytes1D, start: int, end: int, claimed: int) -> bytes | None:
+    """The TAGS property at ``start``, with its separator, if its hash is ``claimed``."""
+    name_value = data[start:end].tobytes().partition(b"\x02")[0]
+    tag = name_value[len(_TAGS) :].decode("utf-8", "replace")
+    return name_value + b"\x02" if name_value.startswith(_TAGS) and cached_java_hash(tag) == claimed else None
+
+
+def _check_each(data: Bytes1D, which: Int64s, starts: Int64s, ends: Int64s, topic: str, tag_hashes: Hashes, unique_hashes: Hashes) -> None:
+    for place in which.tolist():
+        properties = decode_properties(data[int(starts[place]) : int(ends[place])].tobytes())
+        unique, tag = properties.get("UNIQ_KEY"), properties.get("TAGS")
+        if unique_hashes[place] != (key_hash(topic, unique) if unique is not None else 0):
+            raise CorruptBatchError(f"message {place}: unique-key hash differs from its UNIQ_KEY", first_bad=place)
+        if tag_hashes[place] != (cached_java_hash(tag) if tag is not None else 0):
+            raise CorruptBatchError(f"message {place}: tag hash differs from its TAGS", first_bad=place)
+
+
+def _refuse(bad: npt.NDArray[np.bool_], what: str) -> None:
+    if bad.any():
+        first = int(bad.argmax())
+        raise CorruptBatchError(f"message {first}: {what}", first_bad=first)

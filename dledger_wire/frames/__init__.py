@@ -1,0 +1,1 @@
+"""Message frames: one message as it is stored and sent, alone and in arrays."""

@@ -1,0 +1,1 @@
+"""Calls and streams whatever carries them, and gRPC."""

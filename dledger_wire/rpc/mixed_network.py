@@ -1,0 +1,182 @@
+"""The network of a node: our protocol and gRPC on one configured port.
+
+Owns the pairing.  Whoever connects with the preface of HTTP/2 (a stock gRPC client, a health probe) is joined to a gRPC server of this
+process, which listens on a Unix socket; everybody else is served by ``tcp_server`` itself, with nothing in between.  The same handlers
+serve both.  Nodes and clients dial with our protocol only.  Why: docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import ssl
+import tempfile
+from collections.abc import Callable
+
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
+from dledger_wire.tcp.connection import Connection
+from dledger_wire.tcp.network import TcpChannel, TcpNetwork
+from dledger_wire.tcp.server import TcpServer
+
+SOCKET_NAME = "grpc-{}.sock"
+MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
+FAR_WRITE_BUFFER = 1 << 20
+OPENED_S = 5.0
+
+
+class MixedNetwork:
+    """Channels over TCP; servers over TCP with gRPC behind the same port.  ``socket_folder`` is where the sockets between the two go, else
+    a temporary folder is made.  With contexts given, over TLS (the server's context has to offer ``h2`` by ALPN, which gRPC clients
+    insist on)."""
+
+    def __init__(
+        self,
+        *,
+        socket_folder: str = "",
+        client_context: ssl.SSLContext | None = None,
+        server_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._socket_folder = socket_folder
+        self._tcp = TcpNetwork(client_context=client_context, server_context=server_context)
+
+    def connect(self, address: str) -> TcpChannel:
+        return self._tcp.connect(address)
+
+    def serve(self, address: str) -> Server:
+        from dledger_wire.rpc.grpc_network import GrpcNetwork
+
+        name = SOCKET_NAME.format(address.rpartition(":")[2])
+        return MixedServer(self._tcp.serve(address), GrpcNetwork().serve, self._socket_folder, name)
+
+
+class MixedServer:
+    """One set of handlers, two protocols."""
+
+    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], folder: str, name: str) -> None:
+        self._tcp = tcp
+        self._temporary = "" if folder and _fits(os.path.join(folder, name)) else _temporary_folder(name)
+        self._path = os.path.join(self._temporary or folder, name)
+        self._grpc = make_grpc(f"unix:{self._path}")
+        self._joints: set[_Joint] = set()
+        tcp.foreign = self._join
+
+    @property
+    def port(self) -> int:
+        return self._tcp.port
+
+    def _join(self, connection: Connection) -> None:
+        joint = _Joint(connection, self._path)
+        self._joints.add(joint)
+        connection.closed.add_done_callback(lambda _: self._joints.discard(joint))
+
+    def add_unary(self, method: str, handler: UnaryHandler) -> None:
+        self._grpc.add_unary(method, handler)
+        self._tcp.add_unary(method, handler)
+
+    def add_stream(self, method: str, handler: StreamHandler) -> None:
+        self._grpc.add_stream(method, handler)
+        self._tcp.add_stream(method, handler)
+
+    async def start(self) -> None:
+        # gRPC first: whoever is joined to it must find it listening.
+        try:
+            await self._grpc.start()
+            await self._tcp.start()
+        except (DledgerError, OSError):
+            await self._grpc.stop(0)
+            self._remove_socket()
+            raise
+
+    async def stop(self, grace_s: float) -> None:
+        await asyncio.gather(self._grpc.stop(grace_s), self._tcp.stop(grace_s))
+        self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _fits(path: str) -> bool:
+    return len(os.fsencode(path)) <= MAX_SOCKET_PATH
+
+
+def _temporary_folder(name: str) -> str:
+    """A folder of this user's alone, with a path short enough for a socket in it."""
+    folder = tempfile.mkdtemp(prefix="dledger-")
+    if not _fits(os.path.join(folder, name)):
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="dledger-", dir="/tmp")
+    return folder
+
+
+class _Joint(asyncio.Protocol):
+    """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow."""
+
+    def __init__(self, near: Connection, path: str) -> None:
+        self._near = near
+        self._far: asyncio.Transport | None = None
+        self._waiting: list[bytes] = []
+        near.receiver = self
+        near.raw = self._forward
+        near.pause_reading()
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
+
+    async def _connect(self, path: str) -> None:
+        try:
+            async with asyncio.timeout(OPENED_S):
+                await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+        except (OSError, TimeoutError):
+            self._near.abort()
+        else:
+            self._near.resume_reading()
+
+    # -- near: the accepted connection's receiver
+
+    def _forward(self, data: bytes) -> None:
+        if self._far is None:
+            self._waiting.append(data)
+        else:
+            self._far.write(data)
+
+    def frame(self, kind: int, payload: bytes) -> None: ...
+
+    def lost(self) -> None:
+        self._connecting.cancel()
+        if self._far is not None:
+            self._far.close()
+
+    # -- far: the connection to the gRPC server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._far = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=FAR_WRITE_BUFFER)  # type: ignore[attr-defined]
+        for data in self._waiting:
+            transport.write(data)  # type: ignore[attr-defined]
+        self._waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._near.put_raw(data)
+        held_back = self._near.held_back
+        if held_back is not None and self._far is not None:
+            self._far.pause_reading()
+            held_back.add_done_callback(lambda _: self._resume_far())
+
+    def _resume_far(self) -> None:
+        if self._far is not None and not self._far.is_closing():
+            with contextlib.suppress(RuntimeError):  # it reads already
+                self._far.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._near.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._near.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._far = None
+        self._near.close_after_flush()

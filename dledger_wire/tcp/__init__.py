@@ -1,0 +1,1 @@
+"""The framed protocol of the own clients over TCP."""

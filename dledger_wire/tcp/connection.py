@@ -1,0 +1,360 @@
+"""One TCP (or TLS) connection: frames out of bytes, memory that grows with what has arrived, and writing that waits for a slow peer.
+
+Owns the bytes of a connection; what frames mean is the affair of its receiver (``tcp_stream``, ``tcp_calls``, ``tcp_server``).
+
+    kind u8 | length u32 | payload
+
+All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
+its own once a part of it is there: of some 1 MiB, then of four times what has arrived; never of a length that was only claimed.
+``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit the largest unfinished message loses
+its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from dledger_wire.errors import BusyError, DledgerError, UnreachableError
+from dledger_wire.forked import close_in_child
+from dledger_wire.rpc.error_detail import to_detail
+
+MAX_MESSAGE_BYTES = 64 << 20
+SCRATCH_BYTES = 128 << 10
+OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
+OWN_BUFFER_BYTES = (1 << 20) + (128 << 10)  # its first size: a producer's request fits, and growing costs a copy
+GROWTH = 4
+WRITE_BUFFER_BYTES = 4 << 20
+RECEIVED_BYTES_LIMIT = 512 << 20
+TELL_AGAIN_S = 10.0
+
+FRAME = struct.Struct(">BI")
+MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL = range(1, 9)
+
+_logger = logging.getLogger(__name__)
+
+
+class Receiver(Protocol):
+    """What a connection carries."""
+
+    def frame(self, kind: int, payload: bytes) -> None: ...
+    def lost(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+class Nobody:
+    """The receiver before and after there is one."""
+
+    def frame(self, kind: int, payload: bytes) -> None: ...
+    def lost(self) -> None: ...
+
+
+NOBODY = Nobody()
+
+
+class _Scratch(threading.local):
+    """The shared buffer.  Loops read one connection after the other, and each takes out what it was given before the next is read."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(SCRATCH_BYTES))
+
+
+_scratch = _Scratch()
+
+
+class RareWarning:
+    """A log line that comes at most every ``TELL_AGAIN_S`` however often its cause does."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._untold = 0
+
+    def tell(self, text: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more like it before)" if self._untold else ""
+        _logger.warning("%s%s", text, more)
+        self._next_s, self._untold = now_s + TELL_AGAIN_S, 0
+
+
+class ReceivedBytes:
+    """Bytes received and not yet taken, over all connections that share this."""
+
+    def __init__(self, limit: int = RECEIVED_BYTES_LIMIT) -> None:
+        self.held = 0
+        self._limit = limit
+        self._unfinished: dict[Connection, int] = {}
+        self._warning = RareWarning()
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """``connection`` has buffers of ``size`` bytes for a message that is not complete."""
+        self.held += size - self._unfinished.pop(connection, 0)
+        if size:
+            self._unfinished[connection] = size
+        while self.held > self._limit and self._unfinished:
+            largest = max(self._unfinished, key=self._unfinished.__getitem__)
+            self._warning.tell(f"{largest.peer}: refused: {self.held >> 20} MiB received and not yet taken over all connections")
+            largest.refuse(BusyError("too many bytes received and not yet taken over all connections; nothing of this message was kept"))
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection, of either side.  ``prologue`` takes what comes before frames (bytes used, or -1 for more); ``raw`` takes the place
+    of frames where the other side speaks another protocol."""
+
+    receiver: Receiver = NOBODY
+    max_frame = MAX_MESSAGE_BYTES
+
+    def __init__(self, peer: str, memory: ReceivedBytes, *, write_buffer: int = WRITE_BUFFER_BYTES) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.peer = peer
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.transport: asyncio.Transport | None = None
+        self.prologue: Callable[[memoryview], int] | None = None
+        self.raw: Callable[[bytes], None] | None = None
+        self.heard_s = self._loop.time()  # when the last bytes came
+        self._memory = memory
+        self._write_buffer = write_buffer
+        self._scratch = _scratch.view
+        self._rest = b""
+        self._large: bytearray | None = None
+        self._large_filled = 0
+        self._large_kind = self._large_length = 0
+        self._drained: asyncio.Future[None] | None = None
+        self._turns = asyncio.Lock()
+        self._refused = False
+
+    # -- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        _connections.add(self)
+        self.set_write_buffer(self._write_buffer)
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            watch_for_death(found)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        begun = len(self._rest)
+        if begun:
+            self._scratch[:begun] = self._rest
+            return self._scratch[begun:]
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_s = self._loop.time()
+        if self._refused:
+            return
+        if self._large is not None:
+            self._large_filled += nbytes
+            if self._large_filled == len(self._large):
+                self._large_full()
+            return
+        begun = len(self._rest)
+        filled = begun + nbytes
+        at = self._take(filled)
+        if self._refused or self._large is not None:
+            self._rest = b""
+            return
+        self._rest = bytes(self._scratch[at:filled])
+        if begun or self._rest:
+            self._memory.hold(self, len(self._rest))
+
+    def _take(self, filled: int) -> int:
+        """Take whole frames out of the shared buffer; how far."""
+        at, scratch = 0, self._scratch
+        while not self._refused:
+            if self.prologue is not None:
+                used = self.prologue(scratch[at:filled])
+                if used < 0:
+                    return at
+                at += used
+                continue
+            if self.raw is not None:
+                if filled > at:
+                    self.raw(bytes(scratch[at:filled]))
+                return filled
+            start = at + FRAME.size
+            if filled < start:
+                return at
+            kind, length = FRAME.unpack_from(scratch, at)
+            if not MESSAGE <= kind <= CANCEL or length > self.max_frame:
+                self.violate(f"a frame of kind {kind} and {length} bytes")
+                return filled
+            if filled - start < length:
+                if length > SCRATCH_BYTES // 2 and filled - start >= OWN_BUFFER_FROM:
+                    self._start_large(kind, length, scratch[start:filled])
+                    return filled
+                return at
+            at = start + length
+            self.receiver.frame(kind, bytes(scratch[start:at]))
+        return filled
+
+    def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
+        self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
+        self._large = bytearray(min(length, OWN_BUFFER_BYTES))
+        self._large[: len(begun)] = begun
+        self._memory.hold(self, len(self._large))
+
+    def _large_full(self) -> None:
+        """The own buffer is full: the message is complete, or needs a larger one."""
+        large = cast(bytearray, self._large)
+        if len(large) < self._large_length:
+            # A new one, since the loop still holds the old one; most that is copied over a message's life is a third of it.
+            self._large = bytearray(min(self._large_length, GROWTH * len(large)))
+            self._large[: len(large)] = large
+            self._memory.hold(self, len(self._large))
+            return
+        self._large = None
+        self._memory.hold(self, 0)
+        self.receiver.frame(self._large_kind, large)  # type: ignore[arg-type]  # a bytearray that nobody else has
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._drop_buffers()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self.resume_writing()  # whoever is held back learns that the connection is lost
+        # Nothing is to hold the connection through itself: it goes at once, without the collector.
+        receiver, self.receiver = self.receiver, NOBODY
+        self.prologue = self.raw = None
+        receiver.lost()
+
+    def _drop_buffers(self) -> None:
+        self._rest, self._large = b"", None
+        self._memory.hold(self, 0)
+
+    def pause_writing(self) -> None:
+        self._drained = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    # -- reading
+
+    def took_in(self, size: int) -> None:
+        """A receiver keeps (or, negative, gives back) so many bytes of complete messages."""
+        self._memory.held += size
+
+    def pause_reading(self) -> None:
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # -- writing
+
+    def set_write_buffer(self, high: int) -> None:
+        if self.transport is not None:
+            self.transport.set_write_buffer_limits(high=high)
+
+    @property
+    def held_back(self) -> asyncio.Future[None] | None:
+        """Done when what was written has gone out so far that more may be written; None when it has."""
+        return self._drained
+
+    async def drained(self) -> None:
+        while self._drained is not None:
+            await asyncio.shield(self._drained)
+
+    @property
+    def is_open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing() and not self._refused
+
+    def put(self, kind: int, payload: bytes) -> None:
+        """Write one frame, whatever waits already.  UnreachableError when the connection is lost."""
+        if self.transport is None or self.transport.is_closing():
+            raise self.gone()
+        head = FRAME.pack(kind, len(payload))
+        if len(payload) < 1 << 16:
+            self.transport.write(b"".join([head, payload]))
+        else:
+            self.transport.write(head)
+            self.transport.write(payload)
+
+    async def put_in_turn(self, kind: int, payload: bytes) -> None:
+        """Write one frame once the connection takes more, in the order of asking."""
+        if self._drained is not None or self._turns.locked():
+            async with self._turns:
+                await self.drained()
+        self.put(kind, payload)
+
+    def put_raw(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def gone(self) -> UnreachableError:
+        return UnreachableError(f"{self.peer}: connection lost", address=self.peer)
+
+    # -- ending
+
+    def violate(self, what: str) -> None:
+        """The other side does not speak our protocol."""
+        violations.tell(f"{self.peer} sent {what}: connection closed")
+        self._refused = True
+        self.abort()
+
+    def refuse(self, error: DledgerError) -> None:
+        """Take nothing more from this connection; tell why, then close it."""
+        self._refused = True
+        self._drop_buffers()
+        with contextlib.suppress(UnreachableError):
+            self.put(ERROR, to_detail(error).SerializeToString())
+            self.put(END, b"")
+        self.close_after_flush()
+
+    def close_after_flush(self) -> None:
+        """Close once everything written has gone out."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+violations = RareWarning()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for connection in list(_connections):
+        found = connection.transport.get_extra_info("socket") if connection.transport is not None else None
+        if found is not None and found.fileno() > 2:
+            close_in_child(found.fileno())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def watch_for_death(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose other side is gone without a word: after some 40 s."""
+    with contextlib.suppress(OSError, AttributeError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 7)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def fresh(error: DledgerError) -> DledgerError:
+    """The same error to be raised anew: one that is kept and raised would keep the frames it passed, and what they hold."""
+    return type(error)(error.message, **error.details)

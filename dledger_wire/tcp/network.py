@@ -1,0 +1,189 @@
+"""The network seam over plain TCP (or TLS).
+
+Owns the dialling side: a channel has one connection for all its calls, made at the first call, closed when none was made for a while and
+made again when it is lost; each stream has a connection of its own, so that bulk bytes never stand before a call (docs/adr/0010).
+
+    dialler: "DLTP" | length u32 | JSON {"method", "metadata"} or {"calls": true}        once, first; then frames (``tcp_connection``)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import struct
+from collections.abc import Mapping
+
+from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
+from dledger_wire.rpc.request_limits import request_limit
+from dledger_wire.tcp.calls import Calls
+from dledger_wire.tcp.connection import Connection, ReceivedBytes
+from dledger_wire.tcp.server import PREFACE, TcpServer
+from dledger_wire.tcp.stream import Stream
+
+CONNECT_TIMEOUT_S = 2.0
+CALLS_IDLE_S = 20.0  # without a call, before the connection is closed: less than clients look at routes; a server waits longer
+MAX_METHOD_BYTES = 255
+
+
+class _Dialled:
+    """A stream of the dialler's: connects at first use."""
+
+    def __init__(self, channel: TcpChannel, method: str, metadata: Mapping[str, str]) -> None:
+        opening: dict[str, object] = {"method": method, "metadata": dict(metadata)}
+        self._connecting: asyncio.Task[Stream] = asyncio.get_running_loop().create_task(channel.dial_stream(opening))
+        self._connecting.add_done_callback(_retrieve)
+
+    async def _stream(self) -> Stream:
+        return await asyncio.shield(self._connecting)
+
+    async def read(self) -> bytes | None:
+        return await (await self._stream()).read()
+
+    async def write(self, message: bytes) -> None:
+        await (await self._stream()).write(message)
+
+    async def close(self) -> None:
+        try:
+            stream = await self._stream()
+        except UnreachableError:
+            return
+        await stream.close()
+
+
+def _retrieve(task: asyncio.Task[Stream] | asyncio.Task[Calls]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+class TcpChannel:
+    """Connections to one address."""
+
+    def __init__(self, address: str, context: ssl.SSLContext | None, memory: ReceivedBytes) -> None:
+        self._address = address
+        self._context = context
+        self._memory = memory
+        self._connections: dict[Connection, None] = {}
+        self._calls: Calls | None = None
+        self._dialling: asyncio.Task[Calls] | None = None
+        self._closed = False
+
+    # -- connections
+
+    async def _dial(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        host, _, port = self._address.rpartition(":")
+        reason = "no answer"
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(self._made, host.strip("[]"), int(port), ssl=self._context)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise self._closed_here() from None
+            raise
+        except TimeoutError:
+            pass
+        except OSError as error:
+            reason = (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
+        else:
+            if self._closed:
+                connection.abort()
+                raise self._closed_here()
+            self._connections[connection] = None
+            connection.closed.add_done_callback(lambda _: self._connections.pop(connection, None))
+            return connection
+        raise UnreachableError(f"{self._address}: {reason}", address=self._address, reason=reason)
+
+    def _made(self) -> Connection:
+        return Connection(self._address, self._memory)
+
+    async def dial_stream(self, opening: dict[str, object]) -> Stream:
+        connection = await self._dial()
+        stream = connection.receiver = Stream(connection, dialled=True)
+        send_opening(connection, opening)
+        return stream
+
+    async def _dial_calls(self) -> Calls:
+        connection = await self._dial()
+        calls = connection.receiver = Calls(connection)
+        send_opening(connection, {"calls": True})
+        self._calls = calls
+        self._watch_idle(calls)
+        return calls
+
+    def _watch_idle(self, calls: Calls) -> None:
+        """Close a connection that nobody has used for a while, or that is not used any more."""
+        loop = asyncio.get_running_loop()
+        if not calls.connection.is_open:
+            return
+        if calls.is_idle and (calls is not self._calls or loop.time() - calls.used_s >= CALLS_IDLE_S):
+            calls.connection.close_after_flush()
+            return
+        timer = loop.call_later(CALLS_IDLE_S / 4, self._watch_idle, calls)
+        calls.connection.closed.add_done_callback(lambda _: timer.cancel())
+
+    async def _usable_calls(self) -> Calls:
+        calls = self._calls
+        if calls is not None and calls.is_usable:
+            return calls
+        self._calls = None
+        if self._dialling is None or self._dialling.done():
+            self._dialling = asyncio.get_running_loop().create_task(self._dial_calls())
+            self._dialling.add_done_callback(self._dialled)
+        return await asyncio.shield(self._dialling)
+
+    def _dialled(self, task: asyncio.Task[Calls]) -> None:
+        _retrieve(task)
+        if self._dialling is task:
+            self._dialling = None
+
+    # -- the seam
+
+    async def call(self, method: str, request: bytes, *, timeout_s: float) -> bytes:
+        self._check_open()
+        limit = request_limit(method)
+        if len(request) > limit:
+            raise MessageTooLargeError(f"{method}: request of {len(request)} bytes; expected at most {limit}")
+        try:
+            async with asyncio.timeout(max(timeout_s, 0.0)):
+                calls = self._calls if self._calls is not None and self._calls.is_usable else await self._usable_calls()
+                return await calls.call(method.encode(), request)
+        except TimeoutError:
+            raise DeadlineExceededError(f"{self._address} {method}: no answer in time", address=self._address) from None
+
+    def open(self, method: str, *, metadata: Mapping[str, str] | None = None) -> _Dialled:
+        self._check_open()
+        return _Dialled(self, method, metadata or {})
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_here()
+
+    def _closed_here(self) -> UnreachableError:
+        return UnreachableError(f"{self._address}: channel closed", address=self._address)
+
+    async def close(self) -> None:
+        self._closed = True
+        for connection in list(self._connections):
+            connection.abort()
+
+
+def send_opening(connection: Connection, opening: dict[str, object]) -> None:
+    packed = json.dumps(opening).encode()
+    connection.put_raw(PREFACE + struct.pack(">I", len(packed)) + packed)
+
+
+class TcpNetwork:
+    """Makes channels and servers over TCP; with contexts given, over TLS."""
+
+    def __init__(self, *, client_context: ssl.SSLContext | None = None, server_context: ssl.SSLContext | None = None) -> None:
+        self._client_context = client_context
+        self._server_context = server_context
+        self._memory = ReceivedBytes()
+
+    def connect(self, address: str) -> TcpChannel:
+        return TcpChannel(address, self._client_context, self._memory)
+
+    def serve(self, address: str) -> TcpServer:
+        return TcpServer(address, self._server_context, self._memory)

@@ -1,0 +1,141 @@
+"""A byte stream that has a connection of its own.
+
+    1 message, 2 end of this side, 3 error (ErrorDetail)
+
+A connection lost before both sides ended is a broken stream.  The dialler closes the connection once both sides have ended: closing while
+the dialler's last bytes are unread would reset what it has not read yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from google.protobuf.message import DecodeError
+
+from dledger_wire._pb import types_pb2
+from dledger_wire.errors import DledgerError, MessageTooLargeError, UnreachableError
+from dledger_wire.rpc.error_detail import from_detail, to_detail
+from dledger_wire.tcp.connection import END, ERROR, MAX_MESSAGE_BYTES, MESSAGE, Connection, fresh
+
+QUEUED_BYTES_LIMIT = 8 << 20  # received and not yet read: then the socket is left alone
+LINGER_S = 5.0  # how long the acceptor waits for the dialler to close
+
+
+class Stream:
+    """One connection as a ByteStream, for either side."""
+
+    def __init__(self, connection: Connection, *, dialled: bool) -> None:
+        self.connection = connection
+        self._dialled = dialled
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._paused_reading = False
+        self._parted = False  # nobody reads any more
+        self._ended = False  # the other side said that it is done
+        self._end_sent = False
+        self._error: DledgerError | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    # -- the connection's receiver
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        if kind == MESSAGE:
+            if self._parted:
+                return
+            self._queue.append(payload)
+            self._queued_bytes += len(payload)
+            self.connection.took_in(len(payload))
+            if self._queued_bytes > QUEUED_BYTES_LIMIT and not self._paused_reading:
+                self._paused_reading = True
+                self.connection.pause_reading()
+        elif kind == END:
+            self._ended = True
+            self._close_if_over()
+        elif kind == ERROR:
+            self._error = error_of(payload, self.connection.peer)
+        else:
+            self.connection.violate(f"a frame of kind {kind} on a stream")
+        self._wake_reader()
+
+    def lost(self) -> None:
+        if self._error is None and not (self._ended and self._end_sent):
+            self._error = self.connection.gone()
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    # -- the seam
+
+    async def read(self) -> bytes | None:
+        while not self._queue:
+            if self._error is not None:
+                raise fresh(self._error)
+            if self._ended:
+                return None
+            if self.connection.transport is None:
+                raise self.connection.gone()
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        message = self._queue.popleft()
+        self._queued_bytes -= len(message)
+        self.connection.took_in(-len(message))
+        if self._paused_reading and self._queued_bytes <= QUEUED_BYTES_LIMIT // 2:
+            self._paused_reading = False
+            self.connection.resume_reading()
+        return message
+
+    async def write(self, message: bytes) -> None:
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise MessageTooLargeError(f"message of {len(message)} bytes; expected at most {MAX_MESSAGE_BYTES}")
+        connection = self.connection
+        if connection.held_back is not None:
+            await connection.drained()
+        if self._end_sent or not connection.is_open:
+            raise fresh(self._error) if self._error is not None else connection.gone()
+        connection.put(MESSAGE, message)
+
+    async def close(self) -> None:
+        self.finish(None)
+
+    def finish(self, error: DledgerError | None) -> None:
+        """Say that this side is done, with an error or without."""
+        connection = self.connection
+        if self._end_sent or not connection.is_open:
+            return
+        if error is not None:
+            connection.put(ERROR, to_detail(error).SerializeToString())
+        connection.put(END, b"")
+        self._end_sent = True
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        if self._dialled and self._ended and self._end_sent:
+            self.connection.close_after_flush()
+
+    async def part(self, error: DledgerError | None) -> None:
+        """The acceptor's end of it: nothing more is read, and closing is left to the dialler, for a while."""
+        self._parted = True
+        self._queue.clear()
+        self.connection.took_in(-self._queued_bytes)
+        self._queued_bytes = 0
+        if self._paused_reading:
+            self.connection.resume_reading()
+        try:
+            self.finish(error)
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.shield(self.connection.closed)
+        except (UnreachableError, TimeoutError):
+            pass
+        finally:
+            self.connection.abort()
+
+
+def error_of(payload: bytes, peer: str) -> DledgerError:
+    """The error that came as an ErrorDetail."""
+    try:
+        return from_detail(types_pb2.ErrorDetail.FromString(bytes(payload)))
+    except DecodeError:
+        return DledgerError(f"{peer} answered with an unreadable error detail")

@@ -1,0 +1,1 @@
+"""From a produce request to committed records: stamping, copies, dispatch."""

@@ -1,0 +1,111 @@
+"""From committed entries to what is derived from them: queue units, producer sequences, group state.
+
+Owns the order of applying.  Runs alike on every replica and depends on nothing but the entries and the state so far; works from the
+batches' arrays only, never from frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dledger.log.entry import RawEntry
+from dledger_wire.batches.batch import BatchView, CommandView
+from dledger_wire.check import require
+from dledger_wire.frames.frame import frame_positions
+from dledger_wire.names import TIMER_TOPIC
+from store.append.message_log import VOID, MessageLog
+from store.log_view import entry_records
+from store.queues.queue_table import QueueTable
+from store.queues.unit_tags import unit_tags
+from store.state.sections import CommandContext, CommandOutcome, GroupState
+from store.state.sequences import SequenceTable
+from store.state.topics import DELETE, Topics
+
+
+@dataclass(slots=True)
+class Applied:
+    """How far the state has come along the log."""
+
+    index: int = 0
+    term: int = 0
+    end_pos: int = 0
+    store_ms: int = 0
+    messages: int = 0
+
+
+class ForgetsTopics(Protocol):
+    """State that knows something of topics by name: a topic made again under the name of a deleted one starts without it."""
+
+    def forget_topic(self, topic: str) -> None: ...
+
+
+class Dispatcher:
+    """Applies entries one after the other."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        state: GroupState,
+        sequences: SequenceTable,
+        message_log: MessageLog,
+        queues: QueueTable,
+        forgetting: Sequence[ForgetsTopics],
+    ) -> None:
+        self.applied = Applied()
+        self.on_batch: Callable[[int, int, BatchView], None] | None = None  # told of every batch: entry, position of its record, batch
+        self._topics = topics
+        self._state = state
+        self._sequences = sequences
+        self._message_log = message_log
+        self._queues = queues
+        self._forgetting = forgetting
+
+    def apply(self, entry: RawEntry) -> None:
+        require(entry.index == self.applied.index + 1, "entry %d applied after %d", entry.index, self.applied.index)
+        for pos, record in entry_records(entry):
+            if isinstance(record, BatchView):
+                self._apply_batch(entry, pos, record)
+            else:
+                self._apply_command(entry, pos, record)
+        self.applied.index, self.applied.term, self.applied.end_pos = entry.index, entry.term, entry.end_pos
+
+    def _apply_batch(self, entry: RawEntry, pos: int, batch: BatchView) -> None:
+        topic = self._topics.get(batch.topic)
+        require(topic is not None, "entry %d holds a batch for topic %s, which does not exist", entry.index, batch.topic)
+        key = (batch.topic, batch.queue_id)
+        queue = self._queues.obtain(key)
+        first = batch.first_queue_offset
+        require(first == queue.max_offset, "queue %s/%d: batch at %d after %d", *key, first, queue.max_offset)
+        if batch.count == 1 and batch.topic != TIMER_TOPIC:
+            queue.append_one(pos + batch.frames_at, *batch.only_unit())
+        else:
+            sizes = batch.sizes
+            queue.append(pos + batch.frames_at, frame_positions(sizes), sizes, unit_tags(batch))
+        self._queues.appended(queue, batch.count)
+        self.applied.store_ms = max(self.applied.store_ms, batch.store_timestamp)
+        self.applied.messages += batch.count
+        if self.on_batch is not None:
+            self.on_batch(entry.index, pos, batch)
+        made_by = batch.sequence
+        if made_by is not None:
+            self._sequences.store(key, made_by, batch.count, first, batch.store_timestamp)
+            self._message_log.batch_applied(made_by.producer_id, entry.index)
+
+    def _apply_command(self, entry: RawEntry, pos: int, command: CommandView) -> None:
+        if command.kind == VOID:
+            return
+        arguments: dict[str, Any] = command.arguments
+        self.applied.store_ms = max(self.applied.store_ms, int(arguments.get("at_ms", 0)))
+        context = CommandContext(entry.index, entry.term, pos, self.applied.store_ms)
+        outcome: CommandOutcome = self._state.apply(command.kind, arguments, context)
+        if command.kind == DELETE:
+            name = str(arguments.get("name", ""))
+            deleted = outcome.error is None
+            self._message_log.delete_applied(name, deleted=deleted)
+            if deleted:
+                self._queues.drop_topic(name)
+                for state in self._forgetting:
+                    state.forget_topic(name)
+        self._message_log.command_applied(pos, entry.term, outcome)

@@ -1,0 +1,341 @@
+"""From a client's batches to bytes for the log: checking, and stamping once their place is known.
+
+Owns the leader's own state of a term: next queue offsets, producer sequences of the appended tail, topics about to be deleted.  All of it
+is thrown away when the term ends; a new term starts from the applied state, once everything older is applied.
+
+Two steps.  ``prepare`` checks a payload's batches one by one: each is accepted or refused whole.  ``PreparedBatches.seal`` runs in log
+order, when nothing can come between any more: it gives queue offsets and judges producer sequences for good.  A batch refused that
+late, and a duplicate whose original is not committed yet, leave a void record, so that their answer is given when the log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dledger.runtime.env import Buffer
+from dledger_wire.batches.batch import (
+    COMMAND_HEADER,
+    COMMAND_HEADER_SIZE,
+    KIND_COMMAND,
+    MAGIC,
+    VERSION,
+    BatchView,
+    check_batch,
+    encode_command,
+    iter_records,
+    stamp_batch,
+)
+from dledger_wire.batches.wide_hosts import with_wide_store_hosts
+from dledger_wire.check import require
+from dledger_wire.errors import (
+    CorruptBatchError,
+    DledgerError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    NotReadyError,
+    TopicNotFoundError,
+)
+from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
+from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from store.append.staged_check import check_parked
+from store.queues.unit_tags import batch_due_times
+from store.settings import StoreSettings
+from store.state.log_time import LogTime
+from store.state.producers import INIT_PRODUCER, who_registers
+from store.state.sections import CommandOutcome, CommandResult
+from store.state.sequences import QueueKey, SequenceTable, TailSequences
+from store.state.topics import DELETE, Topic, Topics
+
+MADE_BY_SERVICES = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})  # by a new group's first master, when its services are on
+ANY_SIZE = 1 << 30  # beyond what an entry holds
+VOID = "void"
+_VOID_BODY = b'{"kind":"void"}'
+VOID_RECORD = encode_command(VOID, {})
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """What became of one batch.  Offsets count once the entry it went into is committed; ``error`` at once."""
+
+    first_queue_offset: int = 0
+    physical_offset: int = 0
+    store_timestamp: int = 0
+    duplicate: bool = False
+    error: DledgerError | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """A batch on its way into the log; ``void`` is a duplicate that only waits for its original."""
+
+    batch: BatchView
+    topic: Topic
+    outcome: BatchOutcome
+    void: bool
+
+    @property
+    def size(self) -> int:
+        return len(VOID_RECORD) if self.void else self.batch.size
+
+    @property
+    def key(self) -> QueueKey:
+        return (self.batch.topic, self.batch.queue_id)
+
+
+class PreparedBatches:
+    """A checked payload.  Propose it when ``size_bytes`` is not 0; ``outcomes`` are in the order of the records."""
+
+    def __init__(self, owner: MessageLog, term: int, outcomes: list[BatchOutcome], parts: list[_Part]) -> None:
+        self.outcomes = outcomes
+        self.size_bytes = sum(part.size for part in parts)
+        self._owner = owner
+        self._term = term
+        self._parts: Sequence[_Part] = parts
+
+    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        """The records as they go into the log at ``pos``, in one buffer."""
+        require(term == self._term, "a payload prepared in term %d is sealed in term %d", self._term, term)
+        parts, self._parts = self._parts, ()
+        out = bytearray(self.size_bytes)
+        at = 0
+        for part in parts:
+            self._owner.place(part, out, at, pos + at, index)
+            at += part.size
+        return (out,)
+
+
+class PreparedCommand:
+    """A group-state command to propose; ``result`` tells, once it is applied, what it did."""
+
+    def __init__(self, owner: MessageLog, kind: str, arguments: dict[str, Any]) -> None:
+        self._owner = owner
+        self._kind = kind
+        self.deletes = str(arguments.get("name", "")) if kind == DELETE else ""
+        self.registers = who_registers(arguments) if kind == INIT_PRODUCER else ""
+        self._record = encode_command(kind, arguments)
+        self.size_bytes = len(self._record)
+        self.term = 0
+        self.outcome: CommandOutcome | None = None
+
+    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        self.term = term
+        self._owner.command_placed(self, pos)
+        return (self._record,)
+
+    def result(self) -> CommandResult:
+        """The result, once the proposal's future has resolved; raises what the command was refused with."""
+        outcome = self.outcome
+        require(outcome is not None, "command %s is not applied", self._kind)
+        if outcome is None or outcome.error is not None:
+            raise outcome.error if outcome is not None and outcome.error is not None else NotReadyError("the command is not applied")
+        return outcome.result or {}
+
+
+class MessageLog:
+    """The writing side of a store; ``next_offset`` tells a queue's applied maximum; ``require_room_for_halves`` refuses half messages
+    while too many are open of the number there are."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        time: LogTime,
+        topics: Topics,
+        sequences: SequenceTable,
+        next_offset: Callable[[QueueKey], int],
+        require_room_for_halves: Callable[[int], None],
+    ) -> None:
+        self._settings = settings
+        self._time = time
+        self._topics = topics
+        self._applied_offset = next_offset
+        self._require_room_for_halves = require_room_for_halves
+        self._sequences = TailSequences(sequences)
+        self._term = 0
+        self._next_offsets: dict[QueueKey, int] = {}
+        self._deleting: dict[str, int] = {}
+        self._commands: dict[int, PreparedCommand] = {}
+
+    # Terms
+
+    @property
+    def term(self) -> int:
+        """The term in which this replica accepts batches; 0 while it does not."""
+        return self._term
+
+    def become_master(self, term: int) -> None:
+        """Accept batches.  Everything in the log must be committed and applied."""
+        self.resign()
+        self._term = term
+
+    def resign(self) -> None:
+        """Refuse batches and forget what was appended in the term that ends."""
+        self._term = 0
+        self._next_offsets.clear()
+        self._sequences.clear()
+        self._deleting.clear()
+
+    # Checking
+
+    def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
+        """Check a produce payload.  CorruptBatchError when it is no sequence of records; single batches are refused in ``outcomes``.
+
+        Permissions and limits are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed
+        or a limit lowered since.
+        """
+        if not self._term:
+            raise NotReadyError("this replica is not the master yet; nothing was stored")
+        outcomes: list[BatchOutcome] = []
+        parts: list[_Part] = []
+        for record in iter_records(records):
+            if not isinstance(record, BatchView):
+                raise CorruptBatchError("a produce payload holds message batches only", first_bad=-1)
+            outcome = BatchOutcome()
+            outcomes.append(outcome)
+            try:
+                part = self._check(record, outcome, for_service=for_service)
+            except DledgerError as error:
+                outcome.error = error
+                continue
+            if part is not None:
+                parts.append(part)
+        if not outcomes:
+            raise CorruptBatchError("a produce payload without a batch", first_bad=-1)
+        return PreparedBatches(self, self._term, outcomes, parts)
+
+    def _check(self, batch: BatchView, outcome: BatchOutcome, *, for_service: bool) -> _Part | None:
+        """Check one batch; None when it needs no place in the log."""
+        if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
+            raise NotReadyError(f"topic {batch.topic} is not made yet; nothing was stored")
+        check_batch(batch, self._settings.maxMessageSize if not for_service else ANY_SIZE)
+        if batch.sequence is not None:
+            # Before what its queue allows now: a refusal says that nothing of the batch is stored.
+            known = self._sequences.judge_committed((batch.topic, batch.queue_id), batch.sequence, batch.count)
+            if known.duplicate_offset is not None:
+                outcome.duplicate, outcome.first_queue_offset = True, known.duplicate_offset
+                return None
+        topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
+        if batch.topic in self._deleting:
+            raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
+        if batch.topic in MADE_BY_SERVICES and not for_service:
+            if batch.topic == TIMER_TOPIC:
+                self._check_timers(batch)
+            check_parked(batch, self._is_topic)
+        if batch.topic == HALF_TOPIC:
+            self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))
+        if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
+            batch = with_wide_store_hosts(batch)
+        part = _Part(batch, topic, outcome, void=False)
+        if batch.sequence is None:
+            return part
+        verdict = self._sequences.expect(part.key, batch.sequence, batch.count)
+        if verdict.error is not None:
+            raise verdict.error
+        part.void = verdict.duplicate_offset is not None
+        return part
+
+    def _is_topic(self, name: str) -> bool:
+        return self._topics.get(name) is not None and name not in self._deleting
+
+    def _check_timers(self, batch: BatchView) -> None:
+        too_late = batch_due_times(batch) > self._time.now_ms() + MAX_TIMER_DELAY_MS
+        if too_late.any():
+            days = MAX_TIMER_DELAY_MS // 86_400_000
+            raise InvalidArgumentError(f"message {int(too_late.argmax())}: to be delivered in more than {days} days; expected at most that")
+
+    def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
+        """A command to propose."""
+        if not self._term:
+            raise NotReadyError("this replica is not the master yet; nothing was stored")
+        command = PreparedCommand(self, kind, {**arguments, "at_ms": self._time.now_ms()})
+        if command.size_bytes > self._settings.maxMessageSize:
+            raise InvalidArgumentError(f"command {kind} takes {command.size_bytes} bytes; expected at most {self._settings.maxMessageSize}")
+        return command
+
+    # Placing, in log order
+
+    def place(self, part: _Part, out: bytearray, at: int, log_pos: int, index: int) -> None:
+        """Write a batch to ``out[at:]`` with its stamps, or void when it may not be stored after all."""
+        batch, outcome = part.batch, part.outcome
+        if not self._same_topic(part) or batch.topic in self._deleting:
+            outcome.error = TopicNotFoundError(f"topic {batch.topic!r} was deleted", topic=batch.topic)
+        elif batch.sequence is not None:
+            verdict = self._sequences.judge(part.key, batch.sequence, batch.count)
+            outcome.error = verdict.error
+            if verdict.duplicate_offset is not None:
+                outcome.duplicate, outcome.first_queue_offset = True, verdict.duplicate_offset
+            elif part.void and verdict.error is None:
+                # Its original vanished between the two steps: nothing of it is stored, and its own bytes were left out.
+                outcome.error = NotReadyError("the batch this one repeats was not stored; send it again")
+        if part.void or outcome.error is not None or outcome.duplicate:
+            _write_void(out, at, part.size)
+            return
+        self._store(part, out, at, log_pos, index)
+
+    def _same_topic(self, part: _Part) -> bool:
+        topic = self._topics.get(part.batch.topic)
+        return topic is not None and topic.created_pos == part.topic.created_pos
+
+    def _store(self, part: _Part, out: bytearray, at: int, log_pos: int, index: int) -> None:
+        batch, outcome, key = part.batch, part.outcome, part.key
+        first = self._next_offsets.get(key, -1)
+        if first < 0:
+            first = self._applied_offset(key)
+        now_ms = self._time.now_ms()
+        self._time.seen(now_ms)
+        stamp_batch(
+            out, at, batch, log_pos=log_pos, first_queue_offset=first, store_timestamp=now_ms, store_host=self._settings.store_host_bytes
+        )
+        self._next_offsets[key] = first + batch.count
+        if batch.sequence is not None:
+            self._sequences.store(index, key, batch.sequence, batch.count, first, now_ms)
+        outcome.first_queue_offset = first
+        outcome.physical_offset = log_pos + batch.frames_at
+        outcome.store_timestamp = now_ms
+
+    def command_placed(self, command: PreparedCommand, pos: int) -> None:
+        self._commands[pos] = command
+        if command.deletes:
+            self._deleting[command.deletes] = self._deleting.get(command.deletes, 0) + 1
+        if command.registers:
+            self._sequences.registering(command.registers)
+
+    # What the log tells
+
+    def batch_applied(self, producer_id: int, index: int) -> None:
+        self._sequences.committed(producer_id, index)
+
+    def command_applied(self, pos: int, term: int, outcome: CommandOutcome) -> None:
+        command = self._commands.pop(pos, None)
+        if command is not None and command.term == term:
+            command.outcome = outcome
+            if command.registers:
+                self._sequences.registered(command.registers)
+
+    def delete_applied(self, topic: str, *, deleted: bool) -> None:
+        """A delete command came through; ``deleted`` tells whether there was such a topic."""
+        waiting = self._deleting.get(topic, 0)
+        if waiting > 1:
+            self._deleting[topic] = waiting - 1
+        else:
+            self._deleting.pop(topic, None)
+        if deleted:
+            self._sequences.forget_topic(topic)
+            for key in [key for key in self._next_offsets if key[0] == topic]:
+                del self._next_offsets[key]
+
+    def applied_to(self, end_pos: int) -> None:
+        """Everything before ``end_pos`` is applied: commands placed there that were not are gone for good (another leader's log won)."""
+        for pos in [pos for pos in self._commands if pos < end_pos]:
+            del self._commands[pos]
+
+
+def _write_void(out: bytearray, at: int, size: int) -> None:
+    """A command record that does nothing, of any size a batch or ``VOID_RECORD`` has."""
+    COMMAND_HEADER.pack_into(out, at, MAGIC, size, VERSION, KIND_COMMAND, 0, len(_VOID_BODY))
+    out[at + COMMAND_HEADER_SIZE : at + COMMAND_HEADER_SIZE + len(_VOID_BODY)] = _VOID_BODY
+
+
+__all__ = ["BatchOutcome", "MessageLog", "MessageTooLargeError", "PreparedBatches", "PreparedCommand"]

@@ -1,0 +1,146 @@
+"""Storing messages again under the topic they were meant for, together with a command, in one log entry.
+
+Owns the way from stored frames to new batches: the real topic and queue come out of the properties, what belonged to the waiting place
+goes, everything else (body, unique id, keys, birth) stays.  Used by whoever delivers later what was parked in a system topic.  What its
+topic does not take now (writing not permitted) is parked again behind the others: nothing is lost, and nobody waits for it.  A message
+belongs to the topic that was there when it was parked: one that is deleted, and perhaps made again, does not get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from dledger.runtime.env import Buffer
+from dledger_wire.batches.batch import encode_batch
+from dledger_wire.frames.frame import Frame, encode_frame
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES
+from dledger_wire.frames.timer import TIMER_OUT
+from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
+from dledger_wire.names import SCHEDULE_TOPIC
+from dledger_wire.status import Perm
+from store.append.message_log import PreparedBatches, PreparedCommand
+from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
+from store.state.topics import Topics
+
+DELAY = "DELAY"
+PARKED_POS = "PARKED_POS"  # where in the log a message was parked first, when it was moved since
+NO_HOST = "0.0.0.0:0"
+_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, PARKED_POS)
+
+
+class Together:
+    """Batches and a command as one payload: committed together or not at all."""
+
+    def __init__(self, batches: PreparedBatches | None, command: PreparedCommand) -> None:
+        self._batches = batches
+        self._command = command
+        self.size_bytes = command.size_bytes + (batches.size_bytes if batches is not None else 0)
+
+    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        buffers: list[Buffer] = []
+        if self._batches is not None and self._batches.size_bytes:
+            buffers += self._batches.seal(pos, index, term)
+            pos += self._batches.size_bytes
+        buffers += self._command.seal(pos, index, term)
+        return buffers
+
+
+def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> Frame:
+    """The message as it is stored once more somewhere else: its place and times are to be stamped, everything of its producer stays."""
+    return replace(
+        frame,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp=0,
+        store_host=NO_HOST,
+        properties=properties,
+        reconsume_times=reconsume_times,
+    )
+
+
+def parked(message: Frame, level: int) -> Frame:
+    """The message as it waits in the schedule topic for a delay level; ``real_message`` undoes it."""
+    place = {REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id), DELAY: str(level)}
+    properties = {name: value for name, value in message.properties.items() if name != PARKED_POS} | place
+    return copied(message, SCHEDULE_TOPIC, level - 1, properties, message.reconsume_times)
+
+
+def parked_pos(frame: Frame) -> int:
+    """Where in the log a parked message was parked first."""
+    text = frame.properties.get(PARKED_POS, "")
+    return min(int(text), frame.physical_offset) if text.isdecimal() and len(text) < 20 else frame.physical_offset
+
+
+def moved(frame: Frame) -> Frame:
+    """A parked message as it is parked anew at the log's end; without room for the property it counts as parked there."""
+    properties = frame.properties | {PARKED_POS: str(parked_pos(frame))}
+    size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
+    return replace(frame, properties=properties) if size <= MAX_PROPERTIES_BYTES else frame
+
+
+@dataclass(frozen=True, slots=True)
+class SortedOut:
+    """What becomes of parked messages: ``messages`` go to their topics, ``again`` are parked once more, those ``gone`` (their offsets in
+    the queue they wait in) have no topic any more."""
+
+    messages: list[Frame]
+    again: list[Frame]
+    gone: list[int]
+
+
+def sort_out(topics: Topics, waiting: Sequence[Frame]) -> SortedOut:
+    messages: list[Frame] = []
+    again: list[Frame] = []
+    gone: list[int] = []
+    for frame in waiting:
+        message = real_message(frame)
+        topic = topics.get(message.topic) if message is not None else None
+        if message is None or topic is None or parked_pos(frame) < topic.created_pos:
+            gone.append(frame.queue_offset)
+            continue
+        if not topic.perm & Perm.WRITE or not topic.write_queues:
+            again.append(frame)
+            continue
+        if message.queue_id >= topic.write_queues:  # the topic has fewer queues by now
+            message = replace(message, queue_id=message.queue_id % topic.write_queues)
+        messages.append(message)
+    return SortedOut(messages, again, gone)
+
+
+def real_message(frame: Frame) -> Frame | None:
+    """The message as it was meant; None when it does not say where it belongs."""
+    topic, queue = frame.properties.get(REAL_TOPIC, ""), frame.properties.get(REAL_QUEUE, "")
+    if not topic or not queue.isdecimal():
+        return None
+    properties = {name: value for name, value in frame.properties.items() if name not in _PLACE}
+    return copied(frame, topic, int(queue), properties, frame.reconsume_times)
+
+
+def batches_of(messages: Sequence[Frame]) -> bytes:
+    """Batch records of messages for any queues, in order within each queue."""
+    ordered = sorted(messages, key=lambda message: (message.topic, message.queue_id))
+    groups = groupby(ordered, key=lambda message: (message.topic, message.queue_id, len(message.born_host) > len("255.255.255.255:65535")))
+    return b"".join(_batch(topic, queue_id, list(group)) for (topic, queue_id, _), group in groups)
+
+
+def _batch(topic: str, queue_id: int, messages: list[Frame]) -> bytes:
+    frames = [encode_frame(message) for message in messages]
+    tags = [cached_java_hash(message.properties["TAGS"]) if "TAGS" in message.properties else 0 for message in messages]
+    unique = [key_hash(topic, message.properties["UNIQ_KEY"]) if "UNIQ_KEY" in message.properties else 0 for message in messages]
+    keys = [(number, word) for number, message in enumerate(messages) for word in key_words(message.properties.get("KEYS", ""))]
+    return encode_batch(
+        topic,
+        queue_id,
+        b"".join(frames),
+        np.array([len(frame) for frame in frames], np.uint32),
+        np.array(tags, np.int32),
+        np.array(unique, np.int32),
+        key_owners=np.array([number for number, _ in keys], np.uint32),
+        key_hashes=np.array([key_hash(topic, word) for _, word in keys], np.int32),
+    )

@@ -1,0 +1,72 @@
+"""Whether messages that clients send to a parking place say where they belong: delays, timers, half messages of transactions.
+
+Owns the properties that say so, RocketMQ's names, and the check of a batch before it is stored.  What does not say it could only be dropped
+later, or would be a transaction that nobody can end.  Clients put the place behind all other properties, so a look at the end of a
+message's properties is enough for nearly all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from dledger_wire.batches.batch import BatchView
+from dledger_wire.errors import CorruptBatchError, InvalidNameError, TopicNotFoundError
+from dledger_wire.frames.frame_layout import decode_properties
+from dledger_wire.frames.frames import frame_columns
+from dledger_wire.names import HALF_TOPIC, MAX_GROUP_CHARS, MAX_TOPIC_CHARS, check_group, check_topic, is_system_topic
+
+REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
+PREPARED, PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
+MAX_QUEUE_DIGITS = 9
+_PLACE = rf"{REAL_TOPIC}\x01([^\x01\x02]{{1,{MAX_TOPIC_CHARS}}})\x02{REAL_QUEUE}\x01([0-9]{{1,{MAX_QUEUE_DIGITS}}})\x02?\Z"
+_HALF = rf"{PREPARED}\x01true\x02{PRODUCER_GROUP}\x01([^\x01\x02]{{1,{MAX_GROUP_CHARS}}})\x02{_PLACE}"
+_AT_THE_END = {False: re.compile(rf"(?:\A|\x02)(){_PLACE}".encode()), True: re.compile(rf"(?:\A|\x02){_HALF}".encode())}
+_TAIL_BYTES = MAX_TOPIC_CHARS + MAX_GROUP_CHARS + MAX_QUEUE_DIGITS + 64
+
+
+def check_parked(batch: BatchView, is_topic: Callable[[str], bool]) -> None:
+    """A batch of a client for a parking place.  CorruptBatchError or TopicNotFoundError that names the first message (``first_bad``) which
+    could never be delivered."""
+    columns = frame_columns(np.frombuffer(batch.data, np.uint8), batch.positions)
+    of_transaction = batch.topic == HALF_TOPIC
+    last: tuple[str, str] | None = None
+    at_the_end = _AT_THE_END[of_transaction]
+    ends = columns.properties_at + columns.properties_length
+    for number, (begin, end) in enumerate(zip(columns.properties_at.tolist(), ends.tolist(), strict=True)):
+        found = at_the_end.search(bytes(batch.data[max(begin, end - _TAIL_BYTES) : end]))
+        if found is not None:
+            place = found[2].decode("ascii", "replace"), found[1].decode("ascii", "replace")
+        else:
+            place = _place_in(decode_properties(batch.data[begin:end]), of_transaction=of_transaction)
+        if place != last:
+            _check(place, is_topic, number, of_transaction=of_transaction)
+            last = place
+
+
+def _place_in(properties: dict[str, str], *, of_transaction: bool) -> tuple[str, str]:
+    """(topic, producer group) of a message whose properties are in another order; empty: there is none."""
+    topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, "")
+    is_place = queue.isascii() and queue.isdecimal() and len(queue) <= MAX_QUEUE_DIGITS
+    if of_transaction and properties.get(PREPARED) != "true":
+        is_place = False
+    return (topic if is_place else ""), (properties.get(PRODUCER_GROUP, "") if of_transaction else "")
+
+
+def _check(place: tuple[str, str], is_topic: Callable[[str], bool], number: int, *, of_transaction: bool) -> None:
+    topic, group = place
+    what = f"message {number} cannot wait for its {'transaction' if of_transaction else 'delivery'}"
+    try:
+        check_topic(topic)
+        if of_transaction:
+            check_group(group)
+    except InvalidNameError as error:
+        names = [REAL_TOPIC, REAL_QUEUE, *([PREPARED, PRODUCER_GROUP] if of_transaction else [])]
+        text = f"{what}: {error.message} (properties {', '.join(names)} say it)"
+        raise CorruptBatchError(text, first_bad=number) from None
+    if is_system_topic(topic):
+        raise CorruptBatchError(f"{what}: topic {topic} belongs to the system; expected one of users", first_bad=number)
+    if not is_topic(topic):
+        raise TopicNotFoundError(f"{what}: topic {topic!r} does not exist", topic=topic, first_bad=number)

@@ -1,0 +1,1 @@
+"""What outlives a restart: snapshots, checkpoint, recovery and expiry."""

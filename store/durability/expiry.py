@@ -1,0 +1,269 @@
+"""Expiry: deleting the log's oldest segments, by age and by how full the disk is, and everything that follows the log's start.
+
+Owns when a segment goes (upstream's rules and names) and the order in which it does:
+
+    a snapshot behind it is durable -> readers no longer see it -> its files go -> a snapshot that says so -> files derived from it go
+
+A crash anywhere in between leaves a store that starts: the derived state is behind the log's start or can be made anew from it.  Only whole
+segments go, oldest first, and none that holds a message which is still to be delivered (``parked.py``) or an entry which a replica needs.
+
+On a disk without room no snapshot can be written, so the newest one on it says how far the log may go; the few small files that the
+deletion itself writes get the room of the reserve (``reserve.py``), or of the segment prepared ahead.
+
+Messages of the last ``fileReservedTime`` are kept.  Older segments go in the hours ``deleteWhen``, or at any time once the disk is used
+beyond ``diskMaxUsedSpaceRatio``; beyond ``diskSpaceCleanForciblyRatio`` the oldest go whatever their age; beyond
+``diskSpaceWarningLevelRatio`` the store takes no new messages.  The last two count only where less than ``diskSpaceEnoughFree`` is free (0:
+anywhere, as upstream): a large disk that others fill is no reason to throw messages away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Protocol
+
+from dledger.runtime.env import Environment, is_full
+from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
+from store.durability.disk_reserve import Reserve
+from store.durability.retention_floor import Hold
+from store.durability.segment_ages import SegmentAges
+from store.log_view import LogView
+from store.settings import StoreSettings
+from store.state.log_time import LogTime
+
+HOUR_MS = 3_600_000
+REFUSING_LOOK_MS = 1000
+
+_logger = logging.getLogger(__name__)
+
+
+class LogHead(Protocol):
+    """Who may cut the log's head; ``dledger.node.RaftNode`` is one."""
+
+    def latest_start(self) -> int: ...
+    async def truncate_head(self, upto_index: int) -> int: ...
+
+
+class HeadFollower(Protocol):
+    """Something made of the log that must never point before the log's start.  ``follow`` may be called with the same position again."""
+
+    @property
+    def has_stale_files(self) -> bool: ...
+    async def follow(self, first_pos: int) -> None:
+        """Forget what lies before ``first_pos``: whoever reads it from now on is told that it is gone."""
+        ...
+
+    async def remove_files(self) -> None:
+        """Delete the files that hold nothing else; a durable snapshot no longer needs them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryHooks:
+    """What expiry needs of the store.  ``followers`` are told in this order."""
+
+    save: Callable[[int], Awaitable[int]]  # make snapshots durable that reach an index, if possible; how far they do
+    saved_upto: Callable[[], int]  # how far the newest one on disk does
+    save_anew: Callable[[], Awaitable[None]]  # a snapshot of what followers have changed
+    hold: Callable[[], Awaitable[Hold | None]]  # the oldest message that is still to be delivered
+    hold_text: Callable[[Hold], Awaitable[str]]
+    followers: Sequence[HeadFollower]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryTime:
+    """What ages are counted by, and when ``deleteWhen`` is: both by the group's time, which a node that has just started does not know."""
+
+    log: LogTime
+    utc_offset_ms: Callable[[], int]
+    is_known: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What one round deleted, where the log begins now, and what the next segment stays for (empty: it is the one being written)."""
+
+    segments: int
+    size_bytes: int
+    first_index: int
+    first_pos: int
+    held_by: str = ""
+
+
+class Expiry:
+    """Runs while the store does.  One deletion at a time."""
+
+    def __init__(
+        self, settings: StoreSettings, env: Environment, log: LogView, head: LogHead, hooks: ExpiryHooks, time: ExpiryTime
+    ) -> None:
+        self._settings = settings
+        self._env = env
+        self._log = log
+        self._head = head
+        self._hooks = hooks
+        self._time = time
+        self._ages = SegmentAges(log)
+        self._reserve = Reserve(env.disk, settings.reserve_bytes)
+        self._deleting = asyncio.Lock()
+        self._told = ""
+        self.used_percent = 0.0
+        self.refuses_messages = False
+        # The last deletion ended at a message with a delivery time; the timer service sees to it.
+        self.waits_for_timers = False
+
+    async def run(self) -> None:
+        """Look every ``cleanResourceInterval`` until cancelled."""
+        while True:
+            try:
+                await self._pause()
+                await self._round()
+            except DledgerError as error:
+                _logger.warning("expiry waits: %s", error.message)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                _logger.warning("the disk is full; expiry waits: %s", error)
+
+    async def _pause(self) -> None:
+        """Until the next round.  While new messages are refused, every second whether there is room again."""
+        left_ms = self._settings.cleanResourceInterval
+        while self.refuses_messages and left_ms > REFUSING_LOOK_MS:
+            await asyncio.sleep(REFUSING_LOOK_MS / 1000)
+            left_ms -= REFUSING_LOOK_MS
+            await self._measure()
+        await asyncio.sleep(left_ms / 1000)
+
+    async def _round(self) -> None:
+        settings = self._settings
+        free, in_need = await self._measure()
+        if any(follower.has_stale_files for follower in self._hooks.followers):
+            async with self._deleting:
+                await self._settle()
+        if in_need and self.used_percent > settings.diskSpaceCleanForciblyRatio and settings.cleanFileForciblyEnable:
+            self._tell_held(await self.expire(0, settings.deleteFileBatchMax))
+        elif self._time.is_known() and (self.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
+            self._tell_held(await self.expire(settings.fileReservedTime, settings.deleteFileBatchMax))
+        await self._reserve.keep(free)
+
+    async def _measure(self) -> tuple[int, bool]:
+        """(bytes free, whether that is little), and what follows for new messages."""
+        settings, disk = self._settings, self._env.disk
+        total, free = await disk.total_bytes(), await disk.free_bytes()
+        self.used_percent = 100.0 * (1.0 - free / total) if total else 0.0
+        in_need = not settings.diskSpaceEnoughFree or free < settings.diskSpaceEnoughFree
+        self._warn(in_need and self.used_percent > settings.diskSpaceWarningLevelRatio)
+        return free, in_need
+
+    def _warn(self, refuses: bool) -> None:
+        if refuses != self.refuses_messages:
+            self.refuses_messages = refuses
+            text = "takes no new messages" if refuses else "takes new messages again"
+            limit = self._settings.diskSpaceWarningLevelRatio
+            _logger.warning("the disk is used to %.1f %% (diskSpaceWarningLevelRatio %d): this node %s", self.used_percent, limit, text)
+
+    def _is_time(self) -> bool:
+        hour = (self._env.clock.wall_ms() + self._time.utc_offset_ms()) // HOUR_MS % 24
+        return hour in self._settings.delete_hours
+
+    def _tell_held(self, done: Expired) -> None:
+        """Say once what a segment that is old enough, or that the disk wants to be rid of, stays for."""
+        if done.held_by and done.held_by != self._told:
+            _logger.warning("the log cannot be shortened beyond entry %d: %s", done.first_index, done.held_by)
+        self._told = done.held_by
+
+    async def expire(self, reserved_ms: int | None = None, most: int = 1 << 30) -> Expired:
+        """Delete up to ``most`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
+
+        StorageFullError when the disk has no room even for what a deletion writes.
+        """
+        if reserved_ms is None:
+            reserved_ms = self._settings.fileReservedTime
+        if reserved_ms and not self._time.is_known():
+            raise NotReadyError("how old messages are is not known before a leader has told this node the group's time")
+        async with self._deleting:
+            first_index, first_pos, count = self._log.first_index, self._log.first_pos, len(self._log.segments)
+            upto, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, most)
+            if upto >= first_index:
+                await self._delete(upto)
+            removed = count - len(self._log.segments)
+            if removed > 0:
+                text = "deleted %d segments of the log, it now begins at entry %d (position %d)"
+                _logger.info(text, removed, self._log.first_index, self._log.first_pos)
+            return Expired(max(removed, 0), self._log.first_pos - first_pos, self._log.first_index, self._log.first_pos, held_by)
+
+    async def _last_to_go(self, before_ms: int, most: int) -> tuple[int, str]:
+        """(the last entry of the newest segment that may go, below the log's start when none may; what one that is old enough stays for)"""
+        hold = await self._hooks.hold()
+        self.waits_for_timers = False
+        segments, latest = self._log.segments, self._head.latest_start()
+        upto = self._log.first_index - 1
+        for segment, following in islice(pairwise(segments), most):
+            if following.first_index > latest:
+                return upto, f"entry {latest} is not applied here yet, or a replica that follows or copies still needs it"
+            newest_ms = await self._ages.newest_ms(segment, following.first_index)
+            if newest_ms is None or newest_ms > before_ms:
+                break
+            if hold is not None and following.start_pos > hold.pos:
+                self.waits_for_timers = hold.can_be_moved
+                return upto, await self._hooks.hold_text(hold)
+            upto = following.first_index - 1
+        return upto, ""
+
+    async def _delete(self, upto: int) -> None:
+        full: OSError | None = None
+        try:
+            reached = await self._hooks.save(upto)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            full, reached = error, self._hooks.saved_upto()
+        upto = min(upto, reached)
+        # Whole segments only, so the log will begin with the last segment that begins at or before the entry behind ``upto``.
+        starts = [segment.start_pos for segment in self._log.segments if segment.first_index <= upto + 1]
+        if starts[-1] <= self._log.first_pos:
+            if full is not None:
+                text = (
+                    f"the disk is full ({full}), and the newest snapshot on it reaches entry {reached}: nothing can be deleted before that"
+                )
+                raise StorageFullError(f"{text}; make some room by hand") from full
+            return
+        for follower in self._hooks.followers:
+            await follower.follow(starts[-1])
+        await self._cut_head(upto)
+        await self._settle()
+
+    async def _cut_head(self, upto: int) -> None:
+        """Delete, on a full disk with the room of what is kept for that."""
+        try:
+            await self._head.truncate_head(upto)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            full = error
+        else:
+            return
+        for give_back in (self._reserve.release, self._log.give_back_prepared):
+            try:
+                if await give_back():
+                    await self._head.truncate_head(upto)
+                    return
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                full = error
+        raise StorageFullError(f"the disk is full ({full}): not even what a deletion writes has room; make some by hand") from full
+
+    async def _settle(self) -> None:
+        """Delete what only older snapshots name.  Without room for a newer one, later: ``has_stale_files`` says so."""
+        try:
+            await self._hooks.save_anew()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _logger.warning("the disk is full; files that are no longer needed wait: %s", error)
+            return
+        for follower in self._hooks.followers:
+            await follower.remove_files()

@@ -1,0 +1,132 @@
+"""The start of a store: from the newest snapshot that fits the log to queues, topics and sequences as they stood at its index.
+
+Owns the choice of the snapshot and the order of steps.  Everything here is derived from the log: files beyond the snapshot are cut back,
+missing or short ones are rebuilt, and what was committed after the snapshot is applied again by the log's node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger.runtime.env import Disk
+from dledger_wire.errors import DataDirectoryError, StorageDamagedError
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
+from store.append.dispatcher import Dispatcher
+from store.durability.snapshots import APPLIED, Snapshot, Snapshots, config_path, no_snapshot
+from store.log_view import LogView
+from store.queues.consume_queue import ConsumeQueue
+from store.queues.queue_files import QUEUE_FOLDER
+from store.queues.queue_table import QueueTable
+from store.queues.rebuild import rebuild_files
+from store.state.sections import GroupState
+from store.state.sequences import QueueKey, SequenceTable
+from store.state.topics import Topics
+
+
+@dataclass(slots=True)
+class StoreRecovery:
+    """What a start found and did."""
+
+    index: int = 0
+    clean: bool = True
+    damaged_files: list[str] = field(default_factory=list)
+    rebuilt_files: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts = [f"state at index {self.index}, after {'a clean stop' if self.clean else 'a crash'}"]
+        if self.damaged_files:
+            parts.append(f"unusable: {', '.join(self.damaged_files)}")
+        if self.rebuilt_files:
+            parts.append(f"rebuilt from the log: {', '.join(self.rebuilt_files)}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """What is to be filled: all of it empty."""
+
+    disk: Disk
+    log: LogView
+    snapshots: Snapshots
+    state: GroupState
+    topics: Topics
+    sequences: SequenceTable
+    queues: QueueTable
+    dispatcher: Dispatcher
+
+
+async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
+    """Fill ``parts`` from disk.  StorageDamagedError when the log's head was deleted and no snapshot fits what is left."""
+    found = StoreRecovery(clean=clean)
+    snapshot = _fitting(await parts.snapshots.load(), parts.log)
+    found.damaged_files += parts.snapshots.damaged
+    if snapshot is None:
+        if parts.log.first_index > 1:
+            where = parts.disk.local_path(config_path(APPLIED))
+            raise StorageDamagedError(f"{where}: {no_snapshot(parts.log.first_index)}", file=where, pos=0)
+        snapshot = Snapshot(0, 0, 0, 0)
+    _check_file_size(parts, snapshot)
+    found.index = snapshot.index
+    _restore(parts, snapshot)
+    await _cut_foreign_queues(parts, snapshot)
+    await _settle_files(parts, found)
+    return found
+
+
+def _fitting(snapshots: list[Snapshot], log: LogView) -> Snapshot | None:
+    """The newest snapshot whose entry is in the log (or just below its start) with the same term."""
+    for snapshot in snapshots:
+        if snapshot.index == 0 or log.term_at(snapshot.index) == snapshot.term:
+            return snapshot
+    return None
+
+
+def _check_file_size(parts: Recovering, snapshot: Snapshot) -> None:
+    """Queue files of another size than the setting's cannot be read, nor left and rebuilt beside: their names would get mixed up."""
+    wanted, found = parts.queues.file_units * QUEUE_UNIT_SIZE, snapshot.queue_file_units * QUEUE_UNIT_SIZE
+    if snapshot.queues and found != wanted:
+        folder = parts.disk.local_path(QUEUE_FOLDER)
+        raise DataDirectoryError(f"{folder} has files of {found} bytes, mappedFileSizeConsumeQueue is {wanted}: set it to {found}")
+
+
+def _restore(parts: Recovering, snapshot: Snapshot) -> None:
+    for section in parts.state.sections:
+        data = snapshot.sections.get(section.file_name)
+        if data is not None:
+            section.load(data)
+    parts.sequences.load(snapshot.sequence_rows)
+    for key, mark in snapshot.queues.items():
+        parts.queues.restore(key, mark)
+    applied = parts.dispatcher.applied
+    applied.index, applied.term, applied.end_pos = snapshot.index, snapshot.term, snapshot.end_pos
+    applied.store_ms, applied.messages = snapshot.store_ms, snapshot.messages
+
+
+async def _cut_foreign_queues(parts: Recovering, snapshot: Snapshot) -> None:
+    """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are made again."""
+    for folder in await parts.disk.list(QUEUE_FOLDER):
+        topic = folder.rstrip("/")
+        for queue in await parts.disk.list(f"{QUEUE_FOLDER}/{topic}"):
+            name = queue.rstrip("/")
+            if queue.endswith("/") and name.isdigit() and (topic, int(name)) not in snapshot.queues:
+                await parts.queues.clear_files((topic, int(name)))
+
+
+async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:
+    """Cut each queue's files back to the snapshot and rebuild those that are missing or short."""
+    wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
+    for queue in parts.queues:
+        await queue.files.cut(queue.max_offset)
+        await queue.files.cut_head(queue.file_numbers().start)
+        short = []
+        for number in queue.file_numbers():
+            first, upto = queue.file_range(number)
+            if upto > first and await queue.files.unit_count(number) < upto - first:
+                short.append(number)
+        if short:
+            wanted[queue.key] = (queue, short)
+            found.rebuilt_files += [queue.files.local_path(number) for number in short]
+    if wanted:
+        created = {topic.name: topic.created_pos for topic in parts.topics}
+        await rebuild_files(parts.log, wanted, created, found.index)
+        parts.queues.marks_changed = True

@@ -1,0 +1,86 @@
+"""Where the oldest message lies that a service has yet to deliver: expiry leaves the log from there on alone.
+
+Owns that question for delay levels, delivery times and open transactions, and how such a message is named to an operator.  They were
+acknowledged to be delivered at a later time, so neither their age nor a full disk is a reason to delete them before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dledger_wire.errors import DledgerError
+from dledger_wire.frames.frame import decode_frame
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from store.append.staged_check import REAL_TOPIC
+from store.log_view import LogView
+from store.queues.queue_reader import QueueReader
+from store.queues.queue_table import QueueTable
+from store.state.delays import LEVELS, DelayOffsets
+from store.state.timers import Timers
+from store.state.transactions import Transactions
+
+_NOT_NAMED = "a topic that cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A message that the log's head must stay for, by the place where it waits."""
+
+    pos: int
+    topic: str
+    queue_id: int
+    offset: int
+    size: int
+    word: int  # of its queue unit: when it is due, in the timer topic
+
+    @property
+    def can_be_moved(self) -> bool:
+        """Whether the timer service may store it again at the log's end (``broker/background/timers.py``)."""
+        return self.topic == TIMER_TOPIC
+
+
+class Parked:
+    """The parked messages of one replica's store."""
+
+    def __init__(self, log: LogView, queues: QueueTable, delays: DelayOffsets, timers: Timers, transactions: Transactions) -> None:
+        self._log = log
+        self._queues = queues
+        self._delays = delays
+        self._timers = timers
+        self._transactions = transactions
+
+    async def hold(self, reader: QueueReader) -> Hold | None:
+        """The oldest message in the log that is still to be delivered; None without one."""
+        found = [await self._at(reader, topic, queue_id, offset) for topic, queue_id, offset in self._next()]
+        return min((hold for hold in found if hold is not None), key=lambda hold: hold.pos, default=None)
+
+    def _next(self) -> Iterator[tuple[str, int, int]]:
+        """(topic, queue id, first offset not delivered)"""
+        for level in range(1, LEVELS + 1):
+            yield SCHEDULE_TOPIC, level - 1, self._delays.of(level)
+        yield TIMER_TOPIC, 0, self._timers.progress.low
+        yield HALF_TOPIC, 0, self._transactions.first_open(0)
+
+    async def _at(self, reader: QueueReader, topic: str, queue_id: int, offset: int) -> Hold | None:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or offset >= queue.max_offset:
+            return None
+        offset = max(offset, queue.min_offset)
+        units = await reader.units(topic, queue_id, offset, 1)
+        return Hold(int(units["pos"][0]), topic, queue_id, offset, int(units["size"][0]), int(units["tag_hash"][0])) if len(units) else None
+
+    async def text(self, hold: Hold) -> str:
+        """What holds the log's head, for an operator."""
+        try:
+            topic = decode_frame(await self._log.read_bytes(hold.pos, hold.size), check_crc=False).properties.get(REAL_TOPIC, _NOT_NAMED)
+        except DledgerError:
+            topic = _NOT_NAMED
+        place = f"{hold.topic}/{hold.queue_id} offset {hold.offset}"
+        if hold.topic == SCHEDULE_TOPIC:
+            return f"a delayed message of topic {topic} (level {hold.queue_id + 1}) is not delivered yet ({place})"
+        if hold.topic == HALF_TOPIC:
+            return f"a transaction of topic {topic} is open ({place}); dledger transaction list shows it"
+        due = datetime.fromtimestamp(hold.word / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"a message of topic {topic} with a delivery time lies there (due {due}, {place}); the master moves it on within a minute"

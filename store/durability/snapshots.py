@@ -1,0 +1,223 @@
+"""Snapshots of the derived state: config/*.json in RocketMQ's shapes, and config/applied.json that says which log index they hold.
+
+Owns the order of writing and the choice at start.  applied.json names each file of its snapshot with a checksum.  It steps back first and
+its successor comes last, so a crash in between leaves the snapshot before whole: what it names is in the file or in its ``.bak``.  A
+damaged newest snapshot falls back to the one before, and never takes its place.
+
+    applied.json -> applied.json.bak | topics.json -> topics.json.bak | new topics.json | new applied.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dledger.runtime.env import Disk
+from dledger_wire.checksum import crc32c
+from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
+from store.queues.consume_queue import QueueMark
+from store.state.json_pieces import encode, encode_slowly, pieces
+from store.state.sequences import CapturedProducer, QueueKey
+
+CONFIG_FOLDER = "config"
+APPLIED = "applied.json"
+BACKUP = ".bak"
+FORMAT = 1
+PIECE_BYTES = 128 << 10  # of producers encoded without a break
+
+
+def no_snapshot(first_index: int) -> str:
+    """Why there is no state where neither a snapshot nor the log's beginning is left, and what to do."""
+    text = (
+        f"no usable snapshot, and the log begins at entry {first_index}: the state cannot be rebuilt from it, and the node does not start"
+    )
+    return f"{text}; replace this node as a member (docs/operations.md), or put back its config folder"
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The derived state at one log index.  ``sections``: file name under config/ -> its JSON data."""
+
+    index: int
+    term: int
+    end_pos: int
+    store_ms: int
+    messages: int = 0
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    queues: dict[QueueKey, QueueMark] = field(default_factory=dict)
+    sequences: Sequence[CapturedProducer] = ()
+    sequence_rows: list[Any] = field(default_factory=list)  # in their place in one that was read
+    queue_file_units: int = QUEUE_UNITS_PER_FILE
+
+
+def config_path(name: str) -> str:
+    return f"{CONFIG_FOLDER}/{name}"
+
+
+class Snapshots:
+    """Writes and finds snapshots.  One call at a time."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._current: dict[str, bytes] = {}  # what stands in each section's file
+        self._backups: dict[str, bytes] = {}
+        self._good: dict[str, bytes] = {}  # what the newest whole snapshot names
+        self._named: set[int] = set()  # checksums of the files that the snapshots found name
+        self._is_good = False  # applied.json and everything it names
+        self.damaged: list[str] = []  # files that were found unusable at start
+
+    @property
+    def newest_is_good(self) -> bool:
+        """Whether what was written last could be read; else what is found is older than the rest of the folder."""
+        return self._is_good
+
+    async def load(self) -> list[Snapshot]:
+        """The good snapshots, newest first."""
+        found: list[Snapshot] = []
+        for name in (APPLIED, APPLIED + BACKUP):
+            data = await self._read(name)
+            if data is None:
+                continue
+            snapshot, contents = await self._parse(name, data)
+            if snapshot is not None:
+                self._good = self._good if found else contents
+                found.append(snapshot)
+                self._is_good |= name == APPLIED
+        for name in found[0].sections if found else ():
+            # Only what a snapshot needs counts as content: a damaged file is overwritten, never copied to its backup.
+            for table, suffix in ((self._current, ""), (self._backups, BACKUP)):
+                content = await self._read(name + suffix)
+                if content is not None and crc32c(content) in self._named:
+                    table[name] = content
+        return found
+
+    async def save(self, snapshot: Snapshot) -> None:
+        """Make ``snapshot`` the newest; what its queues name must be durable already.
+
+        One that failed half-way (a full disk) left section files that no snapshot names: they are written over, and never backed up.
+        """
+        if self._is_good:
+            self._is_good = False
+            await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
+        checksums, written = {}, {}
+        for name, data in snapshot.sections.items():
+            content = await encode_slowly(data)
+            checksums[name] = crc32c(content)
+            written[name] = content
+            old = self._good.get(name)
+            if old is not None and self._backups.get(name) != old:
+                await self._disk.write_atomic(config_path(name + BACKUP), old)
+                self._backups[name] = old
+            if self._current.get(name) != content:
+                await self._disk.write_atomic(config_path(name), content)
+                self._current[name] = content
+        await self._disk.write_atomic(config_path(APPLIED), await _encode_applied(snapshot, checksums))
+        self._is_good = True
+        self._good = written
+
+    @staticmethod
+    async def files(snapshot: Snapshot) -> dict[str, bytes | None]:
+        """The files that hold ``snapshot`` and nothing else: content by path, None for a backup that must not stand beside them."""
+        contents = {name: await encode_slowly(data) for name, data in snapshot.sections.items()}
+        contents[APPLIED] = await _encode_applied(snapshot, {name: crc32c(content) for name, content in contents.items()})
+        backups: dict[str, bytes | None] = {config_path(name + BACKUP): None for name in contents}
+        return backups | {config_path(name): content for name, content in contents.items()}
+
+    async def _read(self, name: str) -> bytes | None:
+        try:
+            file = await self._disk.open(config_path(name))
+        except FileNotFoundError:
+            return None
+        try:
+            return await file.pread(0, await file.size())
+        finally:
+            await file.close()
+
+    async def _parse(self, name: str, data: bytes) -> tuple[Snapshot | None, dict[str, bytes]]:
+        """(the snapshot that an applied.json tells of, None when it or a file of it is damaged; its section files' content)"""
+        contents: dict[str, bytes] = {}
+        parsed = _decode_applied(data)
+        if parsed is None:
+            self.damaged.append(self._disk.local_path(config_path(name)))
+            return None, contents
+        snapshot, checksums = parsed
+        self._named.update(checksums.values())
+        for section, checksum in checksums.items():
+            content = await self._matching(section, checksum)
+            # Beside applied.json itself stands exactly what it names; beside the one before, a newer file may stand already.
+            if content is None or (name == APPLIED and content != await self._read(section)):
+                self.damaged.append(self._disk.local_path(config_path(section)))
+            if content is None:
+                return None, contents
+            contents[section] = content
+            snapshot.sections[section] = json.loads(content)
+        return snapshot, contents
+
+    async def _matching(self, section: str, checksum: int) -> bytes | None:
+        """The file of a section, or its backup, whichever has that checksum."""
+        for candidate in (section, section + BACKUP):
+            content = await self._read(candidate)
+            if content is not None and crc32c(content) == checksum:
+                return content
+        return None
+
+
+async def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
+    """applied.json: a line with the checksum of the rest, one of JSON.  With breaks, as a large one takes long."""
+    parts: list[bytes] = []
+    value = 0
+    for piece in _applied_pieces(snapshot, checksums):
+        parts.append(piece)
+        value = crc32c(piece, value=value)
+        await asyncio.sleep(0)
+    return b"".join([encode({"crc32c": f"{value:08x}"}), b"\n", *parts, b"\n"])
+
+
+def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[bytes]:
+    queues = [
+        [*key, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, mark.crcs] for key, mark in snapshot.queues.items()
+    ]
+    fields = {
+        "format": FORMAT,
+        "index": snapshot.index,
+        "term": snapshot.term,
+        "endPos": snapshot.end_pos,
+        "storeTimestamp": snapshot.store_ms,
+        "messages": snapshot.messages,
+        "files": checksums,
+        "queueFileUnits": snapshot.queue_file_units,
+    }
+    yield encode(fields)[:-1] + b',"queues":'
+    yield from pieces(queues)
+    yield b',"producers":['
+    gathered: list[bytes] = []
+    opening, size_bytes = b"", 0
+    for producer in snapshot.sequences:
+        gathered.append(producer.encoded())
+        size_bytes += len(gathered[-1])
+        if size_bytes >= PIECE_BYTES:
+            yield opening + b",".join(gathered)
+            gathered, opening, size_bytes = [], b",", 0
+    yield (opening + b",".join(gathered) if gathered else b"") + b"]}"
+
+
+def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
+    head, _, rest = data.partition(b"\n")
+    body = rest.removesuffix(b"\n")
+    try:
+        if json.loads(head)["crc32c"] != f"{crc32c(body):08x}":
+            return None
+        fields = json.loads(body)
+        if fields["format"] != FORMAT:
+            return None
+        snapshot = Snapshot(fields["index"], fields["term"], fields["endPos"], fields["storeTimestamp"], fields["messages"])
+        for topic, queue_id, low, high, first_file, last_end_pos, crcs in fields["queues"]:
+            snapshot.queues[(topic, queue_id)] = QueueMark(low, high, first_file, crcs, last_end_pos)
+        snapshot.sequence_rows = fields["producers"]
+        snapshot.queue_file_units = fields.get("queueFileUnits", QUEUE_UNITS_PER_FILE)
+        return snapshot, fields["files"]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""IndexFile: which messages have a key, and queries by it."""

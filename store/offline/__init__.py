@@ -1,0 +1,1 @@
+"""Verifying a store that no node has open."""

@@ -1,0 +1,1 @@
+"""ConsumeQueue: where a queue's messages are in the log, and reading them."""

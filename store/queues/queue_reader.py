@@ -1,0 +1,286 @@
+"""Reading from queues: a range of offsets, or the first message of a time, on any replica.
+
+Owns the checks of a read (topic, permission, range), the way from units to a chunk of what is wanted, and the repair of queue files that
+turn out damaged: the file is rebuilt from the log and the read goes on.  Only what is applied, hence committed, is ever read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
+from store.log_view import LogView, scan_end, scan_start
+from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
+from store.queues.fetch_filter import COST_BYTES, EVERYTHING, Wanted, choose, most_messages
+from store.queues.queue_files import Units
+from store.queues.queue_table import QueueTable
+from store.queues.read import Chunk, FrameMismatchError, fit, frames_in_place, read_frames, store_time
+from store.queues.rebuild import fillers, rebuild_files
+from store.queues.sql92 import SqlFilter
+from store.settings import StoreSettings
+from store.state.sequences import QueueKey
+from store.state.topics import Topics
+
+_logger = logging.getLogger(__name__)
+
+Offsets = npt.NDArray[np.int64]
+READ_UNITS = 65_536  # at most, at a time
+REPAIRS_PER_READ = 2
+VERIFY_BYTES = 4 << 20
+
+
+class QueueReader:
+    """Reads the queues of a ``QueueTable`` out of a log; ``applied_index`` bounds what a repair reads."""
+
+    def __init__(self, settings: StoreSettings, log: LogView, topics: Topics, queues: QueueTable, applied_index: Callable[[], int]) -> None:
+        self._settings = settings
+        self._log = log
+        self._topics = topics
+        self._queues = queues
+        self._applied_index = applied_index
+
+    def bounds(self, topic: str, queue_id: int, *, for_service: bool = False) -> tuple[int, int]:
+        """(first offset, one past the newest) of a readable queue; (0, 0) while nothing was stored in it."""
+        if not for_service:
+            self._topics.readable(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+    async def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        wanted: Wanted = EVERYTHING,
+        for_service: bool = False,
+        in_place: bool = False,
+    ) -> Chunk:
+        """The next messages from ``offset``, at least one if there is any, within both limits; ``in_place``: where they are will do.
+
+        A chunk without messages has either reached the queue's end, or read over messages that the filter left out.  Permissions are for
+        users, not ``for_service``.  Raises OffsetOutOfRangeError, and StorageDamagedError when log and queue do not fit together even
+        after a repair.
+        """
+        if not for_service:
+            self._topics.readable(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        _check_range((topic, queue_id), queue, offset)
+        if queue is None or offset == queue.max_offset:
+            return Chunk(offset, offset, 0, b"")
+        damaged: FrameMismatchError | DamagedQueueFileError | OffsetOutOfRangeError | None = None
+        for _ in range(REPAIRS_PER_READ + 1):
+            try:
+                return await self._read(queue, offset, max_messages, max_bytes, wanted, in_place=in_place)
+            except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
+                _check_range(queue.key, queue, offset)  # deleted from the log's head meanwhile
+                damaged = found
+                if not isinstance(found, OffsetOutOfRangeError):
+                    await self._repair(queue, found)
+        raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
+
+    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, wanted: Wanted, *, in_place: bool) -> Chunk:
+        # Frames are rarely below 128 bytes: no need to look at more units than could fit.
+        most = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if wanted.everything else READ_UNITS
+        units = await queue.read(offset, most)
+        seen = len(units)
+        next_offset, looked_at = offset + seen, 0
+        offsets = np.arange(offset, next_offset, dtype=np.int64)
+        if wanted.tag_hashes is not None:
+            chosen = wanted.by_tag(units)
+            units, offsets, looked_at = units[chosen], offsets[chosen], seen * QUEUE_UNIT_SIZE
+        if not len(units):
+            return Chunk(offset, next_offset, 0, b"", looked_at=looked_at)
+        if wanted.sql is not None:
+            return await self._matching(wanted.sql, units, offsets, next_offset, max_messages, max_bytes)
+        taken = min(fit(units["size"], max_bytes), max_messages or len(units))
+        if taken < len(units):
+            units, offsets = units[:taken], offsets[:taken]
+            next_offset = int(offsets[-1]) + 1
+        gap_bytes = self._settings.span_gap_bytes
+        pieces, placed = frames_in_place(self._log, units, offsets, gap_bytes) if in_place else ([], 0)
+        if not pieces:
+            frames = await read_frames(self._log, units, offsets, gap_bytes)
+            chunk = _chunk(units, offsets, next_offset, frames, contiguous=wanted.everything)
+        else:
+            if placed < len(units):
+                units, offsets = units[:placed], offsets[:placed]
+                next_offset = int(offsets[-1]) + 1
+            chunk = _chunk(units, offsets, next_offset, [], contiguous=wanted.everything)
+            chunk.pieces, chunk.places = pieces, units["pos"].astype(">u8").tobytes()
+        chunk.looked_at = looked_at
+        return chunk
+
+    async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:
+        """Read the first of ``units``, and make a chunk of those that the expression lets pass."""
+        budget = self._settings.chunk_bytes
+        taken = min(fit(units["size"], budget), most_messages(sql, budget))
+        if taken < len(units):
+            units, offsets = units[:taken], offsets[:taken]
+            next_offset = int(offsets[-1]) + 1
+        buffers = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
+        frames = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        looked_at = max(len(frames), len(units) * sql.cost * COST_BYTES)
+        chosen = await choose(sql, frames, units, offsets)
+        if not len(chosen):
+            return Chunk(int(offsets[0]), next_offset, 0, b"", looked_at=looked_at)
+        wanted = min(fit(units["size"][chosen], max_bytes), max_messages or len(chosen))
+        if wanted < len(chosen):
+            chosen = chosen[:wanted]
+            next_offset = int(offsets[chosen[-1]]) + 1
+        ends = np.cumsum(units["size"], dtype=np.int64)
+        pieces = _runs(frames, ends - units["size"], ends, chosen)
+        chunk = _chunk(units[chosen], offsets[chosen], next_offset, pieces, contiguous=False)
+        chunk.looked_at = looked_at
+        return chunk
+
+    async def units(self, topic: str, queue_id: int, offset: int, most: int) -> Units:
+        """Up to ``most`` units from ``offset``, fewer at a file's end, none at the queue's."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return fillers(0)
+        try:
+            return await queue.read(offset, most)
+        except DamagedQueueFileError as found:
+            await self._repair(queue, found)
+            return await queue.read(offset, most)
+
+    async def verify(self, topic: str, queue_id: int, offset: int, upto: int) -> None:
+        """Read the log's entries that hold these messages, whole.
+
+        StorageDamagedError names the first entry that is damaged, and as ``queue_offset`` the first message that it has of these.
+        """
+        whole_upto = 0
+        while offset < upto:
+            units = await self.units(topic, queue_id, offset, min(READ_UNITS, upto - offset))
+            if not len(units):
+                return
+            for number, pos in enumerate(units["pos"].tolist()):
+                if pos >= whole_upto:
+                    try:
+                        whole_upto = await self._verify_at(pos)
+                    except StorageDamagedError as damage:
+                        damage.details["queue_offset"] = str(offset + number)
+                        raise
+            offset += len(units)
+
+    async def _verify_at(self, pos: int) -> int:
+        """Check the entry that holds a log position; where it ends, or one of those behind it that were read with it."""
+        index = await self._index_at(pos)
+        while True:
+            entries = await self._log.read(index, VERIFY_BYTES, self._log.last.index)
+            if not entries or entries[-1].end_pos > pos:
+                return entries[-1].end_pos if entries else pos + 1
+            index = entries[-1].index + 1
+
+    async def _index_at(self, pos: int) -> int:
+        """The index of the entry that holds a log position, or of one before it when that cannot be found out."""
+        low, high = scan_start(self._log, pos), scan_end(self._log, pos)
+        try:
+            while high - low > 1 and low >= self._log.first_index:
+                middle = (low + high) // 2
+                if (await self._log.find(middle)).pos <= pos:
+                    low = middle
+                else:
+                    high = middle
+        except (FileNotFoundError, StorageDamagedError):  # deleted from the log's head meanwhile, or a damaged index unit
+            return scan_start(self._log, pos)
+        return low
+
+    async def frames_of(self, topic: str, queue_id: int, units: Units, offsets: npt.NDArray[np.int64]) -> list[bytes | memoryview]:
+        """The frames of some messages, given as ascending units of the queue.  StorageDamagedError names the first that is none."""
+        queue = self._queues.get((topic, queue_id))
+        try:
+            return await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
+        except FrameMismatchError as found:
+            if queue is not None:
+                await self._repair(queue, found)
+            raise StorageDamagedError(f"{topic}/{queue_id}: {found}; its queue file is rebuilt from the log") from None
+
+    async def repair(self, damage: DamagedQueueFileError) -> None:
+        """Rebuild a damaged file from the log."""
+        await self._repair(damage.queue, damage)
+
+    async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
+        """Rebuild the file that is wrong from the log."""
+        number = found.file_number if isinstance(found, DamagedQueueFileError) else found.offset // queue.files.file_units
+        async with self._queues.files_lock:
+            if self._queues.get(queue.key) is not queue or number not in queue.file_numbers():
+                return
+            created = {topic.name: topic.created_pos for topic in self._topics}
+            await rebuild_files(self._log, {queue.key: (queue, [number])}, created, self._applied_index())
+            self._queues.marks_changed = True
+        _logger.warning("%s: its queue file was rebuilt from the log", found)
+
+    async def offset_for_position(self, topic: str, queue_id: int, pos: int) -> int:
+        """The first offset whose message lies at or behind a position of the log; the queue's maximum when there is none."""
+        low, high = self.bounds(topic, queue_id, for_service=True)
+        while low < high:
+            middle = (low + high) // 2
+            units = await self.units(topic, queue_id, middle, 1)
+            if len(units) and int(units["pos"][0]) < pos:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def offset_for_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset whose message was stored at or after ``timestamp_ms``; the queue's maximum when there is none."""
+        low, high = self.bounds(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        while low < high:
+            middle = (low + high) // 2
+            if middle < queue.min_offset or await self._store_time(queue, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        for _ in range(REPAIRS_PER_READ):
+            try:
+                return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
+            except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
+                if offset < queue.min_offset:
+                    return 0  # deleted meanwhile
+                if not isinstance(found, OffsetOutOfRangeError):
+                    await self._repair(queue, found)
+        return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
+
+
+def _chunk(units: Units, offsets: Offsets, next_offset: int, frames: list[bytes | memoryview], *, contiguous: bool) -> Chunk:
+    return Chunk(
+        int(offsets[0]),
+        next_offset,
+        len(units),
+        units["size"].astype(">u4").tobytes(),
+        frames,
+        int(units["size"].sum(dtype=np.int64)),
+        b"" if contiguous else offsets.astype(">u8").tobytes(),
+        first_pos=int(units["pos"][0]),
+    )
+
+
+def _runs(frames: bytes | memoryview, starts: Offsets, ends: Offsets, chosen: Offsets) -> list[bytes | memoryview]:
+    """The chosen frames as views, neighbours in one."""
+    breaks = np.flatnonzero(np.diff(chosen) != 1) + 1
+    firsts = starts[chosen[np.concatenate(([0], breaks))]]
+    lasts = ends[chosen[np.concatenate((breaks - 1, [len(chosen) - 1]))]]
+    view = memoryview(frames)
+    return [view[first:last] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+
+
+def _check_range(key: QueueKey, queue: ConsumeQueue | None, offset: int) -> None:
+    low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+    if not low <= offset <= high:
+        text = f"{key[0]}/{key[1]}: offset {offset} is outside {low} to {high}"
+        raise OffsetOutOfRangeError(text, topic=key[0], queue_id=key[1], min_offset=low, max_offset=high)

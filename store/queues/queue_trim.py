@@ -1,0 +1,72 @@
+"""Queues follow the log's start: what lay in deleted segments is gone from them too.
+
+Owns finding a queue's first message that is left, and the queue files that hold nothing else any more.  Units before a queue's minimum stay
+in the file that also holds later ones, as upstream; a file made anew from the log has filler units in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from dledger_wire.errors import StorageDamagedError
+from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
+from store.queues.queue_table import QueueTable
+from store.state.sequences import QueueKey
+
+REPAIRS = 2
+
+
+class QueueHeads:
+    """Implements ``store.expiry.HeadFollower``; ``repair`` makes a damaged queue file anew from the log."""
+
+    def __init__(self, queues: QueueTable, repair: Callable[[DamagedQueueFileError], Awaitable[None]]) -> None:
+        self._queues = queues
+        self._repair = repair
+        self._stale: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
+
+    @property
+    def has_stale_files(self) -> bool:
+        return bool(self._stale)
+
+    async def follow(self, first_pos: int) -> None:
+        """Move every queue's minimum to its first message at or behind ``first_pos``."""
+        for queue in list(self._queues):
+            first = await self._first_at(queue, first_pos)
+            if first == queue.min_offset:
+                continue
+            async with self._queues.files_lock:
+                gone = queue.start_from(first)
+                self._queues.marks_changed = True
+            if gone:
+                known = self._stale.setdefault(queue.key, (queue, []))
+                self._stale[queue.key] = (queue, [*(known[1] if known[0] is queue else []), *gone])
+
+    async def remove_files(self) -> None:
+        """Delete files whose queue begins behind them; no snapshot names them any more."""
+        async with self._queues.files_lock:
+            for key, (queue, numbers) in list(self._stale.items()):
+                if self._queues.get(key) is queue:  # else the topic was deleted, and its files with it
+                    await queue.files.cut_head(max(numbers) + 1)
+                del self._stale[key]
+
+    async def _first_at(self, queue: ConsumeQueue, first_pos: int) -> int:
+        low, high = queue.min_offset, queue.max_offset
+        if queue.last_end_pos <= first_pos:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if await self._pos(queue, middle) < first_pos:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _pos(self, queue: ConsumeQueue, offset: int) -> int:
+        """Where a message lies; 0 for a filler unit."""
+        for _ in range(REPAIRS):
+            try:
+                return int((await queue.read(offset, 1))[0]["pos"])
+            except DamagedQueueFileError as damage:
+                await self._repair(damage)
+        path = queue.files.local_path(offset // queue.files.file_units)
+        raise StorageDamagedError(f"{path}: damaged, also after it was rebuilt from the log", file=path)

@@ -1,0 +1,392 @@
+"""SQL92 property filters: RocketMQ's expression language over a message's properties, parsed once and evaluated many times.
+
+Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after RocketMQ's
+``filter`` module (docs/messages.md has the differences): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT]
+NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and boolean literals.  A property is
+text; next to a number it is read as a number, and when it is none, or is missing, the comparison is unknown (None).  Only an expression
+that is true lets a message pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
+
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
+
+Truth = bool | None
+Value = str | int | float | bool | None
+Properties = Mapping[str, str]
+Predicate = Callable[[Properties], Truth]
+
+MAX_EXPRESSION_CHARS = 4096
+MAX_DEPTH = 64
+# Messages of one kind differ in their unique id only: what was decided about the rest of their properties is remembered.
+REMEMBERED = 1024
+REMEMBERED_BYTES = 256
+_UNIQUE_ID_BYTES = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1
+
+_GRAMMAR = r"""
+?start: disjunction
+?disjunction: conjunction (_OR conjunction)*            -> any_of
+?conjunction: negation (_AND negation)*                 -> all_of
+?negation: _NOT negation                                -> negate
+         | test
+?test: operand COMPARISON operand                       -> compare
+     | operand BETWEEN operand _AND operand             -> between
+     | operand _NOT BETWEEN operand _AND operand        -> not_between
+     | operand _IN "(" literal ("," literal)* ")"       -> contained
+     | operand _NOT _IN "(" literal ("," literal)* ")"  -> not_contained
+     | operand _IS _NULL                                -> is_null
+     | operand _IS _NOT _NULL                           -> is_not_null
+     | operand TEXT_TEST operand                        -> text_test
+     | operand _NOT TEXT_TEST operand                   -> not_text_test
+     | operand                                          -> truth
+?operand: literal
+        | NAME                                          -> property_value
+        | "(" disjunction ")"                           -> in_parentheses
+        | "-" operand                                   -> minus
+        | "+" operand                                   -> plus
+?literal: STRING                                        -> string
+        | NUMBER                                        -> number
+        | TRUE                                          -> true
+        | FALSE                                         -> false
+COMPARISON: "=" | "<>" | ">=" | "<=" | ">" | "<"
+STRING: /'([^']|'')*'/
+NUMBER: /[-+]?(\d+[lL](?![\w$.])|(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)/
+_OR.2: /OR(?![\w$.])/i
+_AND.2: /AND(?![\w$.])/i
+_NOT.2: /NOT(?![\w$.])/i
+_IN.2: /IN(?![\w$.])/i
+_IS.2: /IS(?![\w$.])/i
+_NULL.2: /NULL(?![\w$.])/i
+BETWEEN.2: /BETWEEN(?![\w$.])/i
+TRUE.2: /TRUE(?![\w$.])/i
+FALSE.2: /FALSE(?![\w$.])/i
+TEXT_TEST.2: /(CONTAINS|STARTSWITH|ENDSWITH)(?![\w$.])/i
+NAME: /[A-Za-z_$][A-Za-z0-9_$.]*/
+COMMENT.3: /--[^\n]*|\/\*(.|\n)*?\*\//
+%import common.WS
+%ignore WS
+%ignore COMMENT
+"""
+
+# What an error says was expected, for the terminals that may begin or go on something.
+_WORDS = {
+    "NAME": "a property name",
+    "STRING": "a text in quotes",
+    "NUMBER": "a number",
+    "COMPARISON": "a comparison",
+    "_AND": "AND",
+    "_OR": "OR",
+    "LPAR": "(",
+    "RPAR": ")",
+    "COMMA": ",",
+    "_NULL": "NULL",
+}
+
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: a == b,
+    "<>": lambda a, b: a != b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+}
+_TEXT: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": lambda text, part: part in text,
+    "STARTSWITH": lambda text, part: text.startswith(part),
+    "ENDSWITH": lambda text, part: text.endswith(part),
+}
+_WHOLE = re.compile(r"[-+]?[0-9]{1,300}")
+_DECIMAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_TRUTHS = {"true": True, "false": False}
+
+
+class Operand(Protocol):
+    def __call__(self, properties: Properties, /) -> Value: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    value: Value
+
+    def __call__(self, properties: Properties, /) -> Value:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Property:
+    name: str
+
+    def __call__(self, properties: Properties, /) -> Value:
+        return properties.get(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Minus:
+    operand: Operand
+
+    def __call__(self, properties: Properties, /) -> Value:
+        value = self.operand(properties)
+        number = _number(value) if isinstance(value, str) else value
+        return None if number is None or isinstance(number, bool) else -number
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """An operand that stands alone."""
+
+    operand: Operand
+
+    def __call__(self, properties: Properties, /) -> Truth:
+        found = self.operand(properties)
+        return found if isinstance(found, bool) else None if found is None else _TRUTHS.get(str(found).lower())
+
+
+@dataclass(frozen=True, slots=True)
+class _Negation:
+    part: Predicate
+
+    def __call__(self, properties: Properties, /) -> Truth:
+        value = self.part(properties)
+        return None if value is None else not value
+
+
+def _number(text: str) -> int | float | None:
+    """Whole numbers stay exact, whatever their size."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else None
+
+
+def _convert(text: str, like: Value) -> Value:
+    return _TRUTHS.get(text.lower()) if isinstance(like, bool) else _number(text)
+
+
+def _compare(symbol: str, left: Value, right: Value) -> Truth:
+    """Text becomes a number beside a number, a truth value beside one; what cannot be compared is unknown."""
+    if isinstance(left, str) and not isinstance(right, str):
+        left = _convert(left, right)
+    elif isinstance(right, str) and not isinstance(left, str):
+        right = _convert(right, left)
+    if left is None or right is None or isinstance(left, bool) != isinstance(right, bool):
+        return None
+    # Order between texts or truth values is not part of the language.
+    if symbol not in ("=", "<>") and isinstance(left, str | bool):
+        return None
+    return _ORDER[symbol](left, right)
+
+
+@v_args(inline=True)
+class _Compiler(Transformer):  # type: ignore[type-arg]
+    """Turns what was parsed into predicates, bottom up."""
+
+    def any_of(self, *parts: Predicate) -> Predicate:
+        def evaluate(properties: Properties, /) -> Truth:
+            unknown = False
+            for part in parts:
+                value = part(properties)
+                if value:
+                    return True
+                unknown = unknown or value is None
+            return None if unknown else False
+
+        return evaluate if len(parts) > 1 else parts[0]
+
+    def all_of(self, *parts: Predicate) -> Predicate:
+        def evaluate(properties: Properties, /) -> Truth:
+            unknown = False
+            for part in parts:
+                value = part(properties)
+                if value is False:
+                    return False
+                unknown = unknown or value is None
+            return None if unknown else True
+
+        return evaluate if len(parts) > 1 else parts[0]
+
+    def negate(self, part: Predicate) -> Predicate:
+        return part.part if isinstance(part, _Negation) else _Negation(part)
+
+    def compare(self, left: Operand, symbol: Token, right: Operand) -> Predicate:
+        text = str(symbol)
+        if text not in ("=", "<>"):
+            _refuse_order(symbol, left, right)
+        return lambda properties: _compare(text, left(properties), right(properties))
+
+    def between(self, value: Operand, keyword: Token, low: Operand, high: Operand) -> Predicate:
+        _refuse_order(keyword, value, low, high)
+
+        def evaluate(properties: Properties, /) -> Truth:
+            found = value(properties)
+            over, under = _compare(">=", found, low(properties)), _compare("<=", found, high(properties))
+            return False if over is False or under is False else None if over is None or under is None else True
+
+        return evaluate
+
+    def not_between(self, value: Operand, keyword: Token, low: Operand, high: Operand) -> Predicate:
+        return self.negate(self.between(value, keyword, low, high))
+
+    def contained(self, value: Operand, *choices: _Constant) -> Predicate:
+        constants = [choice.value for choice in choices]
+
+        def evaluate(properties: Properties, /) -> Truth:
+            found = value(properties)
+            answers = [_compare("=", found, constant) for constant in constants]
+            return True if True in answers else None if None in answers else False
+
+        return evaluate
+
+    def not_contained(self, value: Operand, *choices: _Constant) -> Predicate:
+        return self.negate(self.contained(value, *choices))
+
+    def is_null(self, value: Operand) -> Predicate:
+        return lambda properties: value(properties) is None
+
+    def is_not_null(self, value: Operand) -> Predicate:
+        return lambda properties: value(properties) is not None
+
+    def text_test(self, value: Operand, name: Token, part: Operand) -> Predicate:
+        test = _TEXT[str(name).upper()]
+
+        def evaluate(properties: Properties, /) -> Truth:
+            text, wanted = value(properties), part(properties)
+            # An empty needle matches nothing, as upstream decides.
+            return test(text, wanted) if isinstance(text, str) and isinstance(wanted, str) and wanted else None
+
+        return evaluate
+
+    def not_text_test(self, value: Operand, name: Token, part: Operand) -> Predicate:
+        return self.negate(self.text_test(value, name, part))
+
+    def truth(self, value: Operand) -> Predicate:
+        return _Truth(value)
+
+    def in_parentheses(self, inner: Predicate) -> Operand:
+        return inner.operand if isinstance(inner, _Truth) else inner
+
+    def minus(self, value: Operand) -> Operand:
+        if isinstance(value, _Constant):
+            return _Constant(_Minus(value)({}))
+        if isinstance(value, _Minus) and isinstance(value.operand, _Minus):
+            return value.operand  # three are one: however many there are, none is evaluated by recursion
+        return _Minus(value)
+
+    def plus(self, value: Operand) -> Operand:
+        return self.minus(self.minus(value))
+
+    def property_value(self, name: Token) -> Operand:
+        return _Property(str(name))
+
+    def string(self, token: Token) -> Operand:
+        return _Constant(str(token)[1:-1].replace("''", "'"))
+
+    def number(self, token: Token) -> Operand:
+        return _Constant(_number(str(token).rstrip("lL")))
+
+    def true(self, _token: Token) -> Operand:
+        return _Constant(True)
+
+    def false(self, _token: Token) -> Operand:
+        return _Constant(False)
+
+
+def _refuse_order(symbol: Token, *operands: Operand) -> None:
+    """Only numbers have an order, as upstream refuses it too."""
+    for operand in operands:
+        if isinstance(operand, _Constant) and isinstance(operand.value, str | bool):
+            column = (symbol.start_pos or 0) + 1
+            raise _error(column, f"{str(symbol).upper()} compares numbers, {operand.value!r} is none")
+
+
+def _error(column: int, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"filter: column {column}: {what}", column=column)
+
+
+class SqlFilter:
+    """One compiled expression."""
+
+    def __init__(self, expression: str) -> None:
+        """Parse ``expression``.  Raises InvalidArgumentError that points at the column, also in its detail ``column``."""
+        self.expression = expression
+        self.cost = 1 + len(expression) // 16  # of looking at one message, in comparisons or so
+        self._predicate = _parse(expression)
+        self._verdicts: dict[bytes, bool] = {}
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether a message with these properties passes (TAGS and KEYS are among them)."""
+        return self._predicate(properties) is True
+
+    def chosen(self, packed: Sequence[bytes]) -> list[int]:
+        """The numbers of those property strings whose messages pass."""
+        known, skip = self._verdicts, 0 if "UNIQ_KEY" in self.expression else _UNIQUE_ID_BYTES
+        found = []
+        for number, text in enumerate(packed):
+            rest = text[skip:] if text.startswith(UNIQ_KEY_PREFIX) else text
+            verdict = known.get(rest)
+            if verdict is None:
+                verdict = self.matches(decode_properties(text))
+                if len(rest) <= REMEMBERED_BYTES:
+                    if len(known) >= REMEMBERED:
+                        known.clear()
+                    known[rest] = verdict
+            if verdict:
+                found.append(number)
+        return found
+
+
+@lru_cache(maxsize=256)
+def compiled(expression: str) -> SqlFilter:
+    """The filter of an expression, which requests repeat again and again."""
+    return SqlFilter(expression)
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(), maybe_placeholders=False)
+
+
+def _parse(expression: str) -> Predicate:
+    if len(expression) > MAX_EXPRESSION_CHARS:
+        raise InvalidArgumentError(f"filter: {len(expression)} characters, expected at most {MAX_EXPRESSION_CHARS}")
+    if _nesting(expression) > MAX_DEPTH:
+        raise InvalidArgumentError(f"filter: parentheses nested deeper than {MAX_DEPTH}")
+    try:
+        found: Any = _parser().parse(expression)
+    except UnexpectedInput as error:
+        raise _explained(expression, error) from None
+    predicate: Predicate = found
+    return predicate
+
+
+def _nesting(expression: str) -> int:
+    depth = deepest = 0
+    for character in expression:
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _explained(expression: str, error: UnexpectedInput) -> InvalidArgumentError:
+    wanted = [word for name, word in _WORDS.items() if name in _expected(error)]
+    hint = f"; expected {', '.join(wanted)}" if wanted else ""
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        return _error(len(expression) + 1, f"the expression ends too early{hint}")
+    at = error.pos_in_stream or 0
+    if isinstance(error, UnexpectedCharacters) and expression[at] == "'":
+        return _error(at + 1, "a text without its closing quote")
+    found = str(error.token) if isinstance(error, UnexpectedToken) else expression[at : at + 12]
+    return _error(at + 1, f"unexpected {found!r}{hint}")
+
+
+def _expected(error: UnexpectedInput) -> set[str]:
+    if isinstance(error, UnexpectedToken):
+        return set(error.accepts or error.expected)
+    return set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()

@@ -1,0 +1,27 @@
+"""What stands in the last field of a queue unit: the tag's hash, or in the timer topic the time at which the message is due.
+
+Owns that choice, for whoever makes units: the dispatcher as batches come, the rebuild of damaged files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger_wire.batches.batch import BatchView
+from dledger_wire.frames.timer import due_times
+from dledger_wire.names import TIMER_TOPIC
+
+
+def unit_tags(batch: BatchView) -> npt.NDArray[Any]:
+    """One number a message; the leader has checked that messages of the timer topic say when they are due."""
+    if batch.topic == TIMER_TOPIC:
+        return batch_due_times(batch)
+    return batch.tag_hashes
+
+
+def batch_due_times(batch: BatchView) -> npt.NDArray[np.int64]:
+    """InvalidArgumentError when a message does not say when it is due."""
+    return due_times(np.frombuffer(batch.data, np.uint8), batch.positions)

@@ -1,0 +1,1 @@
+"""Replicated state: one section per subject, changed by commands in the log."""
