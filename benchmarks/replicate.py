@@ -55,7 +55,7 @@ async def node_process(options: argparse.Namespace) -> None:
     from dledger.core.types import Membership, NodeId, Role
     from dledger.node import NodeIdentity, RaftNode, RaftSettings
     from dledger.runtime.real_env import real_environment
-    from dledger_wire.rpc.mixed_network import MixedNetwork as GrpcNetwork
+    from dledger_wire.tcp.mixed_network import MixedNetwork as GrpcNetwork
 
     peers = {NodeId(f"n{n}"): f"127.0.0.1:{port}" for n, port in enumerate(options.ports)}
     network = GrpcNetwork()

@@ -73,7 +73,7 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
     from broker.process.process_stats import local_utc_offset_ms, read_process_facts
     from dledger.runtime.real_env import real_environment
-    from dledger_wire.rpc.mixed_network import MixedNetwork
+    from dledger_wire.tcp.mixed_network import MixedNetwork
 
     network = MixedNetwork(socket_folder=folder)
     node = BrokerNode(settings, real_environment(folder, network), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)

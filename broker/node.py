@@ -24,6 +24,7 @@ from broker.api.queue_offsets import OffsetsService
 from broker.api.read_advice import ReadAdvice
 from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
+from broker.background.clock_watch import ClockWatch
 from broker.background.delay_levels import ScheduleService
 from broker.background.preferred_leader import PreferredLeader
 from broker.background.timers import TimerService
@@ -32,7 +33,6 @@ from broker.context import ServiceFace
 from broker.groups.dead_letters import DeadLetterService
 from broker.groups.send_back import RetryService
 from broker.groups.sessions import SessionService
-from broker.leadership.clock_watch import ClockWatch
 from broker.leadership.role_manager import RoleChanges, RoleHooks
 from broker.process.foreign_files import foreign_files, told
 from broker.process.identity import FolderIdentity, open_identity

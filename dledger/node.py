@@ -40,13 +40,13 @@ from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId
 from dledger.driver import Driver, DriverHooks
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
-from dledger.membership.admission import MemberFolders
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import ConfigurationFile, content
 from dledger.membership.folder_registration import MemberNaming
 from dledger.membership.members import Members
 from dledger.repair import FETCH_METHOD, LogRepair, Mending, serve_entry
+from dledger.replica.admission import MemberFolders
 from dledger.replica.applier import Applier, StateMachine
 from dledger.replica.core_view import CoreLogView, saved_of
 from dledger.replica.proposals import Payload, Proposals

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dledger_cli.context import NodeAnswer
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
 
 CANNOT_STORE = ("read-only: the disk is full", "stopped")
 OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
@@ -101,6 +105,15 @@ def standing_of(name: str, answers: Iterable[NodeAnswer]) -> Standing:
     standing = Standing(name, found, leader, voters, learners, frozenset())
     acknowledging = frozenset(voter for voter in voters if _acknowledges(standing, voter))
     return Standing(name, found, leader, voters, learners, acknowledging)
+
+
+def standings_of(cluster: ClusterConfig, answers: list[NodeAnswer]) -> list[Standing]:
+    return [standing_of(group.name, answers) for group in cluster.groups]
+
+
+def all_healthy(cluster: ClusterConfig, answers: list[NodeAnswer]) -> bool:
+    """Every member up, in order, following the leader of its group; every voter acknowledges."""
+    return all(standing.healthy for standing in standings_of(cluster, answers))
 
 
 def _acknowledges(standing: Standing, voter: str) -> bool:

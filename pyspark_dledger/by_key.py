@@ -15,7 +15,7 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_client.inspect.message_query import MAX_PAGE, PAGE_BYTES, pages
 from dledger_client.runtime.environment import surroundings
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2, query_pb2
 from dledger_wire.errors import DledgerError
 from pyspark_dledger.options import ReadOptions

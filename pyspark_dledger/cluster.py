@@ -12,7 +12,7 @@ from typing import Any
 
 from dledger_client import PullConsumer
 from dledger_client.fetch.records import Chunk
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger.look import LOOK_TIMEOUT_MS, Lookout, View, Wanted
 from pyspark_dledger.options import ReadOptions

@@ -24,7 +24,7 @@ from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import may_try_again
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.runtime.environment import surroundings
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic

@@ -21,7 +21,7 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.idempotent_writer import NumberedSender
 from dledger_client.runtime.environment import surroundings
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame_layout import pack_host

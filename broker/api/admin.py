@@ -12,8 +12,8 @@ from typing import Any
 from broker.api.checksums import DamageSeen, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, wanted_members
+from broker.background.clock_watch import span
 from broker.context import ServiceFace
-from broker.leadership.clock_watch import span
 from broker.process.process_stats import ProcessFacts
 from broker.requests import decoded
 from dledger.core.types import NodeId

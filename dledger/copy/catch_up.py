@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from dledger.copy import install
 from dledger.copy.plan import CopyPlan, PlanFile
-from dledger.copy.receiver import COPY_FOLDER, CopyReceiver, copied_state_path
+from dledger.copy.receiver import CopyReceiver, copied_state_path
 from dledger.copy.source import LOG_METHOD, PLAN_METHOD, STATE_METHOD
 from dledger.core.effects import FetchCopy
 from dledger.core.types import NodeId
 from dledger.runtime.env import Environment
+from dledger.runtime.folders import COPY_FOLDER
 from dledger.runtime.service import TaskOwner
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2

@@ -13,11 +13,12 @@ import logging
 from dataclasses import asdict, dataclass
 
 from dledger.copy.plan import CopyPlan
-from dledger.copy.receiver import COPY_FOLDER, copied_log_path, copied_state_path, copied_units_path
+from dledger.copy.receiver import copied_log_path, copied_state_path, copied_units_path
 from dledger.log.recovery import remove_segment
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, list_starts, log_path, units_path
+from dledger.log.segment import UNITS_FOLDER, FilePool, list_starts, log_path, units_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.runtime.env import Disk, SyncFailedError
+from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 

@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 
 from dledger.copy.plan import CopyPlan, PlanSegment
 from dledger.log.entry import Header, header_fault, link_fault
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER
+from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LogStart
 from dledger.runtime.env import Buffer, Disk, File
+from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, INDEX_UNIT, MAGIC_FILLER, parse_segment_name, segment_name
 
-COPY_FOLDER = "copy"
 PROGRESS_PATH = f"{COPY_FOLDER}/progress.json"
 WALK_BYTES = 4 << 20
 

@@ -17,10 +17,11 @@ from dledger.log.config import LogConfig
 from dledger.log.index_units import PlaceTable
 from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.scan import written_end
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, InUse, Segment, list_starts, log_path, units_path
+from dledger.log.segment import UNITS_FOLDER, FilePool, InUse, Segment, list_starts, log_path, units_path
 from dledger.log.segment_recovery import Position, SegmentRecovery, load_units
 from dledger.log.start import LogStart, load_log_start
 from dledger.runtime.env import Disk
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.layout import INDEX_UNIT_SIZE, segment_name
 
 

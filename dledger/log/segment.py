@@ -11,10 +11,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from dledger.runtime.env import Disk, File
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.check import require
 from dledger_wire.layout import parse_segment_name, segment_name
 
-LOG_FOLDER = "commitlog"
 UNITS_FOLDER = "index-units"
 
 

@@ -14,10 +14,11 @@ from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, lost_slot, newes
 from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.report import DamageKind, Finding
 from dledger.log.scan import Found, SegmentWalk, StopKind, written_end, written_start
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, FilePool, InUse, list_starts, log_path, units_path
+from dledger.log.segment import UNITS_FOLDER, FilePool, InUse, list_starts, log_path, units_path
 from dledger.log.segment_recovery import Position, UnitsFound, load_units, verdict, was_only_prepared
 from dledger.log.start import LOG_START_PATH, LogStart, load_log_start
 from dledger.runtime.env import Disk
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, INDEX_UNIT_SIZE, segment_name
 

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dledger.copy.receiver import COPY_FOLDER
 from dledger.core.effects import Diverged, Sound
 from dledger.log import quarantine
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER
+from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LOG_START_PATH
 from dledger.runtime.env import Environment
+from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
 from dledger_wire.errors import StorageDamagedError
 
 PATH = "unsynced.json"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dledger.copy.receiver import COPY_FOLDER
-from dledger.log.segment import LOG_FOLDER
 from dledger.runtime.env import Environment
+from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
 from dledger.runtime.real_disk import RealDisk
 from dledger_wire.clock import SystemClock, system_random
 from dledger_wire.rpc.transport import Network

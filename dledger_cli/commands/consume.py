@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from dledger_cli import completion
+from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
 from dledger_cli.message_text import LineFormat, consumed_json
 from dledger_cli.output import note, print_json

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli import completion
-from dledger_cli.commands import group_settings
+from dledger_cli.commands import completion, group_settings
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run, time_ms
 from dledger_cli.output import note, print_json, print_table
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli import completion
+from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import note, print_json, print_table

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dledger_cli import completion
+from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option, run
 from dledger_cli.message_input import GivenMessage, line_reader
 from dledger_cli.output import error_line, is_terminal, note, print_json, with_spaces

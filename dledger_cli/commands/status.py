@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, NodeAnswer, ask_nodes, load_config, run
-from dledger_cli.group_health import Standing, sentence, standing_of
+from dledger_cli.group_health import Standing, sentence, standings_of
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, paint, print_json, print_table
 
 if TYPE_CHECKING:
@@ -68,15 +68,6 @@ def show(cluster: ClusterConfig, answers: list[NodeAnswer], *, as_json: bool) ->
     print_table(HEADER, rows, right=NUMBERS)
     healthy, working = all(each.healthy for each in standings), all(each.takes_messages for each in standings)
     print(paint(sentence(standings), GREEN if healthy else YELLOW if working else RED), flush=True)
-
-
-def standings_of(cluster: ClusterConfig, answers: list[NodeAnswer]) -> list[Standing]:
-    return [standing_of(group.name, answers) for group in cluster.groups]
-
-
-def all_healthy(cluster: ClusterConfig, answers: list[NodeAnswer]) -> bool:
-    """Every member up, in order, following the leader of its group; every voter acknowledges."""
-    return all(standing.healthy for standing in standings_of(cluster, answers))
 
 
 def _group_rows(standing: Standing, several_groups: bool) -> list[list[Any]]:

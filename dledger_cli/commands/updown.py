@@ -70,8 +70,8 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
 
     Nodes that are no members only have to answer.  A member that its peers refuse is told soon: waiting does not mend it.
     """
-    from dledger_cli.commands.status import show, standings_of
-    from dledger_cli.group_health import sentence
+    from dledger_cli.commands.status import show
+    from dledger_cli.group_health import sentence, standings_of
 
     start = time.monotonic()
     refused_since: dict[str, float] = {}

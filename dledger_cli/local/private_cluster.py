@@ -113,8 +113,7 @@ class PrivateCluster:
 
     def wait_healthy(self, timeout_s: float | None = None) -> None:
         """Every node up and following a confirmed leader; DledgerError with a node's last words when one ended."""
-        from dledger_cli.commands.status import all_healthy, standings_of
-        from dledger_cli.group_health import sentence
+        from dledger_cli.group_health import all_healthy, sentence, standings_of
 
         timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s

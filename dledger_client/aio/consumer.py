@@ -21,7 +21,7 @@ from dledger_client.fetch.subscription import parse_tags
 from dledger_client.inspect.send_back import SendBackResult, send_back
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import surroundings
-from dledger_client.runtime.unclosed import warn as warn_unclosed
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError

@@ -17,7 +17,7 @@ from dledger_client.producer.delivery_report import AsyncSendFuture, Outcome
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import surroundings
-from dledger_client.runtime.unclosed import warn as warn_unclosed
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.frames.frame_layout import pack_host

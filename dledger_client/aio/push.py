@@ -19,7 +19,7 @@ from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.environment import surroundings
-from dledger_client.runtime.unclosed import warn as warn_unclosed
+from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic, retry_topic

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.metadata import Bootstrap
-from dledger_client.consumer.user_callbacks import FAULTS, is_own_end
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer.half_messages import half_of
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
 from dledger_client.runtime.tasks import OwnedTasks
+from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_client.transactions.check_stream import CheckLink
 from dledger_client.transactions.resolver import GroupEnds, TransactionOutcome, TransactionState
 from dledger_wire.clock import Clock, Random

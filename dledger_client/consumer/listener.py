@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dledger_client.consumer.user_callbacks import FAULTS, is_own_end
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 
 MOST_WISHED = (1 << 31) - 1
 _FAILED = "a listener failed on %s/%d at %d"

@@ -20,12 +20,12 @@ from dledger_client.consumer.group_session import Grant, MemberSession, Profile
 from dledger_client.consumer.process_queue import Messages, Workshop
 from dledger_client.consumer.queue_consumer import PushQueue, message_kind
 from dledger_client.consumer.settings import PushOptions
-from dledger_client.consumer.user_callbacks import FAULTS
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.inspect.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.runtime.tasks import OwnedTasks
+from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire._pb import broker_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX, retry_topic

@@ -7,10 +7,10 @@ the cluster knows, so both are looked for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from dledger_wire.errors import (
     UnreachableError,
 )
 from dledger_wire.frames.message_id import parse_offset_message_id
-
-if TYPE_CHECKING:
-    from dledger_client.aio.consumer import PullConsumer
 
 QUERY = "/dledger.v1.Query/QueryMessages"
 CALL_TIMEOUT_S = 5.0
@@ -166,7 +163,17 @@ async def _all(router: Router, groups: Sequence[str], request: query_pb2.QueryMe
     return result
 
 
-async def query_by_time(consumer: PullConsumer, topic: str, begin_ms: int, end_ms: int, most: int) -> QueryResult:
+class QueueReader(Protocol):
+    """What a search by time needs of a pull consumer."""
+
+    async def offsets(self, topic: str, timestamp_ms: int | None = None) -> Mapping[tuple[str, int], Any]: ...
+
+    async def fetch(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = ..., *, group_name: str = ...
+    ) -> list[ReceivedMessage]: ...
+
+
+async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms: int, most: int) -> QueryResult:
     """The first ``most`` messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
     found: list[ReceivedMessage] = []
     for (group, queue_id), held in sorted((await consumer.offsets(topic, begin_ms)).items()):

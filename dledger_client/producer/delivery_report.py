@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from dledger_client.consumer.user_callbacks import FAULTS
 from dledger_client.message import SendResult, SendStatus
+from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
 

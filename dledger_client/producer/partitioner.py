@@ -12,9 +12,9 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import TypeAlias
 
-from dledger_client.consumer.user_callbacks import FAULTS
 from dledger_client.producer.batches import Batch, Lane
 from dledger_client.producer.latency_fault import LatencyFaults
+from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash

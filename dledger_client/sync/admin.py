@@ -13,7 +13,7 @@ from dledger_client.inspect.dead_letters import DeadLetters
 from dledger_client.inspect.message_query import QueryResult
 from dledger_client.inspect.message_trace import Trace
 from dledger_client.inspect.open_transactions import GroupTransactions
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 
 
 class Admin:

@@ -10,8 +10,8 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.metadata import Bootstrap, TopicQueues
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.inspect.send_back import SendBackResult
-from dledger_client.runtime.unclosed import warn as warn_unclosed
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
+from dledger_client.unclosed import warn as warn_unclosed
 
 
 class PullConsumer:

@@ -10,7 +10,7 @@ from dledger_client.aio.logical_queue import LogicalQueueWriter as AsyncWriter
 from dledger_client.aio.logical_queue import Numbered
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.message import Message
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 
 
 class LogicalQueueWriter:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from dledger_client import unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import Outcome, SendFuture
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime import unclosed
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotSentError
 from dledger_wire.rpc.transport import Network

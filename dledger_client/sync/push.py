@@ -10,8 +10,8 @@ from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import ThreadRunner
 from dledger_client.consumer.listener import Listener
-from dledger_client.runtime.unclosed import warn as warn_unclosed
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
+from dledger_client.unclosed import warn as warn_unclosed
 
 
 class PushConsumer:

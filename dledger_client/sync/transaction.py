@@ -16,7 +16,7 @@ from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueKey
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.sync.producer import Producer
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 

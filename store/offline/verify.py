@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from dledger.log.report import DamageKind, Finding
-from dledger.log.segment import LOG_FOLDER, FilePool, InUse, list_starts, log_path
+from dledger.log.segment import FilePool, InUse, list_starts, log_path
 from dledger.log.start import load_log_start
 from dledger.runtime.env import Disk
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import decode_frame

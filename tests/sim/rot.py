@@ -13,7 +13,8 @@ import random
 from collections.abc import Collection
 
 from broker.node import BrokerNode
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, log_path
+from dledger.log.segment import UNITS_FOLDER, log_path
+from dledger.runtime.folders import LOG_FOLDER
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk import SimDisk
 from tests.sim.disk_content import PAGE, SECTOR

@@ -13,8 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dledger_cli import completion, context
+from dledger_cli import context
 from dledger_cli.app import app
+from dledger_cli.commands import completion
 from dledger_cli.context import bootstrap_of, takes_bootstrap
 
 ROOT = Path(__file__).resolve().parents[3]

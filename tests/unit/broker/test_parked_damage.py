@@ -10,7 +10,7 @@ import pytest
 
 import broker.background.timers
 from broker.node import BrokerNode
-from dledger.log.segment import LOG_FOLDER
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
 from dledger_client.inspect.send_back import DEAD_LETTER, SentBack
 from dledger_wire.errors import StorageDamagedError

@@ -21,8 +21,8 @@ from dledger_client.consumer.listener import Action, ConsumeContext, call, call_
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.process_queue import ConcurrentBuffer, OrderlyBuffer, Workshop
 from dledger_client.consumer.settings import PushOptions
-from dledger_client.consumer.user_callbacks import FAULTS
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_client.sync.transaction import ask
 from dledger_client.transactions.resolver import TransactionState
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError

@@ -13,7 +13,7 @@ import pytest
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
 from dledger_client.producer.sender import GroupLink
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DeadlineExceededError,

@@ -19,7 +19,7 @@ from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import GroupPositions, Place
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.delivery_report import Outcome, SendFuture
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.transactions.resolver import GroupEnds
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotSentError, OutcomeUnknownError, UnreachableError

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.ports import free_ports
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
-from dledger_wire.rpc.mixed_network import MixedNetwork
 from dledger_wire.rpc.transport import CallContext
 from dledger_wire.tcp import network as tcp_network
+from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.server import TcpServer
 

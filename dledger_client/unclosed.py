@@ -18,7 +18,7 @@ import weakref
 
 from dledger_client.producer.accumulator import ProducerEngine
 from dledger_client.producer.delivery_report import Outcome
-from dledger_client.sync.loop_thread import LoopThread
+from dledger_client.runtime.loop_thread import LoopThread
 
 GRACE_S = 1.0  # beyond the time that the producers try: they end by themselves
 
