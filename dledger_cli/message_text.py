@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from dledger_client.admin.message_trace import ConsumerState, Trace, TracedCopy
     from dledger_client.fetch.records import ReceivedMessage
-    from dledger_client.inspect.message_trace import ConsumerState, Trace, TracedCopy
 
 
 def time_text(at_ms: int) -> str:

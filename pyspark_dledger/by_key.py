@@ -10,10 +10,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
+from dledger_client.admin.message_query import MAX_PAGE, PAGE_BYTES, pages
 from dledger_client.aio.consumer import OFFSETS
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
-from dledger_client.inspect.message_query import MAX_PAGE, PAGE_BYTES, pages
 from dledger_client.runtime.environment import surroundings
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2, query_pb2

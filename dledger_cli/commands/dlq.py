@@ -11,7 +11,7 @@ from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstr
 from dledger_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from dledger_client.inspect.dead_letters import DeadLetters
+    from dledger_client.admin.dead_letters import DeadLetters
 
 OPENED, CLOSED = 6, 2
 FIELDS = ("consumer_group", "group", "topic", "perm", "min_offset", "max_offset", "redriven_upto", "waiting")

@@ -13,8 +13,8 @@ from dledger_cli.message_text import message_json, show_traces, time_text, trace
 from dledger_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from dledger_client.inspect.message_query import QueryResult
-    from dledger_client.inspect.message_trace import Trace
+    from dledger_client.admin.message_query import QueryResult
+    from dledger_client.admin.message_trace import Trace
 
 SHOWN_BODY_BYTES = 60
 ID_LENGTHS = (32, 56)
@@ -125,8 +125,8 @@ async def _query(
     place: tuple[int, int, str],
     most: int,
 ) -> QueryResult:
+    from dledger_client.admin.message_query import QueryResult
     from dledger_client.aio import Admin
-    from dledger_client.inspect.message_query import QueryResult
 
     queue, offset, group = place
     async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:

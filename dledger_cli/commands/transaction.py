@@ -12,7 +12,7 @@ from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstr
 from dledger_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from dledger_client.inspect.open_transactions import GroupTransactions
+    from dledger_client.admin.open_transactions import GroupTransactions
 
 HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", "REPLICA-GROUP")
 

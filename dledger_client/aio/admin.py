@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dledger_client.admin.dead_letters import DeadLetters, list_dead_letters, redrive
+from dledger_client.admin.message_query import QueryResult, query_by_id, query_by_key, query_by_time
+from dledger_client.admin.message_trace import Trace, trace
+from dledger_client.admin.open_transactions import GroupTransactions, describe_transactions
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import METADATA, Bootstrap, Router, TopicQueues, parse_bootstrap
 from dledger_client.cluster.responses import parse
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.inspect.dead_letters import DeadLetters, list_dead_letters, redrive
-from dledger_client.inspect.message_query import QueryResult, query_by_id, query_by_key, query_by_time
-from dledger_client.inspect.message_trace import Trace, trace
-from dledger_client.inspect.open_transactions import GroupTransactions, describe_transactions
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import surroundings
 from dledger_wire._pb import admin_pb2, broker_pb2, retry_pb2
@@ -166,7 +166,7 @@ class Admin:
         to_retry_topic: bool = False,
         told: Callable[[int], object] | None = None,
     ) -> int:
-        """Send dead letters to their original topic, or to their group alone; see ``dledger_client.inspect.dead_letters.redrive``."""
+        """Send dead letters to their original topic, or to their group alone; see ``dledger_client.admin.dead_letters.redrive``."""
         return await redrive(self._router, letters, count=count, rate=rate, to_retry_topic=to_retry_topic, told=told)
 
     async def transactions(self, producer_group: str = "", *, most: int = 100) -> list[GroupTransactions]:
@@ -202,7 +202,7 @@ class Admin:
         return found[0] if found else None
 
     async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
-        """What became of messages, by a topic's ``key`` or by ``msg_id``: see ``dledger_client.inspect.message_trace``."""
+        """What became of messages, by a topic's ``key`` or by ``msg_id``: see ``dledger_client.admin.message_trace``."""
         if bool(key) == bool(msg_id) or (key and not topic):
             raise InvalidArgumentError("expected a topic and a key, or a message id")
         within(1, MAX_U32, max_messages=max_messages)

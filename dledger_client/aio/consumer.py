@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import Bootstrap, Router, TopicQueues, parse_bootstrap
 from dledger_client.cluster.responses import parse
@@ -18,7 +19,6 @@ from dledger_client.fetch.local_log_reader import LogFiles
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.replica_attempts import Attempts, Source
 from dledger_client.fetch.subscription import parse_tags
-from dledger_client.inspect.send_back import SendBackResult, send_back
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import surroundings
 from dledger_client.unclosed import warn as warn_unclosed
@@ -202,7 +202,7 @@ class PullConsumer:
     ) -> list[SendBackResult]:
         """Give messages that could not be processed back: they come again, later, in this consumer group's retry topic.
 
-        Commit behind them after that, not before; see ``dledger_client.inspect.send_back``.  Safe to repeat.
+        Commit behind them after that, not before; see ``dledger_client.admin.send_back``.  Safe to repeat.
         """
         if not self.group:
             raise InvalidArgumentError("sending back needs a consumer group; expected group=NAME")

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
+from dledger_client.admin.send_back import DEAD_LETTER
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import Calls, Runner
 from dledger_client.consumer.listener import ConsumeContext
 from dledger_client.consumer.settings import BROADCAST_ATTEMPTS, PushOptions
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.inspect.send_back import DEAD_LETTER
 
 ORDERLY_RUN = 256  # messages a worker takes of an orderly queue before others have their turn
 RETRY_S = 1.0  # before messages that could not be sent back are tried again here

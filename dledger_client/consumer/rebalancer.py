@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.cluster.metadata import Router, TopicQueues
 from dledger_client.cluster.retry import PauseDrawn
 from dledger_client.consumer.allocation import MessageQueue
@@ -23,7 +24,6 @@ from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
-from dledger_client.inspect.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.runtime.tasks import OwnedTasks
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire._pb import broker_pb2, sessions_pb2

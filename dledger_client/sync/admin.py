@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
+from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.message_query import QueryResult
+from dledger_client.admin.message_trace import Trace
+from dledger_client.admin.open_transactions import GroupTransactions
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.aio.admin import NodeStatus
 from dledger_client.cluster.metadata import Bootstrap, TopicQueues
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.inspect.dead_letters import DeadLetters
-from dledger_client.inspect.message_query import QueryResult
-from dledger_client.inspect.message_trace import Trace
-from dledger_client.inspect.open_transactions import GroupTransactions
 from dledger_client.runtime.loop_thread import LoopThread
 
 

@@ -6,10 +6,10 @@ from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from dledger_client.admin.send_back import SendBackResult
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.metadata import Bootstrap, TopicQueues
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.inspect.send_back import SendBackResult
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.unclosed import warn as warn_unclosed
 

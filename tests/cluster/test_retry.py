@@ -6,9 +6,9 @@ import asyncio
 import json
 import threading
 
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.aio import PullConsumer
 from dledger_client.cluster.metadata import Router
-from dledger_client.inspect.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.runtime.environment import surroundings
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack
 from dledger_client.aio import Admin, Message
-from dledger_client.inspect.dead_letters import DeadLetters
-from dledger_client.inspect.send_back import DEAD_LETTER, SentBack
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from tests.unit.broker.test_send_back import DEAD, GROUP, RETRY, back, kill_masters, outcomes, send
 from tests.unit.client.sim_rig import Rig

@@ -11,8 +11,8 @@ import pytest
 import broker.background.timers
 from broker.node import BrokerNode
 from dledger.runtime.folders import LOG_FOLDER
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
-from dledger_client.inspect.send_back import DEAD_LETTER, SentBack
 from dledger_wire.errors import StorageDamagedError
 from tests.sim.cluster import SMALL_LOG
 from tests.unit.broker.test_send_back import GROUP, RETRY, back, outcomes

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, send_back
 from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.metadata import Router
-from dledger_client.inspect.send_back import DEAD_LETTER, SendBackResult, SentBack, send_back
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
 from store.state.send_backs import Runs
 from tests.unit.client.sim_rig import Rig, until

@@ -6,10 +6,7 @@ import asyncio
 
 import pytest
 
-from dledger_client.aio import Message, ReceivedMessage
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse_envelope
-from dledger_client.inspect.message_trace import (
+from dledger_client.admin.message_trace import (
     CONSUMED_STATE,
     DELAYED,
     HAS_NOT,
@@ -21,9 +18,12 @@ from dledger_client.inspect.message_trace import (
     ConsumerState,
     Trace,
 )
-from dledger_client.inspect.message_trace import DEAD_LETTER as DEAD_COPY
-from dledger_client.inspect.message_trace import RETRY as RETRY_COPY
-from dledger_client.inspect.send_back import DEAD_LETTER
+from dledger_client.admin.message_trace import DEAD_LETTER as DEAD_COPY
+from dledger_client.admin.message_trace import RETRY as RETRY_COPY
+from dledger_client.admin.send_back import DEAD_LETTER
+from dledger_client.aio import Message, ReceivedMessage
+from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.responses import parse_envelope
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.unit.broker.test_send_back import DEAD, GROUP, RETRY, back, send

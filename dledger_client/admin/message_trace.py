@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from dledger_client.admin.message_query import QUERY, call_replica, messages_of, query_by_id, query_by_key
 from dledger_client.cluster.metadata import Node, Router
 from dledger_client.cluster.responses import parse, parse_envelope
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.inspect.message_query import QUERY, call_replica, messages_of, query_by_id, query_by_key
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic

@@ -1,0 +1,1 @@
+"""What ``Admin`` does, by subject: topics, consumer groups, membership, status, retention, single messages, transactions."""
