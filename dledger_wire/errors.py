@@ -108,7 +108,7 @@ class DeadlineExceededError(DledgerError):
 
     @property
     def send_status(self) -> SendStatus | None:
-        """What kept a message from being acknowledged, as far as its producer was told; docs/semantics.md says what it means."""
+        """What kept a message from being acknowledged, as far as its producer was told; docs/reference/semantics.md says what it means."""
         status = self.details.get("send_status")
         return SendStatus(status) if status in SendStatus.__members__ else None
 

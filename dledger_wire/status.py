@@ -6,7 +6,7 @@ from enum import Enum, IntEnum, IntFlag
 
 
 class SendStatus(Enum):
-    """What a producer is told; docs/semantics.md says what each promises."""
+    """What a producer is told; docs/reference/semantics.md says what each promises."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

@@ -1,6 +1,6 @@
 """Byte layouts of the files derived from the log: queue unit, index file, checkpoint.  RocketMQ's, all integers big-endian.
 
-Owns the numpy and struct formats and the sizes they must have (docs/formats.md has the tables); nothing else spells one of them out.
+Owns the numpy and struct formats and the sizes they must have (tables: docs/reference/formats.md); nothing else spells one of them out.
 
     consumequeue/TOPIC/QUEUE/20 digits   QUEUE_UNIT[300 000]
     index/yyyyMMddHHmmssSSS              INDEX_HEADER | slots u32[5 000 000] | INDEX_ENTRY[20 000 000]

@@ -1,4 +1,4 @@
-"""What keeps a write waiting on the master, in the words of RocketMQ's send statuses (docs/semantics.md)."""
+"""What keeps a write waiting on the master, in the words of RocketMQ's send statuses (docs/reference/semantics.md)."""
 
 from __future__ import annotations
 

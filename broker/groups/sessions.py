@@ -3,7 +3,7 @@
 Owns the life of sessions.  A member is gone when its stream ends, or when nothing was heard of it for ``SESSION_MS``.  Locks wait for that
 time in both cases, since a member without a stream may still be at work: it counts on its locks for ``LEASE_MS`` after it sent a heartbeat
 that was acknowledged, and heartbeats of orderly members are acknowledged only after a majority confirmed that this node still leads.  So
-no later master can have begun to count, and the lease is over wherever and whenever the lock is freed (docs/semantics.md).
+no later master can have begun to count, and the lease is over wherever and whenever the lock is freed (docs/reference/semantics.md).
 
     stream lost --SESSION_MS without a rejoin--> locks freed          clean leave --> locks freed at once
     new master: owners of locks have SESSION_MS from its start to come back; then their locks are freed

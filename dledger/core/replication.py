@@ -24,7 +24,7 @@ from dledger.core.state import CoreState, Storage
 from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
 from dledger_wire.check import require
 
-# A no-op is a header without a body (docs/formats.md).
+# A no-op is a header without a body (docs/reference/formats.md).
 NO_OP_SIZE_BYTES = 48
 
 

@@ -26,7 +26,7 @@ class Role(Enum):
 
 
 class EntryKind(IntEnum):
-    """What an entry carries; the values are the magic numbers of the entry header (docs/formats.md)."""
+    """What an entry carries; the values are the magic numbers of the entry header (docs/reference/formats.md)."""
 
     NORMAL = 1
     NO_OP = 2

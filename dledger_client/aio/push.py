@@ -42,7 +42,7 @@ class PushConsumer:
     ``max_reconsume_times``: attempts before the dead letters (-1: the group's setting; orderly: no limit).  ``allocate_strategy``: AVG,
     AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY (with ``allocate_options``), or a function of
     ``dledger_client.consumer.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.  RocketMQ's
-    names of the settings are taken too (docs/semantics.md).
+    names of the settings are taken too (docs/reference/semantics.md).
     """
 
     def __init__(

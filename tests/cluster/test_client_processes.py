@@ -71,7 +71,7 @@ ENDS = {"script": 0, "exit": 0, "raise": 1, "dev": 0}
 
 
 def test_what_a_producer_holds_that_nobody_closed_is_stored_when_the_process_ends(cluster: Cluster) -> None:
-    """docs/semantics.md, row P10."""
+    """docs/reference/semantics.md, row P10."""
     programs = {}
     for end in ENDS:
         cluster.cli_ok("topic", "create", f"left-open-{end}", "--queues", "2")

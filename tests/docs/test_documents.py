@@ -74,8 +74,10 @@ def test_the_readmes_blocks_run_as_written(tmp_path: Path, environment: dict[str
 
 
 def first_example_of_spark(folder: Path) -> str:
-    """What docs/spark.md begins with, after its topics were made and one message was paid; its checkpoint goes to ``folder``."""
-    block = re.search(r"^```python\n(.*?)^```$", (ROOT / "docs" / "spark.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """What docs/guides/spark.md begins with, after its topics were made and one message was paid; its checkpoint goes to ``folder``."""
+    block = re.search(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "guides" / "spark.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert block is not None
     before = f"""from dledger_client import Admin, Message, Producer
 with Admin("{BOOTSTRAP}") as admin, Producer("{BOOTSTRAP}") as producer:

@@ -1,4 +1,4 @@
-"""docs/formats.md against the code: every size and place it names is the one that is written."""
+"""docs/reference/formats.md against the code: every size and place it names is the one that is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger_wire.batches import batch
 from dledger_wire.frames import frame_layout
 from store.key_index.index_file import Geometry
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> list[tuple[int, int]]:

@@ -1,1 +1,1 @@
-"""Deterministic simulation: whole clusters in virtual time from one seed (docs/simulation.md)."""
+"""Deterministic simulation: whole clusters in virtual time from one seed (docs/contributing/simulation.md)."""

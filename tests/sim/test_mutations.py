@@ -1,4 +1,4 @@
-"""The simulators are worth what they find: every deliberate fault is found, and docs/simulation.md says by what and how soon."""
+"""Every deliberate fault is found by the simulators; docs/contributing/simulation.md says by which scenario and how soon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.test_runs import quiet
 
 __all__ = ["quiet"]
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "contributing" / "simulation.md"
 QUICK = [mutation for mutation in MUTATIONS if not mutation.slow]
 LIST = range(1, 41)
 

@@ -94,7 +94,7 @@ def test_no_tracked_file_is_a_link() -> None:
 
 
 def test_every_setting_is_in_the_documents_and_no_other() -> None:
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.)?(\w+)` \|", text, re.MULTILINE))
     models = (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
     assert told == {name for model in models for name in model.model_fields} - {"raft", "store", "broker"}

@@ -2,7 +2,7 @@
 
 Owns the table.  A mutation replaces one function of the product for the time of a test; ``seeds_until_found`` says how many runs it takes
 until a checker, an invariant or an assertion of the product speaks up.  Numbers are those of the list of faults that implementations of
-the protocol have really had (docs/simulation.md).
+the protocol have really had (docs/contributing/simulation.md).
 """
 
 from __future__ import annotations

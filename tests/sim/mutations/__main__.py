@@ -1,4 +1,5 @@
-"""Counts how many seeds find each deliberate fault: ``python -m tests.sim.mutations [WORD ...]`` prints the table of docs/simulation.md."""
+"""Counts how many seeds find each deliberate fault: ``python -m tests.sim.mutations [WORD ...]`` prints the table for
+docs/contributing/simulation.md."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_redrive_to_the_group_alone_goes_to_its_retry_topic() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_redrive_sends_none_twice_whoever_dies(seed: int) -> None:
-    """docs/semantics.md, row B3."""
+    """docs/reference/semantics.md, row B3."""
 
     async def scenario(rig: Rig) -> None:
         await make_dead(rig, 100, queues=3)
@@ -87,7 +87,7 @@ def test_a_redrive_keeps_its_rate() -> None:
 
 
 def test_a_dead_letter_whose_topic_is_gone_waits_and_says_so() -> None:
-    """docs/semantics.md, row B4."""
+    """docs/reference/semantics.md, row B4."""
 
     async def scenario(rig: Rig) -> None:
         await make_dead(rig, 2)

@@ -87,7 +87,7 @@ async def store_over_damage(rig: Rig, producer: Producer, how: str, at: int = 0)
 
 @pytest.mark.parametrize(("how", "place"), [("delay", ("t", 0)), ("timer", ("t", 0)), ("retry", (RETRY, 0)), ("redrive", ("t", 1))])
 def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str, int]) -> None:
-    """docs/semantics.md, row D4."""
+    """docs/reference/semantics.md, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -102,7 +102,7 @@ def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str
 
 @pytest.mark.parametrize("how", ["delay", "timer", "retry", "redrive"])
 def test_a_damaged_head_is_mended(how: str) -> None:
-    """docs/semantics.md, row D4.  The size at the frame's start is what is flipped, so that no frame is found there."""
+    """docs/reference/semantics.md, row D4.  The size at the frame's start is what is flipped, so that no frame is found there."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -123,7 +123,7 @@ def told(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
 
 
 def test_a_level_waits_for_what_nobody_can_mend_and_the_others_do_not(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/semantics.md, row D4."""
+    """docs/reference/semantics.md, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -151,7 +151,7 @@ def test_a_level_waits_for_what_nobody_can_mend_and_the_others_do_not(caplog: py
 
 
 def test_timed_messages_pass_over_what_nobody_can_mend(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/semantics.md, row D4."""
+    """docs/reference/semantics.md, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -182,7 +182,7 @@ def test_timed_messages_pass_over_what_nobody_can_mend(caplog: pytest.LogCapture
 
 
 def test_a_message_whose_topic_seems_gone_is_not_dropped_before_it_is_whole() -> None:
-    """docs/semantics.md, row D4."""
+    """docs/reference/semantics.md, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic("topic-with-a-name")
@@ -198,7 +198,7 @@ def test_a_message_whose_topic_seems_gone_is_not_dropped_before_it_is_whole() ->
 
 
 def test_a_half_message_is_mended_before_it_is_published() -> None:
-    """docs/semantics.md, row D4."""
+    """docs/reference/semantics.md, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -215,7 +215,7 @@ def test_a_half_message_is_mended_before_it_is_published() -> None:
 
 
 def test_what_nobody_can_mend_is_neither_taken_back_nor_redriven() -> None:
-    """docs/semantics.md, row D4."""
+    """docs/reference/semantics.md, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -249,7 +249,10 @@ def test_what_nobody_can_mend_is_neither_taken_back_nor_redriven() -> None:
 def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
     due_ms: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """docs/semantics.md, row D4.  The damaged message is due, and held, or waits still when old messages are moved to the log's end."""
+    """The damaged message is due, and held, or waits still when old messages are moved to the log's end.
+
+    docs/reference/semantics.md, row D4.
+    """
     monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 5_000)
     monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 500)
     monkeypatch.setattr(broker.background.timers, "LONGEST_SLEEP_S", 1.0)

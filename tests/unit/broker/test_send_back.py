@@ -82,7 +82,7 @@ def test_after_the_last_attempt_it_is_a_dead_letter_that_nobody_may_read_yet() -
 
 
 def test_repeated_and_late_calls_store_nothing() -> None:
-    """docs/semantics.md, row B2."""
+    """docs/reference/semantics.md, row B2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -147,7 +147,7 @@ async def times_consumed(rig: Rig, topic: str, first: int) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_each_attempt_is_stored_once_whoever_dies(seed: int) -> None:
-    """docs/semantics.md, row B1."""
+    """docs/reference/semantics.md, row B1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

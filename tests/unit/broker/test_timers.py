@@ -62,7 +62,7 @@ def test_messages_come_at_their_times_with_all_they_had() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/semantics.md, row D1."""
+    """docs/reference/semantics.md, row D1."""
 
     monkeypatch.setattr(broker.background.timers, "WINDOW_MESSAGES", 7)
     monkeypatch.setattr(broker.background.timers, "BATCH_MESSAGES", 3)
@@ -92,7 +92,7 @@ def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memor
 
 
 def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/semantics.md, row D2."""
+    """docs/reference/semantics.md, row D2."""
     monkeypatch.setattr(broker.background.timers, "LONGEST_SLEEP_S", 2.0)
 
     async def scenario(rig: Rig) -> None:
@@ -118,7 +118,7 @@ def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(mon
 
 
 def test_a_message_moved_to_the_end_of_the_log_still_belongs_to_its_old_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/semantics.md, row D3."""
+    """docs/reference/semantics.md, row D3."""
     monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
     monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
 

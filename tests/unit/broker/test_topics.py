@@ -10,7 +10,7 @@ from tests.unit.client.sim_rig import Rig
 
 
 def test_queues_go_in_two_steps_and_only_when_they_are_read() -> None:
-    """docs/semantics.md, row T1."""
+    """docs/reference/semantics.md, row T1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)

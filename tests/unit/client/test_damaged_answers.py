@@ -63,7 +63,7 @@ def chunk_of_bytes(data: bytes) -> Chunk:
 @pytest.mark.parametrize("without_body", [False, True], ids=["whole", "without body"])
 @pytest.mark.parametrize("field", CHECKED)
 def test_a_damaged_head_on_a_replica_is_put_right(field: str, without_body: bool) -> None:
-    """docs/semantics.md, row R3."""
+    """docs/reference/semantics.md, row R3."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig)

@@ -48,7 +48,7 @@ def test_only_messages_that_the_expression_is_true_of_arrive(read_from: str) -> 
 
 
 def test_everything_filtered_out_still_moves_on() -> None:
-    """docs/semantics.md, row R7."""
+    """docs/reference/semantics.md, row R7."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -87,7 +87,7 @@ def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("how", [{"sql": "region = 'moon'"}, {"tags": "moon"}], ids=["sql", "tags"])
 def test_a_long_poll_goes_on_behind_messages_nobody_wants(how: dict[str, str]) -> None:
-    """docs/semantics.md, row R7."""
+    """docs/reference/semantics.md, row R7."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

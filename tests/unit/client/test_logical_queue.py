@@ -47,7 +47,7 @@ def test_messages_sent_at_once_come_in_the_order_of_their_numbers() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_successor_fences_the_writer_and_closes_the_gaps_it_left(seed: int) -> None:
-    """docs/semantics.md, row L1."""
+    """docs/reference/semantics.md, row L1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)
@@ -90,7 +90,7 @@ def test_a_successor_fences_the_writer_and_closes_the_gaps_it_left(seed: int) ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_writer_and_a_reader_go_on_while_masters_die(seed: int) -> None:
-    """docs/semantics.md, row L1."""
+    """docs/reference/semantics.md, row L1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)

@@ -38,7 +38,7 @@ def cancelled(*_: object) -> Any:
 
 
 def test_a_check_listener_that_answers_nonsense_counts_as_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/semantics.md, row X3: it is asked again, and what it says then counts; what is wrong is said once."""
+    """docs/reference/semantics.md, row X3: it is asked again, and what it says then counts; what is wrong is said once."""
     answers: list[Any] = [None, True, "COMMIT", cancelled, TransactionState.COMMIT]
 
     async def scenario(rig: Rig) -> None:

@@ -25,7 +25,7 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
 
 
 def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> None:
-    """docs/semantics.md, row G2."""
+    """docs/reference/semantics.md, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -48,7 +48,7 @@ def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> N
 
 
 def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
-    """docs/semantics.md, row G2."""
+    """docs/reference/semantics.md, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=6)
@@ -75,7 +75,7 @@ def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
 
 
 def test_a_planned_handover_gives_no_message_twice() -> None:
-    """docs/semantics.md, row G2."""
+    """docs/reference/semantics.md, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -95,7 +95,7 @@ def test_a_planned_handover_gives_no_message_twice() -> None:
 
 
 def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a_kill() -> None:
-    """docs/semantics.md, row G1."""
+    """docs/reference/semantics.md, row G1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -118,7 +118,7 @@ def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a
 
 
 def test_a_failover_moves_no_queue_and_loses_nothing() -> None:
-    """docs/semantics.md, row G1."""
+    """docs/reference/semantics.md, row G1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -156,7 +156,7 @@ def test_what_a_listener_does_not_commit_comes_again_under_its_own_topic(answer:
 
 
 def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> None:
-    """docs/semantics.md, row G3."""
+    """docs/reference/semantics.md, row G3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -178,7 +178,7 @@ def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> 
 
 
 def test_running_consumers_follow_a_reset() -> None:
-    """docs/semantics.md, row G4."""
+    """docs/reference/semantics.md, row G4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -199,7 +199,7 @@ def test_running_consumers_follow_a_reset() -> None:
 
 
 def test_a_late_commit_does_not_undo_a_reset() -> None:
-    """docs/semantics.md, row G4."""
+    """docs/reference/semantics.md, row G4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -249,7 +249,7 @@ def test_where_a_new_group_begins() -> None:
 
 
 def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_ones_at_their_start() -> None:
-    """docs/semantics.md, row G5."""
+    """docs/reference/semantics.md, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -277,7 +277,7 @@ def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_one
 
 
 def test_a_topic_made_while_a_consumer_was_there_is_read_from_its_start() -> None:
-    """docs/semantics.md, row G5."""
+    """docs/reference/semantics.md, row G5."""
 
     async def scenario(rig: Rig) -> None:
         group = Group(rig, consume_from_where="last")
@@ -292,7 +292,7 @@ def test_a_topic_made_while_a_consumer_was_there_is_read_from_its_start() -> Non
 
 
 def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped() -> None:
-    """docs/semantics.md, row G1."""
+    """docs/reference/semantics.md, row G1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -313,7 +313,7 @@ def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped
 
 
 def test_queues_added_later_are_read_from_their_start() -> None:
-    """docs/semantics.md, row G5."""
+    """docs/reference/semantics.md, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -332,7 +332,7 @@ def test_queues_added_later_are_read_from_their_start() -> None:
 
 
 def test_a_topic_made_anew_is_read_from_its_start() -> None:
-    """docs/semantics.md, row G5."""
+    """docs/reference/semantics.md, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -390,7 +390,7 @@ def test_tags_and_batches() -> None:
 
 
 def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_path: Path) -> None:
-    """docs/semantics.md, row G6."""
+    """docs/reference/semantics.md, row G6."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -414,7 +414,7 @@ def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_p
 
 
 def test_a_broadcast_goes_on_when_its_file_could_not_be_written_for_a_while(tmp_path: Path) -> None:
-    """docs/semantics.md, row G6."""
+    """docs/reference/semantics.md, row G6."""
     failures: list[OSError] = []
 
     async def beside(work: Callable[[], None]) -> None:

@@ -33,7 +33,7 @@ def assert_in_order(group: Group, count: int) -> None:
 
 
 def test_one_owner_a_queue_in_order_and_a_clean_stop_frees_at_once() -> None:
-    """docs/semantics.md, row K1."""
+    """docs/reference/semantics.md, row K1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -59,7 +59,7 @@ def test_one_owner_a_queue_in_order_and_a_clean_stop_frees_at_once() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_killed_owner_is_followed_in_less_than_two_seconds(silent: bool) -> None:
-    """docs/semantics.md, row K2."""
+    """docs/reference/semantics.md, row K2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -80,7 +80,7 @@ def test_a_killed_owner_is_followed_in_less_than_two_seconds(silent: bool) -> No
 
 
 def test_locks_survive_a_failover_with_their_epochs() -> None:
-    """docs/semantics.md, row K3."""
+    """docs/reference/semantics.md, row K3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -102,7 +102,7 @@ def test_locks_survive_a_failover_with_their_epochs() -> None:
 
 
 def test_an_owner_that_died_with_the_master_is_followed_too() -> None:
-    """docs/semantics.md, row K2."""
+    """docs/reference/semantics.md, row K2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -120,7 +120,7 @@ def test_an_owner_that_died_with_the_master_is_followed_too() -> None:
 
 
 def test_a_paused_owner_does_nothing_more_when_it_wakes() -> None:
-    """docs/semantics.md, row K4."""
+    """docs/reference/semantics.md, row K4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)
@@ -145,7 +145,7 @@ def test_a_paused_owner_does_nothing_more_when_it_wakes() -> None:
 
 
 def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
-    """docs/semantics.md, row K4."""
+    """docs/reference/semantics.md, row K4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -175,7 +175,7 @@ def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
 
 
 def test_an_orderly_listener_tries_again_in_place() -> None:
-    """docs/semantics.md, row K5."""
+    """docs/reference/semantics.md, row K5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -193,7 +193,7 @@ def test_an_orderly_listener_tries_again_in_place() -> None:
 
 
 def test_an_orderly_message_with_its_attempts_used_up_goes_to_the_dead_letters() -> None:
-    """docs/semantics.md, row K5."""
+    """docs/reference/semantics.md, row K5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -228,7 +228,7 @@ def test_an_orderly_group_follows_a_reset() -> None:
 
 
 def test_a_deposed_master_that_wakes_up_renews_no_lease() -> None:
-    """docs/semantics.md, row K4."""
+    """docs/reference/semantics.md, row K4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

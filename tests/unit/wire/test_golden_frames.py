@@ -1,4 +1,4 @@
-"""Frames byte by byte, written by hand from RocketMQ's layout (docs/formats.md): read as these fields, written as these bytes.
+"""Frames byte by byte, written by hand from RocketMQ's layout (docs/reference/formats.md): read as these fields, written as these bytes.
 
 Nothing here is computed by the code under test.  The body CRC of "123456789" is the published check value of CRC-32, CBF43926; that one and
 the one of the compressed body (EF1BE40C) lose their top bit.
