@@ -33,6 +33,7 @@ from dledger_cli.commands import (
 )
 from dledger_cli.context import takes_bootstrap
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line
+from dledger_wire.version import installed_version
 
 app = typer.Typer(
     name="dledger",
@@ -47,9 +48,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
-
-        print(f"dledger {version('dledger')}")
+        print(f"dledger {installed_version()}")
         raise typer.Exit
 
 

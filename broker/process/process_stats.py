@@ -6,6 +6,8 @@ import os
 import time
 from dataclasses import dataclass
 
+from dledger_wire.version import installed_version
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
@@ -29,18 +31,11 @@ def read_process_facts() -> ProcessFacts:
                     sizes[name] = int(rest.split()[0]) * 1024
     except OSError:
         pass
-    return ProcessFacts(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], _version(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return ProcessFacts(
+        os.getpid(), sizes["VmRSS"], sizes["RssAnon"], installed_version(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
 
 
 def local_utc_offset_ms() -> int:
     """How far local time is ahead of UTC now."""
     return int(time.localtime().tm_gmtoff * 1000)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("dledger")
-    except PackageNotFoundError:
-        return "0"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from broker.config.units import format_size
 from dledger_cli.context import ask_nodes, run
 from dledger_cli.output import is_terminal, note, print_json, with_spaces
+from dledger_wire.version import installed_version
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -90,12 +91,7 @@ def count_voters(config: ClusterConfig) -> int:
 
 
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        number = version("dledger")
-    except PackageNotFoundError:
-        number = "not installed"
+    number = installed_version()
     root = Path(__file__).resolve().parents[2]
     if (root / ".git").exists():
         done = subprocess.run(["git", "-C", str(root), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S603, S607

@@ -9,8 +9,9 @@ mkdir -p "$work/source"
 copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
 
 # Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
-copy_of "$work/source" pyproject.toml README.md broker dledger dledger_cli dledger_client dledger_wire pyspark_dledger store
-"$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work" "$work/source"
+copy_of "$work/source" pyproject.toml README.md LICENSE broker dledger dledger_cli dledger_client dledger_wire pyspark_dledger store
+version=$(cd "$root" && .venv/bin/python -m setuptools_scm)
+SETUPTOOLS_SCM_PRETEND_VERSION=$version "$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work" "$work/source"
 rm -rf "$work/source"
 
 "$root/.venv/bin/python" -m venv --without-pip "$work/.venv"
