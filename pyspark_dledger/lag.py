@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_dledger.stream import from_json
+from pyspark_dledger.read.stream import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from pyspark_dledger.options import parse_read_options, parse_write_options, wanted_columns
-from pyspark_dledger.plain import plain_errors
+from pyspark_dledger.options.model import parse_read_options, parse_write_options, wanted_columns
 from pyspark_dledger.schema import columns_of, ddl
+from pyspark_dledger.user_errors import plain_errors
 
 
 @plain_errors
@@ -25,22 +25,22 @@ class DefaultSource(DataSource):
         return ddl(wanted_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_dledger.reader import BatchReader, PushdownReader
+        from pyspark_dledger.read.batch import BatchReader, PushdownReader
 
         options = parse_read_options(self.options, columns_of(schema))
         return PushdownReader(options) if options.filter_pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pyspark_dledger.stream import StreamReader
+        from pyspark_dledger.read.stream import StreamReader
 
         return StreamReader(parse_read_options(self.options, columns_of(schema), stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from pyspark_dledger.writer import BatchWriter
+        from pyspark_dledger.write.writer import BatchWriter
 
         return BatchWriter(schema, parse_write_options(self.options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from pyspark_dledger.writer import StreamWriter
+        from pyspark_dledger.write.writer import StreamWriter
 
         return StreamWriter(schema, parse_write_options(self.options), overwrite=overwrite)

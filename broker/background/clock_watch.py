@@ -27,7 +27,7 @@ def span(ms: int) -> str:
 
 
 class ClockWatch:
-    """Implements ``broker.role_change.MasterService``."""
+    """Implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "clock watch"
 

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ScheduleService:
-    """Implements ``broker.role_change.MasterService``."""
+    """Implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "schedule"
 

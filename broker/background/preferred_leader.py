@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PreferredLeader:
-    """Implements ``broker.role_change.MasterService``."""
+    """Implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "preferred leader"
 

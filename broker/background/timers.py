@@ -48,7 +48,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TimerService:
-    """Implements ``broker.role_change.MasterService``."""
+    """Implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "timers"
 

@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionService:
-    """Serves the streams; implements ``broker.role_change.MasterService``."""
+    """Serves the streams; implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "sessions"
 

@@ -55,7 +55,7 @@ class _Term:
 
 
 class TransactionService:
-    """Serves the calls; implements ``broker.role_change.MasterService``."""
+    """Serves the calls; implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "transactions"
 

@@ -25,7 +25,7 @@ from pyspark_dledger.jobs.common import (
     table,
     topic_list,
 )
-from pyspark_dledger.plan import QueueId
+from pyspark_dledger.planning.partitions import QueueId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

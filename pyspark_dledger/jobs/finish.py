@@ -16,9 +16,9 @@ from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from pyspark_dledger.jobs.common import LOOK_TIMEOUT_MS, JobFailedError, print_report, run_program, table
-from pyspark_dledger.options import STAGING_TOPIC, parse_write_options
-from pyspark_dledger.publish import CONTROL_QUEUE, DONE_BODY, Publisher, Staged, WriteName, read_manifest
-from pyspark_dledger.writer import StagingPlace, with_publisher
+from pyspark_dledger.options.model import STAGING_TOPIC, parse_write_options
+from pyspark_dledger.write.publisher import CONTROL_QUEUE, DONE_BODY, Publisher, Staged, WriteName, read_manifest
+from pyspark_dledger.write.writer import StagingPlace, with_publisher
 
 SHOWN = {"job:": "a job without a name", "txn:": "", "query:": "query "}
 

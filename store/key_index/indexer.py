@@ -203,7 +203,7 @@ class KeyIndex:
                 self._disk_full = True
                 _logger.warning("the disk is full; the key index waits: %s", error)
 
-    # Following the log's start (``store.expiry.HeadFollower``)
+    # Following the log's start (``store.durability.expiry.HeadFollower``)
 
     @property
     def has_stale_files(self) -> bool:

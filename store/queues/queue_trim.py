@@ -17,7 +17,7 @@ REPAIRS = 2
 
 
 class QueueHeads:
-    """Implements ``store.expiry.HeadFollower``; ``repair`` makes a damaged queue file anew from the log."""
+    """Implements ``store.durability.expiry.HeadFollower``; ``repair`` makes a damaged queue file anew from the log."""
 
     def __init__(self, queues: QueueTable, repair: Callable[[DamagedQueueFileError], Awaitable[None]]) -> None:
         self._queues = queues

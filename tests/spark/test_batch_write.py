@@ -13,8 +13,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dledger_client import Admin, PullConsumer
 from dledger_client.producer.idempotent_writer import NumberedSender
-from pyspark_dledger import packs, writer
-from pyspark_dledger.options import parse_write_options
+from pyspark_dledger.options.model import parse_write_options
+from pyspark_dledger.write import staged_batches as packs
+from pyspark_dledger.write import writer
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS
 

@@ -68,7 +68,7 @@ def test_the_lock_is_held_by_one_process_and_names_it(tmp_path: Path) -> None:
     lock = DataFolderLock(folder)
     lock.acquire()
     assert holder_pid(folder) == os.getpid()
-    attempt = "import sys; from broker.data_folder import DataFolderLock; DataFolderLock(sys.argv[1]).acquire()"
+    attempt = "import sys; from broker.process.data_dir_lock import DataFolderLock; DataFolderLock(sys.argv[1]).acquire()"
     done = subprocess.run([sys.executable, "-c", attempt, folder], capture_output=True, text=True, check=False)
     assert f"DataDirectoryError: data folder {folder} is in use by pid {os.getpid()}" in done.stderr
     lock.release()

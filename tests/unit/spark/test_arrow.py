@@ -17,9 +17,9 @@ from dledger_wire.frames.compress import compress, flags_of
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.status import Compression
-from pyspark_dledger import arrow
-from pyspark_dledger.arrow import Chunk, record_batches
-from pyspark_dledger.options import Filters
+from pyspark_dledger.options.model import Filters
+from pyspark_dledger.read import arrow_batches as arrow
+from pyspark_dledger.read.arrow_batches import Chunk, record_batches
 from pyspark_dledger.schema import ALL_COLUMNS, COLUMNS
 
 

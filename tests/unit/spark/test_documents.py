@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark_dledger.options import KNOWN, WRITE_KNOWN
-from pyspark_dledger.packs import COLUMNS as WRITE_COLUMNS
+from pyspark_dledger.options.model import KNOWN, WRITE_KNOWN
 from pyspark_dledger.schema import ALL_COLUMNS
+from pyspark_dledger.write.staged_batches import COLUMNS as WRITE_COLUMNS
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark.md").read_text(encoding="utf-8")
 

@@ -10,10 +10,11 @@ import pytest
 
 from dledger_client import Message
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
-from pyspark_dledger import cluster, look
-from pyspark_dledger.look import Lookout, Wanted
-from pyspark_dledger.options import ReadOptions, parse_read_options
-from pyspark_dledger.plan import QueueId
+from pyspark_dledger.options.model import ReadOptions, parse_read_options
+from pyspark_dledger.planning import cluster_queries as cluster
+from pyspark_dledger.planning import cluster_view as look
+from pyspark_dledger.planning.cluster_view import Lookout, Wanted
+from pyspark_dledger.planning.partitions import QueueId
 from tests.unit.client.sim_rig import Rig
 
 

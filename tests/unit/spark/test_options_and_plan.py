@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
-from pyspark_dledger.admission import cut_to_bytes, cut_to_messages, waiting
-from pyspark_dledger.options import Filters, parse_read_options, parse_write_options, wanted_columns
-from pyspark_dledger.plan import ALWAYS_SHARED, SHARED_AT_MOST, OffsetRange, QueueBounds, QueueId, resolve, shared, split
-from pyspark_dledger.positions import EARLIEST, LATEST
+from pyspark_dledger.options.model import Filters, parse_read_options, parse_write_options, wanted_columns
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST
+from pyspark_dledger.planning.partitions import ALWAYS_SHARED, SHARED_AT_MOST, OffsetRange, QueueBounds, QueueId, resolve, shared, split
+from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
 
 BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}

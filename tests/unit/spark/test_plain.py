@@ -11,8 +11,8 @@ import pytest
 
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger import DefaultSource
-from pyspark_dledger.plain import plain_errors
-from pyspark_dledger.stream import StreamReader
+from pyspark_dledger.read.stream import StreamReader
+from pyspark_dledger.user_errors import plain_errors
 
 
 @plain_errors

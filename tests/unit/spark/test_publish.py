@@ -18,12 +18,13 @@ from dledger_client.producer.idempotent_writer import NumberedSender
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
 from dledger_wire.frames.message_id import UniqueIds
-from pyspark_dledger import packs, writer
 from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished
-from pyspark_dledger.options import parse_write_options
-from pyspark_dledger.packs import Lane, Maker, Packer, PackReader
-from pyspark_dledger.publish import Published, Publisher, Staged, WriteName
-from pyspark_dledger.writer import RowsStaged, StagingPlace
+from pyspark_dledger.options.model import parse_write_options
+from pyspark_dledger.write import staged_batches as packs
+from pyspark_dledger.write import writer
+from pyspark_dledger.write.publisher import Published, Publisher, Staged, WriteName
+from pyspark_dledger.write.staged_batches import Lane, Maker, Packer, PackReader
+from pyspark_dledger.write.writer import RowsStaged, StagingPlace
 from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
 

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from pyspark_dledger.options import ReadOptions, parse_read_options
-from pyspark_dledger.pushdown import narrowed
+from pyspark_dledger.options.model import ReadOptions, parse_read_options
+from pyspark_dledger.planning.pushdown import narrowed
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 MS = int(MOMENT.timestamp() * 1000)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyspark_dledger import cluster, reader
-from pyspark_dledger.arrow import Chunk
-from pyspark_dledger.look import View
-from pyspark_dledger.options import parse_read_options
-from pyspark_dledger.plan import QueueBounds, QueueId
-from pyspark_dledger.reader import BatchReader
+from pyspark_dledger.options.model import parse_read_options
+from pyspark_dledger.planning import cluster_queries as cluster
+from pyspark_dledger.planning.cluster_view import View
+from pyspark_dledger.planning.partitions import QueueBounds, QueueId
+from pyspark_dledger.read import batch as reader
+from pyspark_dledger.read.arrow_batches import Chunk
+from pyspark_dledger.read.batch import BatchReader
 from tests.unit.spark.test_arrow import chunk_of, frame
 
 

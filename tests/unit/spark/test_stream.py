@@ -15,11 +15,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
-from pyspark_dledger import cluster, stream
-from pyspark_dledger.cluster import View
-from pyspark_dledger.options import parse_read_options
-from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId
-from pyspark_dledger.stream import StreamReader, from_json, to_json
+from pyspark_dledger.options.model import parse_read_options
+from pyspark_dledger.planning import cluster_queries as cluster
+from pyspark_dledger.planning.cluster_queries import View
+from pyspark_dledger.planning.partitions import OffsetRange, QueueBounds, QueueId
+from pyspark_dledger.read import stream
+from pyspark_dledger.read.stream import StreamReader, from_json, to_json
 
 Q = [QueueId("t", "g0", number) for number in range(3)]
 
@@ -315,9 +316,10 @@ def test_pyspark_4_1_has_no_admission_control() -> None:
 import sys
 import pyspark.sql.datasource  # of 4.3 itself needs it
 sys.modules["pyspark.sql.streaming.datasource"] = None
-from pyspark_dledger import DefaultSource, cluster
-from pyspark_dledger.cluster import View
-from pyspark_dledger.plan import QueueBounds, QueueId
+from pyspark_dledger import DefaultSource
+from pyspark_dledger.planning import cluster_queries as cluster
+from pyspark_dledger.planning.cluster_view import View
+from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark.sql.types import LongType, StructField, StructType
 cluster.describe = lambda options, may_lack=(), **how: View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
 source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})

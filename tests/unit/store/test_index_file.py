@@ -80,8 +80,8 @@ def test_a_file_by_hand_is_read() -> None:
 
 
 def test_a_window_far_back_in_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.index_file.WALK_ENTRIES", 5)
-    monkeypatch.setattr("store.index_file.SCAN_ENTRIES", 7)
+    monkeypatch.setattr("store.key_index.index_file.WALK_ENTRIES", 5)
+    monkeypatch.setattr("store.key_index.index_file.SCAN_ENTRIES", 7)
     count = 100
 
     async def scenario() -> None:

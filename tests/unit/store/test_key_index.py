@@ -183,7 +183,7 @@ def test_time_range_paging_limit_and_ids() -> None:
 
 
 def test_messages_of_another_key_with_the_same_hash_are_looked_through_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.message_query.MAX_LOOKED_AT", 5)
+    monkeypatch.setattr("store.key_index.message_query.MAX_LOOKED_AT", 5)
 
     async def scenario() -> None:
         rig = await StoreRig.open(CrashDisk(), TINY, clock=StepClock())
@@ -307,7 +307,7 @@ def test_verify_names_file_and_byte(at: int, text: str) -> None:
 
 
 def test_a_full_disk_only_delays_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.index_set.PATIENCE_S", 0.001)
+    monkeypatch.setattr("store.key_index.index_set.PATIENCE_S", 0.001)
 
     async def scenario() -> None:
         disk = CrashDisk()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger_wire.errors import OffsetOutOfRangeError
-from pyspark_dledger.plan import QueueId
+from pyspark_dledger.planning.partitions import QueueId
 
 
 def joined(by_group: Mapping[str, str]) -> str:

@@ -29,9 +29,9 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from dledger_wire.status import Perm
-from pyspark_dledger.incarnations import joined
-from pyspark_dledger.options import STAGING_TOPIC, ReadOptions
-from pyspark_dledger.plan import QueueBounds, QueueId
+from pyspark_dledger.options.model import STAGING_TOPIC, ReadOptions
+from pyspark_dledger.planning.partitions import QueueBounds, QueueId
+from pyspark_dledger.planning.topic_epochs import joined
 
 LOOK_TIMEOUT_MS = 15_000
 GROUP_TIMEOUT_MS = 5_000  # until a group counts as silent

@@ -26,10 +26,10 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
-from pyspark_dledger.options import WriteOptions
-from pyspark_dledger.packs import Lane, Maker, Packer, check_schema
-from pyspark_dledger.plain import plain_errors
-from pyspark_dledger.publish import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, Staged, WriteName
+from pyspark_dledger.options.model import WriteOptions
+from pyspark_dledger.user_errors import plain_errors
+from pyspark_dledger.write.publisher import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, Staged, WriteName
+from pyspark_dledger.write.staged_batches import Lane, Maker, Packer, check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, Message
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.java_hash import cached_java_hash
-from pyspark_dledger.kafka import COLUMN_HINTS
+from pyspark_dledger.options.kafka_names import COLUMN_HINTS
 
 if TYPE_CHECKING:
     import pyarrow as pa

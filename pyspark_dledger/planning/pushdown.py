@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 
-from pyspark_dledger.options import Filters, ReadOptions
+from pyspark_dledger.options.model import Filters, ReadOptions
 
 NEVER_NULL = {"topic", "group", "queue_id", "queue_offset", "store_timestamp"}
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)

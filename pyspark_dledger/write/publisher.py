@@ -35,7 +35,7 @@ from dledger_wire.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from pyspark_dledger.packs import Lane, Maker, PackReader
+from pyspark_dledger.write.staged_batches import Lane, Maker, PackReader
 
 CONTROL_QUEUE = 0  # of the staging topic
 FORMAT_VERSION = 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_dledger.plan import QueueId
+from pyspark_dledger.planning.partitions import QueueId
 
 Offsets = dict[QueueId, int]
 

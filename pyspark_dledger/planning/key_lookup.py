@@ -18,8 +18,8 @@ from dledger_client.runtime.environment import surroundings
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2, query_pb2
 from dledger_wire.errors import DledgerError
-from pyspark_dledger.options import ReadOptions
-from pyspark_dledger.plan import OffsetRange, QueueId
+from pyspark_dledger.options.model import ReadOptions
+from pyspark_dledger.planning.partitions import OffsetRange, QueueId
 
 MOST_MATCHES = 10_000  # with more, reading along is quicker
 NEIGHBOURS = 256  # messages between two matches that are read along

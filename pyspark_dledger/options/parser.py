@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.units import duration_ms, moment_ms, size
+from pyspark_dledger.options.units import duration_ms, moment_ms, size
 
 # Spark hands these over by itself; those of asynchronous progress tracking are for Spark, and given as the sink's.
 SPARK_OWN = (

@@ -21,7 +21,7 @@ from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, Records, frame_heads, frame_positions, gather, uniform_stride
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.status import SysFlag
-from pyspark_dledger.options import NO_FILTERS, Filters
+from pyspark_dledger.options.model import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema
 
 OPENED_BYTES = 32 << 20  # of bodies in one record batch, and as much as one of them more

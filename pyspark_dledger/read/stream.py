@@ -20,14 +20,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dledger_client.cluster.retry import may_try_again
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError
-from pyspark_dledger import cluster
-from pyspark_dledger.admission import Offsets, cut_to_bytes, cut_to_messages, waiting
-from pyspark_dledger.incarnations import by_group, check_same, groups_of, is_remade, joined, merged
-from pyspark_dledger.options import ReadOptions
-from pyspark_dledger.plain import plain_errors
-from pyspark_dledger.plan import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of
-from pyspark_dledger.positions import EARLIEST
-from pyspark_dledger.reader import partitions_of, read_range
+from pyspark_dledger.options.model import ReadOptions
+from pyspark_dledger.options.read_bounds import EARLIEST
+from pyspark_dledger.planning import cluster_queries as cluster
+from pyspark_dledger.planning.partitions import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of
+from pyspark_dledger.planning.rate_limit import Offsets, cut_to_bytes, cut_to_messages, waiting
+from pyspark_dledger.planning.topic_epochs import by_group, check_same, groups_of, is_remade, joined, merged
+from pyspark_dledger.read.batch import partitions_of, read_range
+from pyspark_dledger.user_errors import plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
-from pyspark_dledger.given import Given
-from pyspark_dledger.kafka import READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
-from pyspark_dledger.positions import EARLIEST, LATEST, Position, parse_assigned, parse_position
+from pyspark_dledger.options.kafka_names import READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
+from pyspark_dledger.options.parser import Given
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, Position, parse_assigned, parse_position
 from pyspark_dledger.schema import COLUMNS, checked_columns
 
 STAGING_TOPIC = "spark-staging"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.given import Given
+from pyspark_dledger.options.parser import Given
 
 EARLIEST = -2
 LATEST = -1

@@ -16,13 +16,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dledger_client import PullConsumer
 from dledger_client.runtime.environment import own_address
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
-from pyspark_dledger import cluster
-from pyspark_dledger.by_key import narrowed_by_keys
-from pyspark_dledger.incarnations import by_group, groups_of
-from pyspark_dledger.options import NO_LAG_LIMIT, ReadOptions
-from pyspark_dledger.plain import plain_errors
-from pyspark_dledger.plan import OffsetRange, named_offsets, resolve, shared, split
+from pyspark_dledger.options.model import NO_LAG_LIMIT, ReadOptions
+from pyspark_dledger.planning import cluster_queries as cluster
+from pyspark_dledger.planning.key_lookup import narrowed_by_keys
+from pyspark_dledger.planning.partitions import OffsetRange, named_offsets, resolve, shared, split
+from pyspark_dledger.planning.topic_epochs import by_group, groups_of
 from pyspark_dledger.schema import NEEDS_BODY
+from pyspark_dledger.user_errors import plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +75,7 @@ class PushdownReader(BatchReader):
     reader that could."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        from pyspark_dledger.pushdown import narrowed
+        from pyspark_dledger.planning.pushdown import narrowed
 
         self._options, left = narrowed(self._options, filters)
         return left
@@ -88,7 +88,7 @@ def near_hosts(bootstrap: str) -> frozenset[str]:
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The messages of a partition's ranges, a record batch or more a chunk; small ones are put together."""
-    from pyspark_dledger.arrow import put_together
+    from pyspark_dledger.read.arrow_batches import put_together
 
     if not isinstance(partition, RangePartition) or not partition.pieces:
         return
@@ -105,7 +105,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
 
 
 def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange, incarnation: str) -> Iterator[pa.RecordBatch]:
-    from pyspark_dledger.arrow import record_batches
+    from pyspark_dledger.read.arrow_batches import record_batches
 
     queue, at = piece.queue, piece.start
     how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "incarnation": incarnation}

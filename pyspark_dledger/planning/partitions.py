@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
-from pyspark_dledger.options import NO_FILTERS, Filters
-from pyspark_dledger.positions import EARLIEST, LATEST, Position
+from pyspark_dledger.options.model import NO_FILTERS, Filters
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, Position
 
 # A Python task costs some 50 ms of its own, so a split below this many messages loses more than it wins.
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000

@@ -14,9 +14,9 @@ from dledger_client import PullConsumer
 from dledger_client.fetch.records import Chunk
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import OffsetOutOfRangeError
-from pyspark_dledger.look import LOOK_TIMEOUT_MS, Lookout, View, Wanted
-from pyspark_dledger.options import ReadOptions
-from pyspark_dledger.plan import QueueId
+from pyspark_dledger.options.model import ReadOptions
+from pyspark_dledger.planning.cluster_view import LOOK_TIMEOUT_MS, Lookout, View, Wanted
+from pyspark_dledger.planning.partitions import QueueId
 
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 

@@ -1,0 +1,1 @@
+"""Reading: batch and streaming readers, and Arrow record batches."""

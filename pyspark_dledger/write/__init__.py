@@ -1,0 +1,1 @@
+"""Writing: rows staged by tasks, published once by the driver's commit."""
