@@ -17,7 +17,7 @@ import warnings
 import weakref
 
 from dledger_client.producer.accumulator import ProducerEngine
-from dledger_client.producer.delivery_report import Outcome
+from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.runtime.loop_thread import LoopThread
 
 GRACE_S = 1.0  # beyond the time that the producers try: they end by themselves
@@ -60,7 +60,7 @@ def _flush_open() -> list[ProducerEngine]:
     if not engines:
         return []
     limit_s = max(engine.options.send_timeout_ms for engine in engines) / 1000 + GRACE_S
-    held: list[tuple[Outcome, int]] = []
+    held: list[tuple[DeliveryReport, int]] = []
     try:
         LoopThread.shared().run(_drain(engines, held), limit_s)
     except (TimeoutError, KeyboardInterrupt, RuntimeError) as error:
@@ -71,12 +71,12 @@ def _flush_open() -> list[ProducerEngine]:
     return engines
 
 
-async def _drain(engines: list[ProducerEngine], held: list[tuple[Outcome, int]]) -> None:
+async def _drain(engines: list[ProducerEngine], held: list[tuple[DeliveryReport, int]]) -> None:
     held += [each for engine in engines for each in engine.held()]
     await asyncio.gather(*[engine.flush() for engine in engines])
 
 
-def _not_stored(held: list[tuple[Outcome, int]]) -> tuple[int, str]:
+def _not_stored(held: list[tuple[DeliveryReport, int]]) -> tuple[int, str]:
     """How many of these messages are not known to be stored, and why the first is not."""
     lost, why = 0, ""
     for outcome, count in held:

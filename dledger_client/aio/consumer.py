@@ -12,7 +12,7 @@ from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import Bootstrap, Router, TopicQueues, parse_bootstrap
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import PauseDrawn, may_try_again, until
+from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
 from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.local_log_reader import LogFiles
@@ -331,7 +331,7 @@ class PullConsumer:
         within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
         group = await self._group_of(topic, queue_id, group_name)
         hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
-        pauses, attempts = PauseDrawn(self._router.random), Attempts(self._router.clock, self._timeout_ms)
+        pauses, attempts = JitteredBackoff(self._router.random), Attempts(self._router.clock, self._timeout_ms)
         untried: list[Source] = []
         while offset < upto:
             if not untried:
@@ -366,7 +366,7 @@ class PullConsumer:
             except DledgerError as error:
                 untried.pop(0)
                 problem = attempts.failed(error, source, offset, is_last=not untried)
-                if not may_try_again(problem) or attempts.is_over:
+                if not is_retriable(problem) or attempts.is_over:
                     raise problem from None
                 if not untried:
                     await self._replicas.rest(group, pauses.pause_ms(attempts.failures, busy=False))

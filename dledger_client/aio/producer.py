@@ -13,7 +13,7 @@ from typing import Self, Unpack
 from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import ProducerEngine
-from dledger_client.producer.delivery_report import AsyncSendFuture, Outcome
+from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import surroundings
@@ -35,9 +35,9 @@ class _Delayed:
     queue_key: QueueKey
     queue_id: int | None
     deadline_ms: int
-    outcome: Outcome
+    outcome: DeliveryReport
 
-    def add_to(self, engine: ProducerEngine) -> tuple[Outcome, int] | None:
+    def add_to(self, engine: ProducerEngine) -> tuple[DeliveryReport, int] | None:
         if self.one:
             return engine.add(self.messages[0], self.queue_key, self.queue_id)
         return engine.add_batch(self.messages, self.queue_key, self.queue_id)
@@ -131,7 +131,7 @@ class Producer:
         outcome = self._delay(list(messages), queue_key, queue_id, one=False)
         return [await AsyncSendFuture(outcome, number) for number in range(len(messages))]
 
-    def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> Outcome:
+    def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> DeliveryReport:
         """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
         engine = self.engine
         outcome = engine.detached_outcome(messages[0].topic)

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.executors import Runner, TaskRunner
-from dledger_client.consumer.group_offsets import GroupPositions, LocalPositions, Positions
-from dledger_client.consumer.group_session import Profile
+from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
+from dledger_client.consumer.group_offsets import BrokerOffsetStore, LocalOffsetStore, OffsetStore
+from dledger_client.consumer.group_session import MemberInfo
 from dledger_client.consumer.listener import Listener
 from dledger_client.consumer.offset_file import Beside, OffsetFile
-from dledger_client.consumer.rebalancer import PushEngine
+from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.subscription import Subscription
@@ -57,7 +57,7 @@ class PushConsumer:
         network: Network | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
-        runner: Callable[[Listener, int], Runner] = TaskRunner,
+        runner: Callable[[Listener, int], ListenerExecutor] = TaskExecutor,
         beside: Beside = asyncio.to_thread,
         **options: Any,
     ) -> None:
@@ -73,7 +73,7 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._router = Router(bootstrap, self._around.network, self._around.clock, self._around.random)
         self._replicas = Replicas(self._router, read_from, None, idle_streams=IDLE_STREAMS)
-        self._engine: PushEngine | None = None
+        self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
         self._started = self._ended = False
         self.has_outside = False  # a synchronous face, which warns when it is left open
@@ -125,7 +125,7 @@ class PushConsumer:
         subscriptions, positions = self._subscriptions, self._open_positions()
         if not self.options.broadcast:
             subscriptions = subscriptions | {retry_topic(self.group): Subscription()}
-        profile = Profile(
+        profile = MemberInfo(
             self.group,
             self._client_id,
             f"{self._around.random.getrandbits(64):016x}",
@@ -135,7 +135,7 @@ class PushConsumer:
             self.options.strategy_name,
         )
         runner = self._make_runner(self.listener, self.options.consume_threads)
-        self._engine = PushEngine(self._router, self._replicas, profile, self.options, subscriptions, positions, runner)
+        self._engine = Rebalancer(self._router, self._replicas, profile, self.options, subscriptions, positions, runner)
         self._engine.start()
         if given and not self.options.broadcast:
             try:
@@ -144,15 +144,15 @@ class PushConsumer:
                 await self.shutdown()
                 raise
 
-    def _open_positions(self) -> Positions:
+    def _open_positions(self) -> OffsetStore:
         around = self._around
         address = around.address.rpartition(":")[0]
         if self.options.broadcast:
             self._file = OffsetFile(self.options.offset_folder, address, self.group, self._client_id, self._beside)
             self._client_id = self._file.client_id
-            return LocalPositions(self._router, self._file, self.options)
+            return LocalOffsetStore(self._router, self._file, self.options)
         self._client_id = self._client_id or f"{address}@{around.process_id}@{around.random.getrandbits(32):08x}"
-        return GroupPositions(self._router, self.group, self.options)
+        return BrokerOffsetStore(self._router, self.group, self.options)
 
     def assigned(self) -> list[MessageQueue]:
         """The queues that are consumed here now."""

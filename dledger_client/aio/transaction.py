@@ -22,8 +22,8 @@ from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
 from dledger_client.runtime.tasks import OwnedTasks
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
-from dledger_client.transactions.check_stream import CheckLink
-from dledger_client.transactions.resolver import GroupEnds, TransactionOutcome, TransactionState
+from dledger_client.transactions.check_stream import TransactionCheckStream
+from dledger_client.transactions.resolver import TransactionOutcome, TransactionResolver, TransactionState
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
@@ -64,7 +64,7 @@ class TransactionResult:
 class Transaction:
     """A half message that is stored, and waits for its end."""
 
-    def __init__(self, half: SendResult, ends: GroupEnds, timeout_ms: int) -> None:
+    def __init__(self, half: SendResult, ends: TransactionResolver, timeout_ms: int) -> None:
         self.half = half
         self._ends, self._timeout_ms = ends, timeout_ms
 
@@ -125,7 +125,7 @@ class TransactionProducer(Producer):
         self.check_threads = checks.check_threads
         self._listener: CheckListener = checks.check_listener
         self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(checks.check_requests_held)
-        self._ends: dict[str, GroupEnds] = {}
+        self._ends: dict[str, TransactionResolver] = {}
         self._tasks = OwnedTasks("transactions")
         self._warned = False  # of a listener's answer that is none
         self._attending: dict[str, None] = {}
@@ -174,10 +174,10 @@ class TransactionProducer(Producer):
                 _logger.warning("transaction %s: its end (%s) is not known: %s", transaction.half.msg_id, state.name, error.message)
         return TransactionResult(state, outcome, transaction.half)
 
-    def _ends_of(self, group: str) -> GroupEnds:
+    def _ends_of(self, group: str) -> TransactionResolver:
         ends = self._ends.get(group)
         if ends is None:
-            ends = self._ends[group] = GroupEnds(self.engine.router, group, self.group)
+            ends = self._ends[group] = TransactionResolver(self.engine.router, group, self.group)
         return ends
 
     # Being asked
@@ -198,7 +198,9 @@ class TransactionProducer(Producer):
         if group not in self._attending:
             self._attending[group] = None
             client_id = f"{self._around.address}@{self._around.process_id}"
-            self._tasks.spawn(CheckLink(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}")
+            self._tasks.spawn(
+                TransactionCheckStream(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}"
+            )
 
     def _asked(self, message: ReceivedMessage) -> None:
         if not self._questions.full():  # whoever asked asks again

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from dledger_client.cluster.metadata import ASK_TIMEOUT_S, Router
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import may_try_again, until
+from dledger_client.cluster.retry import is_retriable, until
 from dledger_wire.errors import DledgerError, NotLeaderError
 
 LEADER_PATIENCE_MS = 3000  # longer than an election takes
@@ -46,7 +46,7 @@ class CommittedState:
                 try:
                     return parse(kind, await self._at_leader(group, method, request, deadline_ms), group)
                 except DledgerError as error:
-                    if not may_try_again(error):
+                    if not is_retriable(error):
                         raise
                     answers = await self._at_followers(group, method, request, kind)
                     if not answers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dledger_client.cluster.metadata import Router
 
 
-class LeaderSought:
+class LeaderTracker:
     """Asked for before each stream; told when one of them works."""
 
     def __init__(self, router: Router, group: str) -> None:

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import may_try_again, until
+from dledger_client.cluster.retry import is_retriable, until
 from dledger_wire._pb import broker_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
@@ -268,7 +268,7 @@ class Router:
         try:
             return await self._call_whoever_leads(group, method, request, deadline_ms, again, lost)
         except DledgerError as error:
-            if lost and may_try_again(error) and not error.outcome_unknown:
+            if lost and is_retriable(error) and not error.outcome_unknown:
                 raise lost[-1] from error  # the last attempt failed for certain, that one may have been carried out
             raise
 

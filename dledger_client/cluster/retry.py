@@ -20,7 +20,7 @@ LONGEST_PAUSE_MS = 50
 LONGEST_BUSY_PAUSE_MS = 200
 
 
-class PauseDrawn(wait_base):
+class JitteredBackoff(wait_base):
     """Doubling from 10 ms; short while a leader is looked for, longer for a server that says it is busy.  Half of each is drawn."""
 
     def __init__(self, random: Random) -> None:
@@ -36,24 +36,17 @@ class PauseDrawn(wait_base):
         return span // 2 + self._random.randrange(0, span // 2 + 1)
 
 
-def may_try_again(error: BaseException) -> bool:
+def is_retriable(error: BaseException) -> bool:
     """Errors that another attempt, or another node, may cure."""
     return isinstance(error, DledgerError) and (error.retriable or error.refresh_route)
 
 
-def until(deadline_ms: int, clock: Clock, random: Random, *, again: Callable[[BaseException], bool] = may_try_again) -> AsyncRetrying:
+def until(deadline_ms: int, clock: Clock, random: Random, *, again: Callable[[BaseException], bool] = is_retriable) -> AsyncRetrying:
     """Try until the clock shows ``deadline_ms``; the last error is raised as it is."""
     return AsyncRetrying(
         stop=lambda state: clock.monotonic_ms() + int((state.upcoming_sleep or 0) * 1000) >= deadline_ms,
-        wait=PauseDrawn(random),
+        wait=JitteredBackoff(random),
         retry=retry_if_exception(again),
         sleep=asyncio.sleep,
         reraise=True,
-    )
-
-
-def while_wanted(wanted: Callable[[], bool], random: Random) -> AsyncRetrying:
-    """Try for as long as ``wanted()`` holds."""
-    return AsyncRetrying(
-        stop=lambda state: not wanted(), wait=PauseDrawn(random), retry=retry_if_exception(may_try_again), sleep=asyncio.sleep, reraise=True
     )

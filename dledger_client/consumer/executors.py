@@ -27,14 +27,14 @@ class Job(Protocol):
     def ended(self) -> None: ...
 
 
-class Runner(Protocol):
+class ListenerExecutor(Protocol):
     """Runs jobs with a number of workers, in the order they were submitted."""
 
     def submit(self, job: Job) -> None: ...
     async def stop(self) -> None: ...
 
 
-class TaskRunner:
+class TaskExecutor:
     """Listeners as plain functions or coroutines on the event loop."""
 
     def __init__(self, listener: Listener, workers: int) -> None:
@@ -75,7 +75,7 @@ class TaskRunner:
         await self._tasks.stop()
 
 
-class ThreadRunner:
+class ThreadExecutor:
     """Listeners as plain functions in threads of their own; made on the loop that is told of the ends."""
 
     def __init__(self, listener: Listener, workers: int) -> None:

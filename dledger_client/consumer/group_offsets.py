@@ -37,7 +37,7 @@ NO_TIME = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommittedOffset:
     """Where to read on, and the generation of that position."""
 
     offset: int
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class OffsetCommit:
     """A position to commit."""
 
     queue: MessageQueue
@@ -54,11 +54,11 @@ class Progress:
     epoch: int
 
 
-class Positions(Protocol):
+class OffsetStore(Protocol):
     """Either kind."""
 
-    async def find(self, queue: MessageQueue, epoch: int) -> Place: ...
-    async def commit(self, rows: Sequence[Progress]) -> dict[MessageQueue, DledgerError]:
+    async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset: ...
+    async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         """Remember; the queues whose position was refused, and why.  Raises when a replica group could not be reached."""
         ...
 
@@ -75,7 +75,7 @@ class Positions(Protocol):
         ...
 
 
-class _Starts:
+class _InitialOffsets:
     """Where queues begin.  Remembers the topics that had positions, where one that has none any more was made anew, and those that were
     not there, where everything is new."""
 
@@ -120,25 +120,25 @@ class _Starts:
         }
 
 
-class GroupPositions:
+class BrokerOffsetStore:
     """A clustering group's positions, at the masters."""
 
     def __init__(self, router: Router, group: str, options: PushOptions) -> None:
         self._router, self._group = router, group
-        self._starts = _Starts(router, options)
+        self._starts = _InitialOffsets(router, options)
         self._beginning = asyncio.Lock()
         self._begun: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
 
-    async def _known(self, group: str) -> dict[MessageQueue, Place]:
+    async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group]).SerializeToString()
         answer = await self._router.call_leader(group, POSITIONS, request, deadline_ms=_deadline_ms(self._router))
         return {
-            MessageQueue(each.topic, group, each.queue_id): Place(each.offset, each.generation)
+            MessageQueue(each.topic, group, each.queue_id): CommittedOffset(each.offset, each.generation)
             for found in parse(broker_pb2.GroupOffsetsResponse, answer, group).groups
             for each in found.offsets
         }
 
-    async def find(self, queue: MessageQueue, epoch: int) -> Place:
+    async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         place = (queue.topic, queue.group)
         begun, known = self._begun[place], await self._known(queue.group)
         if not _has_topic(known, queue):
@@ -168,7 +168,7 @@ class GroupPositions:
         await self._send(queue.group, request)
         self._begun[queue.topic, queue.group] += 1
 
-    async def commit(self, rows: Sequence[Progress]) -> dict[MessageQueue, DledgerError]:
+    async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         refused: dict[MessageQueue, DledgerError] = {}
         for group in sorted({row.queue.group for row in rows}):
             request = broker_pb2.CommitOffsetsRequest(group=self._group)
@@ -202,23 +202,23 @@ class GroupPositions:
         self._starts.is_absent(topic)
 
 
-class LocalPositions:
+class LocalOffsetStore:
     """A broadcast's positions, in a file of this client."""
 
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
         self._file = file
-        self._starts = _Starts(router, options)
+        self._starts = _InitialOffsets(router, options)
 
-    async def find(self, queue: MessageQueue, epoch: int) -> Place:
+    async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         if not _has_topic(self._file.offsets, queue):
             starts = await self._starts.of_topic(queue)
             if not _has_topic(self._file.offsets, queue):  # another queue of ours may have done it meanwhile
                 await self._file.save(starts)
         if queue not in self._file.offsets:
             await self._file.save({queue: await self._starts.of_added(queue)})
-        return Place(self._file.offsets[queue])
+        return CommittedOffset(self._file.offsets[queue])
 
-    async def commit(self, rows: Sequence[Progress]) -> dict[MessageQueue, DledgerError]:
+    async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         await self._file.save({row.queue: row.offset for row in rows})
         return {}
 

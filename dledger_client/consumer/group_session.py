@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger_client.cluster.leader_tracker import LeaderSought
+from dledger_client.cluster.leader_tracker import LeaderTracker
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import PauseDrawn
+from dledger_client.cluster.retry import JitteredBackoff
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream
@@ -30,11 +30,11 @@ FIRST_HEARTBEAT_MS = 250
 
 _logger = logging.getLogger(__name__)
 
-Place = tuple[str, int]  # topic, queue id
+LockKey = tuple[str, int]  # topic, queue id
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class MemberInfo:
     """What a consumer tells of itself."""
 
     group: str
@@ -47,7 +47,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class LockGrant:
     """A lock, and where the group had come to when it was granted (None: nowhere yet)."""
 
     epoch: int
@@ -55,7 +55,7 @@ class Grant:
     generation: int
 
 
-class SessionEvents(Protocol):
+class SessionListener(Protocol):
     """What a session tells its consumer.  Called on the loop; must not wait."""
 
     def master_changed(self, group: str) -> None: ...
@@ -65,17 +65,17 @@ class SessionEvents(Protocol):
     def positions_reset(self, group: str) -> None: ...
 
 
-class MemberSession:
+class GroupSession:
     """One consumer's session with one replica group.  ``members`` None: not told yet."""
 
-    def __init__(self, router: Router, group: str, profile: Profile, events: SessionEvents) -> None:
+    def __init__(self, router: Router, group: str, profile: MemberInfo, events: SessionListener) -> None:
         self.group = group
         self.members: list[sessions_pb2.GroupMember] | None = None
-        self.grants: dict[Place, Grant] = {}
+        self.grants: dict[LockKey, LockGrant] = {}
         self.lease_until_ms = -1
         self._router, self._profile, self._events = router, profile, events
         self._clock = router.clock
-        self._wishes: dict[Place, None] = {}
+        self._wishes: dict[LockKey, None] = {}
         self._queues: list[tuple[str, int, int]] = []
         self._outgoing: list[sessions_pb2.MemberMessage] = []
         self._news = asyncio.Event()
@@ -86,7 +86,7 @@ class MemberSession:
         self._heard_ms = 0
         self._lease_ms, self._heartbeat_ms = 0, FIRST_HEARTBEAT_MS
         self._reset_version: int | None = None
-        self._leader = LeaderSought(router, group)
+        self._leader = LeaderTracker(router, group)
         self._master = ""
         self.refusal: BusyError | None = None  # why the master did not take us the last time: the client id is in use
 
@@ -102,13 +102,13 @@ class MemberSession:
         """Whether a master hears us, as far as we know."""
         return self._attending
 
-    def wish(self, place: Place) -> None:
+    def wish(self, place: LockKey) -> None:
         """Ask for a lock; ``grants`` has it when it is there."""
         if place not in self._wishes and place not in self.grants:
             self._wishes[place] = None
             self._say(sessions_pb2.MemberMessage(wish=sessions_pb2.LockWish(queues=[_place(*place)])))
 
-    def release(self, place: Place) -> None:
+    def release(self, place: LockKey) -> None:
         """Give a lock back, or the wish for it up.  Nothing of the queue may be in use any more."""
         self._wishes.pop(place, None)
         grant = self.grants.pop(place, None)
@@ -142,7 +142,7 @@ class MemberSession:
 
     async def run(self) -> None:
         """Attend until cancelled, or until the session was left."""
-        pauses, attempt, told = PauseDrawn(self._router.random), 0, ""
+        pauses, attempt, told = JitteredBackoff(self._router.random), 0, ""
         while self._left is None or not self._left.done():
             try:
                 await self._attend(await self._leader.address())
@@ -284,7 +284,7 @@ class MemberSession:
             place = (lock.topic, lock.queue_id)
             if place in self._wishes:
                 del self._wishes[place]
-                self.grants[place] = Grant(lock.epoch, lock.offset if lock.has_offset else None, lock.generation)
+                self.grants[place] = LockGrant(lock.epoch, lock.offset if lock.has_offset else None, lock.generation)
             elif place not in self.grants:
                 self._say(sessions_pb2.MemberMessage(release=sessions_pb2.LockRelease(queues=[_place(*place, lock.epoch)])))
 

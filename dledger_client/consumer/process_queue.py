@@ -1,8 +1,8 @@
-"""What a push consumer has fetched of one queue and not finished: flow limits, jobs for listeners, and how far the queue is consumed.
+"""The messages of one queue between fetch and listener: flow limits, jobs for listeners, and the offset that may be committed.
 
-Owns the position: the lowest message not yet consumed, whatever order listeners finish in, so that what is committed never skips one.
-``ConcurrentBuffer`` gives batches to many workers at once; ``OrderlyBuffer`` gives the queue to one worker at a time, and only while the
-lock's lease holds.  Everything here runs on the loop but ``calls``, which runs in a worker.
+That offset is the lowest message not yet consumed, whatever order listeners finish in, so a commit never skips a message.
+``ConcurrentProcessQueue`` gives batches to many workers at once.  ``OrderlyProcessQueue`` gives the queue to one worker at a time, and
+only while the lease of its lock holds.  Everything runs on the event loop except ``calls``, which runs in a worker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from dledger_client.admin.send_back import DEAD_LETTER
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.executors import Calls, Runner
+from dledger_client.consumer.executors import Calls, ListenerExecutor
 from dledger_client.consumer.listener import ConsumeContext
 from dledger_client.consumer.settings import BROADCAST_ATTEMPTS, PushOptions
 from dledger_client.fetch.records import ReceivedMessage
@@ -31,17 +31,17 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class ConsumerContext:
     """What buffers need of their consumer.  ``send_back`` returns False when nobody took the messages; ``spawn`` runs it."""
 
     options: PushOptions
-    runner: Runner
+    runner: ListenerExecutor
     send_back: Callable[[MessageQueue, Messages, int], Coroutine[Any, Any, bool]]
     spawn: Callable[[Coroutine[Any, Any, None], str], object]
     may_start: Callable[[MessageQueue], bool]  # may be asked from any thread
 
 
-class Buffer(Protocol):
+class ProcessQueue(Protocol):
     """Either kind."""
 
     dropped: bool
@@ -60,10 +60,10 @@ class Buffer(Protocol):
     def kick(self) -> None: ...
 
 
-class _Buffer:
+class _ProcessQueue:
     """What both kinds share: sums, and waiting for room or for the last listener."""
 
-    def __init__(self, queue: MessageQueue, workshop: Workshop, position: int, epoch: int) -> None:
+    def __init__(self, queue: MessageQueue, workshop: ConsumerContext, position: int, epoch: int) -> None:
         self.queue, self.dropped, self.epoch = queue, False, epoch
         self.count = self.size_bytes = 0
         self._workshop, self._options = workshop, workshop.options
@@ -121,7 +121,7 @@ class _ConcurrentJob:
 
     __slots__ = ("active", "attempts", "buffer", "consumed", "context", "done", "messages", "next_offset", "share_bytes", "total")
 
-    def __init__(self, buffer: ConcurrentBuffer, messages: Messages, share_bytes: float) -> None:
+    def __init__(self, buffer: ConcurrentProcessQueue, messages: Messages, share_bytes: float) -> None:
         self.buffer, self.messages, self.share_bytes = buffer, messages, share_bytes
         self.next_offset = messages[-1].queue_offset + 1
         self.total = len(messages)
@@ -141,10 +141,10 @@ class _ConcurrentJob:
         self.buffer.job_ended(self)
 
 
-class ConcurrentBuffer(_Buffer):
+class ConcurrentProcessQueue(_ProcessQueue):
     """Batches of one queue, in any order and many at once."""
 
-    def __init__(self, queue: MessageQueue, workshop: Workshop, position: int) -> None:
+    def __init__(self, queue: MessageQueue, workshop: ConsumerContext, position: int) -> None:
         super().__init__(queue, workshop, position, 0)
         self._pending: deque[_ConcurrentJob] = deque()  # in the queue's order
 
@@ -221,10 +221,10 @@ class ConcurrentBuffer(_Buffer):
         self._changed.set()
 
 
-class OrderlyBuffer(_Buffer):
+class OrderlyProcessQueue(_ProcessQueue):
     """One queue, one worker at a time, in order; it stops where a listener does not commit, and goes on there after a pause."""
 
-    def __init__(self, queue: MessageQueue, workshop: Workshop, position: int, epoch: int) -> None:
+    def __init__(self, queue: MessageQueue, workshop: ConsumerContext, position: int, epoch: int) -> None:
         super().__init__(queue, workshop, position, epoch)
         self._waiting: deque[tuple[ReceivedMessage, float]] = deque()
         self._job: _OrderlyJob | None = None
@@ -312,7 +312,7 @@ class _OrderlyJob:
 
     __slots__ = ("_attempts", "_messages", "active", "buffer", "consumed", "context", "failed")
 
-    def __init__(self, buffer: OrderlyBuffer, messages: Messages, attempts: int) -> None:
+    def __init__(self, buffer: OrderlyProcessQueue, messages: Messages, attempts: int) -> None:
         self.buffer, self._messages, self._attempts = buffer, messages, attempts
         self.consumed = 0
         self.active = False

@@ -2,7 +2,7 @@
 
 Owns the order of steps: the lock first (orderly), or until whoever had it has let go (concurrent); then the position; then reading ahead of
 the listeners as far as the flow limits allow.  Whatever shakes this - the lock lost, the position reset, the topic made anew - ends it:
-``over`` is set, and the consumer begins anew with a ``PushQueue`` of its own.
+``over`` is set, and the consumer begins anew with a ``QueueConsumer`` of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import asyncio
 import logging
 from typing import Protocol
 
-from dledger_client.cluster.retry import PauseDrawn
+from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.group_offsets import Place, Positions, Progress
-from dledger_client.consumer.group_session import Grant
-from dledger_client.consumer.process_queue import Buffer, ConcurrentBuffer, OrderlyBuffer, Workshop
+from dledger_client.consumer.group_offsets import CommittedOffset, OffsetCommit, OffsetStore
+from dledger_client.consumer.group_session import LockGrant
+from dledger_client.consumer.process_queue import ConcurrentProcessQueue, ConsumerContext, OrderlyProcessQueue, ProcessQueue
 from dledger_client.fetch.records import ReceivedMessage, RetriedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_wire._pb import broker_pb2
@@ -33,27 +33,27 @@ _logger = logging.getLogger(__name__)
 class QueueOwner(Protocol):
     """What a queue needs of its consumer."""
 
-    positions: Positions
-    workshop: Workshop
+    positions: OffsetStore
+    workshop: ConsumerContext
     group: str
 
     async def fetch(self, request: broker_pb2.FetchRequest, group: str) -> list[tuple[list[ReceivedMessage], int, int]]: ...
-    def grant_of(self, queue: MessageQueue) -> Grant | None:
+    def grant_of(self, queue: MessageQueue) -> LockGrant | None:
         """The lock held, if any."""
         ...
 
     def wish(self, queue: MessageQueue) -> None: ...
     def is_held_by_another(self, queue: MessageQueue) -> bool: ...
     def queue_changed(self) -> None: ...
-    def pauses(self) -> PauseDrawn: ...
+    def pauses(self) -> JitteredBackoff: ...
 
 
-class PushQueue:
+class QueueConsumer:
     """``locked``: an orderly consumer's in a clustering group."""
 
     def __init__(self, queue: MessageQueue, incarnation: str, subscription: Subscription, owner: QueueOwner, *, locked: bool) -> None:
         self.queue, self.incarnation = queue, incarnation
-        self.buffer: Buffer | None = None
+        self.buffer: ProcessQueue | None = None
         self.over: DledgerError | None = None
         self.epoch = 0
         self.generation = 0
@@ -104,12 +104,12 @@ class PushQueue:
             return False
         return True
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> OffsetCommit | None:
         """What there is to commit."""
         buffer = self.buffer
         if buffer is None or buffer.position == self.committed:
             return None
-        return Progress(self.queue, buffer.position, self.generation, self.epoch)
+        return OffsetCommit(self.queue, buffer.position, self.generation, self.epoch)
 
     def check_lock(self) -> None:
         """The locks changed: go on with the one just got, or end without the one just lost."""
@@ -120,7 +120,7 @@ class PushQueue:
 
     # Steps
 
-    async def _get_hold(self) -> Place | None:
+    async def _get_hold(self) -> CommittedOffset | None:
         """A lock tells the position too: nobody else has moved it since."""
         if self._locked:
             self._owner.wish(self.queue)
@@ -128,7 +128,7 @@ class PushQueue:
                 self.news.clear()
                 await self.news.wait()
             self.epoch = grant.epoch
-            return None if grant.offset is None else Place(grant.offset, grant.generation)
+            return None if grant.offset is None else CommittedOffset(grant.offset, grant.generation)
         try:
             async with asyncio.timeout(HANDOVER_S):
                 while self._owner.is_held_by_another(self.queue):
@@ -138,7 +138,7 @@ class PushQueue:
             pass  # it is slow, or gone: some messages may come twice
         return None
 
-    async def _find(self) -> Place:
+    async def _find(self) -> CommittedOffset:
         pauses, attempt = self._owner.pauses(), 0
         while True:
             try:
@@ -150,13 +150,13 @@ class PushQueue:
                 attempt += 1
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=True) / 1000)
 
-    def _begin(self, place: Place) -> None:
+    def _begin(self, place: CommittedOffset) -> None:
         self.generation, self.committed = place.generation, place.offset
         workshop = self._owner.workshop
         if workshop.options.orderly:
-            self.buffer = OrderlyBuffer(self.queue, workshop, place.offset, self.epoch)
+            self.buffer = OrderlyProcessQueue(self.queue, workshop, place.offset, self.epoch)
         else:
-            self.buffer = ConcurrentBuffer(self.queue, workshop, place.offset)
+            self.buffer = ConcurrentProcessQueue(self.queue, workshop, place.offset)
         self._owner.queue_changed()
 
     async def _read_on(self, offset: int) -> None:
@@ -183,7 +183,7 @@ class PushQueue:
                     buffer.add(messages, size_bytes, next_offset)
                     offset = next_offset
 
-    def _request(self, offset: int, buffer: Buffer) -> broker_pb2.FetchRequest:
+    def _request(self, offset: int, buffer: ProcessQueue) -> broker_pb2.FetchRequest:
         options, subscription = self._owner.workshop.options, self._subscription
         return broker_pb2.FetchRequest(
             topic=self.queue.topic,

@@ -1,7 +1,7 @@
 """The inside of a push consumer: shares queues out with the other members, consumes its own, commits how far it is.
 
 Owns the set of queues.  One task decides (``_rebalance``) whenever the members, the routes or a queue of ours changed; what is given up is
-finished first - listeners done, position committed, lock released - and only then may another ``PushQueue`` of the same queue begin.
+finished first - listeners done, position committed, lock released - and only then may another ``QueueConsumer`` of the same queue begin.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.cluster.metadata import Router, TopicQueues
-from dledger_client.cluster.retry import PauseDrawn
+from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.executors import Runner
-from dledger_client.consumer.group_offsets import Positions
-from dledger_client.consumer.group_session import Grant, MemberSession, Profile
-from dledger_client.consumer.process_queue import Messages, Workshop
-from dledger_client.consumer.queue_consumer import PushQueue, message_kind
+from dledger_client.consumer.executors import ListenerExecutor
+from dledger_client.consumer.group_offsets import OffsetStore
+from dledger_client.consumer.group_session import GroupSession, LockGrant, MemberInfo
+from dledger_client.consumer.process_queue import ConsumerContext, Messages
+from dledger_client.consumer.queue_consumer import QueueConsumer, message_kind
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -41,29 +41,29 @@ READABLE = 4  # permission bit
 _logger = logging.getLogger(__name__)
 
 
-class PushEngine:
-    """Implements ``membership.SessionEvents`` and ``push_queue.QueueOwner``.  Everything on one loop."""
+class Rebalancer:
+    """Implements ``membership.SessionListener`` and ``push_queue.QueueOwner``.  Everything on one loop."""
 
     def __init__(
         self,
         router: Router,
         replicas: Replicas,
-        profile: Profile,
+        profile: MemberInfo,
         options: PushOptions,
         subscriptions: dict[str, Subscription],
-        positions: Positions,
-        runner: Runner,
+        positions: OffsetStore,
+        runner: ListenerExecutor,
     ) -> None:
         self.group = profile.group
         self.positions = positions
         self._tasks = OwnedTasks(f"consumer group {self.group}")
-        self.workshop = Workshop(options, runner, self._send_back, self._tasks.spawn, self._may_start)
-        self.queues: dict[MessageQueue, PushQueue] = {}
+        self.workshop = ConsumerContext(options, runner, self._send_back, self._tasks.spawn, self._may_start)
+        self.queues: dict[MessageQueue, QueueConsumer] = {}
         self._router, self._replicas, self._profile, self._options = router, replicas, profile, options
         self._subscriptions = subscriptions
         self._allocate = options.strategy()
         self._locking = options.orderly and not options.broadcast
-        self._sessions: dict[str, MemberSession] = {}
+        self._sessions: dict[str, GroupSession] = {}
         self._routes: dict[str, list[TopicQueues]] = {}
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
@@ -128,7 +128,7 @@ class PushEngine:
     def positions_reset(self, group: str) -> None:
         self._tasks.spawn(self._follow_reset(group), "follow a reset")
 
-    def _tell_queues(self, tell: Callable[[PushQueue], None], group: str | None = None) -> None:
+    def _tell_queues(self, tell: Callable[[QueueConsumer], None], group: str | None = None) -> None:
         for queue in list(self.queues.values()):
             if group is None or queue.queue.group == group:
                 tell(queue)
@@ -165,7 +165,7 @@ class PushEngine:
             (subscription.wanted(chunk.messages(kind)) if chunk.count else [], len(chunk.frames), chunk.next_offset) for chunk in chunks
         ]
 
-    def grant_of(self, queue: MessageQueue) -> Grant | None:
+    def grant_of(self, queue: MessageQueue) -> LockGrant | None:
         session = self._sessions.get(queue.group)
         return session.grants.get((queue.topic, queue.queue_id)) if session is not None else None
 
@@ -193,8 +193,8 @@ class PushEngine:
     def queue_changed(self) -> None:
         self._news.set()
 
-    def pauses(self) -> PauseDrawn:
-        return PauseDrawn(self._router.random)
+    def pauses(self) -> JitteredBackoff:
+        return JitteredBackoff(self._router.random)
 
     async def _send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> bool:
         """Give messages back to the group; False when the brokers did not take all of them."""
@@ -250,10 +250,10 @@ class PushEngine:
         for queues in self._routes[topic]:
             self._session(queues.group)
 
-    def _session(self, group: str) -> MemberSession:
+    def _session(self, group: str) -> GroupSession:
         session = self._sessions.get(group)
         if session is None:
-            session = self._sessions[group] = MemberSession(self._router, group, self._profile, self)
+            session = self._sessions[group] = GroupSession(self._router, group, self._profile, self)
             self._tasks.spawn(session.run(), f"session with {group}")
         return session
 
@@ -279,7 +279,7 @@ class PushEngine:
                     self._finish(queue, commit=queue not in shares)
             for queue, incarnation in shares.items():
                 if queue not in self.queues:
-                    mine = PushQueue(queue, incarnation, self._subscriptions[topic], self, locked=self._locking)
+                    mine = QueueConsumer(queue, incarnation, self._subscriptions[topic], self, locked=self._locking)
                     self.queues[queue] = mine
                     mine.start()
 
@@ -323,7 +323,7 @@ class PushEngine:
             task = self._tasks.spawn(self._finished(self.queues[queue], commit=commit), f"finish {queue.topic}/{queue.queue_id}")
             self._finishing[queue] = task
 
-    async def _finished(self, mine: PushQueue, *, commit: bool) -> None:
+    async def _finished(self, mine: QueueConsumer, *, commit: bool) -> None:
         queue = mine.queue
         patience_s = self._options.await_termination_ms / 1000 if self._stopping else DRAIN_S
         try:
@@ -344,7 +344,7 @@ class PushEngine:
             await asyncio.sleep(self._options.persist_offset_interval_ms / 1000)
             await self._commit([mine for mine in self.queues.values() if mine.over is None and mine.queue not in self._finishing])
 
-    async def _commit(self, queues: list[PushQueue]) -> None:
+    async def _commit(self, queues: list[QueueConsumer]) -> None:
         progress = {mine.queue: (mine, row) for mine in queues if (row := mine.progress()) is not None}
         if not progress:
             return

@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from dledger_client.cluster.metadata import Router, TopicQueues
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.message import Message
-from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSENT, Batch, Lane
+from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSENT, ProducerBatch, QueueBatcher
 from dledger_client.producer.compression import BodyCompression
 from dledger_client.producer.delayed_messages import parked
-from dledger_client.producer.delivery_report import Outcome, settled
+from dledger_client.producer.delivery_report import DeliveryReport, settled
 from dledger_client.producer.half_messages import parked_half
-from dledger_client.producer.latency_fault import LatencyFaults
-from dledger_client.producer.partitioner import QueueKey, QueueSelector, TopicLanes
+from dledger_client.producer.latency_fault import LatencyFaultTolerance
+from dledger_client.producer.partitioner import Partitioner, QueueKey, QueueSelector
 from dledger_client.producer.record_encoder import encode_messages
-from dledger_client.producer.redispatch import Refused
-from dledger_client.producer.sender import GroupLink
+from dledger_client.producer.redispatch import Redispatcher
+from dledger_client.producer.sender import Sender
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.runtime.tasks import OwnedTasks
 from dledger_wire._pb import broker_pb2
@@ -57,7 +57,7 @@ class ProducerEngine:
         self.options = options
         self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
         self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
-        self.faults = LatencyFaults(
+        self.faults = LatencyFaultTolerance(
             options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
         )
         self.closed = False
@@ -67,15 +67,15 @@ class ProducerEngine:
         self._loop = asyncio.get_running_loop()
         self.lock = threading.Lock()  # of everything that add touches
         self._settling = threading.Lock()
-        self.topics: dict[str, TopicLanes] = {}
-        self._lanes: dict[tuple[str, str, int], Lane] = {}
-        self._links: dict[str, GroupLink] = {}
+        self.topics: dict[str, Partitioner] = {}
+        self._lanes: dict[tuple[str, str, int], QueueBatcher] = {}
+        self._links: dict[str, Sender] = {}
         self.tasks = OwnedTasks("producer", self._bug)
         self._room: list[Callable[[], object]] = []  # who waits for buffer room
         self._refreshing: asyncio.Task[None] | None = None
         self.doubted = asyncio.Event()  # a topic may have other queues than we think
-        self._fresh: dict[str, list[Lane]] = {}  # by group: lanes that got something since the link last looked
-        self.refused = Refused(self)
+        self._fresh: dict[str, list[QueueBatcher]] = {}  # by group: lanes that got something since the link last looked
+        self.refused = Redispatcher(self)
 
     # Routes
 
@@ -107,7 +107,7 @@ class ProducerEngine:
         with self.lock:
             known = self.topics.get(topic)
             if known is None or known.lanes != lanes:  # else the one in use keeps its place in the queues
-                self.topics[topic] = TopicLanes(lanes, start, self.faults, self.options.sticky_messages)
+                self.topics[topic] = Partitioner(lanes, start, self.faults, self.options.sticky_messages)
 
     async def _refresh(self) -> None:
         """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""
@@ -127,7 +127,7 @@ class ProducerEngine:
             self.refused.rehome()
             await asyncio.sleep(REFRESH_PAUSE_S)
 
-    def _lanes_of_topic(self, queues: TopicQueues) -> list[Lane]:
+    def _lanes_of_topic(self, queues: TopicQueues) -> list[QueueBatcher]:
         if not queues.perm & Perm.WRITE:
             return []
         found = []
@@ -136,7 +136,7 @@ class ProducerEngine:
                 found.append(self._lane((queues.topic, queues.group, queue_id)))
         if queues.group not in self._links:
             self._fresh[queues.group] = []
-            link = self._links[queues.group] = GroupLink(self, queues.group)
+            link = self._links[queues.group] = Sender(self, queues.group)
             self.tasks.spawn(self._serve(link), f"produce to {queues.group}")
         return found
 
@@ -155,13 +155,13 @@ class ProducerEngine:
         known = self.topics.get(topic)
         return known is not None and (queue_id is None or known.has(queue_id))
 
-    def lanes_of(self, group: str) -> list[Lane]:
+    def lanes_of(self, group: str) -> list[QueueBatcher]:
         """The caller holds the lock."""
         return [lane for lane in self._lanes.values() if lane.group == group]
 
     # Adding, from any thread
 
-    def add(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int] | None:
+    def add(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
         """Put a message into a batch: (its batch's outcome, its number there); None when there is no room.
 
         The topic must be resolved.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
@@ -209,7 +209,7 @@ class ProducerEngine:
             self._wake(lane)
         return batch.outcome, index
 
-    def add_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int] | None:
+    def add_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
         """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
         name, limit = _common_topic(messages), self.options.max_message_bytes
         messages = [self._packed(each) if len(each.body) > self._large_bytes else each for each in messages]
@@ -236,7 +236,7 @@ class ProducerEngine:
             self.append(batch)
         return batch.outcome, 0
 
-    def _topic_with_room(self, name: str, size: int) -> TopicLanes | None:
+    def _topic_with_room(self, name: str, size: int) -> Partitioner | None:
         """The queues of a topic; None when there is no room for ``size`` more bytes.  The caller holds the lock."""
         if self.closed:
             raise NotSentError("the producer is closed, or was made before the process forked")
@@ -247,13 +247,13 @@ class ProducerEngine:
             raise _no_topic(name)
         return topic
 
-    def _selected(self, name: str, selector: QueueSelector, size: int) -> Lane | None:
+    def _selected(self, name: str, selector: QueueSelector, size: int) -> QueueBatcher | None:
         """The queue that a function of the application chooses, called when there is room and without the lock: it may send itself."""
         with self.lock:
             topic = self._topic_with_room(name, size)
         return topic.choose(name, selector, None) if topic is not None else None
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: ProducerBatch) -> None:
         """Put a whole batch behind the others of its queue.  The caller holds the lock."""
         lane = batch.lane
         lane.waiting.append(batch)
@@ -267,7 +267,7 @@ class ProducerEngine:
             raise _too_large(message.topic, "body", size, limit)
         return self._compression.packed(message) if size > self.options.compress_over_bytes else message
 
-    def _parking_place(self, message: Message, lane: Lane) -> tuple[Message, Lane]:
+    def _parking_place(self, message: Message, lane: QueueBatcher) -> tuple[Message, QueueBatcher]:
         """Where a message waits that may come to ``lane`` later, or never.  The caller holds the lock."""
         if message.transaction_group:
             message, queue_id = parked_half(message, lane.queue_id), 0
@@ -275,25 +275,25 @@ class ProducerEngine:
             message, queue_id = parked(message, lane.queue_id)
         return message, self._lane((message.topic, lane.group, queue_id))
 
-    def _lane(self, key: tuple[str, str, int]) -> Lane:
+    def _lane(self, key: tuple[str, str, int]) -> QueueBatcher:
         """The caller holds the lock: lanes are made in any thread."""
         found = self._lanes.get(key)
         if found is None:
-            found = self._lanes[key] = Lane(*key)
+            found = self._lanes[key] = QueueBatcher(*key)
         return found
 
-    def _new_batch(self, lane: Lane) -> Batch:
+    def _new_batch(self, lane: QueueBatcher) -> ProducerBatch:
         now_ms = self.router.clock.monotonic_ms()
-        return Batch(lane, self.new_outcome(lane), now_ms, now_ms + self.options.send_timeout_ms)
+        return ProducerBatch(lane, self.new_outcome(lane), now_ms, now_ms + self.options.send_timeout_ms)
 
-    def new_outcome(self, lane: Lane) -> Outcome:
-        return Outcome(self._settling, lane.topic, lane.group, lane.queue_id)
+    def new_outcome(self, lane: QueueBatcher) -> DeliveryReport:
+        return DeliveryReport(self._settling, lane.topic, lane.group, lane.queue_id)
 
-    def detached_outcome(self, topic: str) -> Outcome:
+    def detached_outcome(self, topic: str) -> DeliveryReport:
         """An outcome of a message that is in no batch yet."""
-        return Outcome(self._settling, topic, "", -1)
+        return DeliveryReport(self._settling, topic, "", -1)
 
-    def _seal(self, lane: Lane) -> None:
+    def _seal(self, lane: QueueBatcher) -> None:
         """The open batch takes no more; messages without a key go on in the next queue.  The caller holds the lock."""
         batch, lane.open = lane.open, None
         if batch is not None:
@@ -302,7 +302,7 @@ class ProducerEngine:
         if topic is not None and topic.sticky is lane:
             topic.rotate()
 
-    def _wake(self, lane: Lane) -> None:
+    def _wake(self, lane: QueueBatcher) -> None:
         link = self._links[lane.group]
         if not link.wake_requested:
             link.wake_requested = True
@@ -311,7 +311,7 @@ class ProducerEngine:
             else:
                 self._loop.call_soon_threadsafe(self._woken, link)
 
-    def _woken(self, link: GroupLink) -> None:
+    def _woken(self, link: Sender) -> None:
         # First the flag: whoever adds after the look below wakes again.
         link.wake_requested = False
         with self.lock:
@@ -327,7 +327,7 @@ class ProducerEngine:
 
     # What the links need
 
-    def take(self, lane: Lane, *, idle: bool, flush: bool) -> Batch | None:
+    def take(self, lane: QueueBatcher, *, idle: bool, flush: bool) -> ProducerBatch | None:
         """The next batch of a lane: a full one, or the open one when it has lingered, and nothing else is in flight or nobody lingers."""
         linger_ms = self.options.linger_ms
         with self.lock:
@@ -337,7 +337,7 @@ class ProducerEngine:
                     self._seal(lane)
             return lane.waiting.popleft() if lane.waiting else None
 
-    def encode(self, batch: Batch) -> None:
+    def encode(self, batch: ProducerBatch) -> None:
         """Make the record of a batch; its messages get their unique ids."""
         ids = self._ids.take(len(batch.messages))
         batch.outcome.ids = ids
@@ -345,7 +345,7 @@ class ProducerEngine:
         born_ms = self.router.clock.wall_ms()
         batch.parts = encode_messages(lane.topic, lane.queue_id, batch.messages, ids, born_ms=born_ms, born_host=self._born_host)
 
-    def stored(self, batch: Batch, result: broker_pb2.BatchResult) -> None:
+    def stored(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> None:
         outcome = batch.outcome
         outcome.first_offset, outcome.store_timestamp, outcome.duplicate = (
             result.first_queue_offset,
@@ -356,7 +356,7 @@ class ProducerEngine:
         if not batch.told:
             outcome.settle()
 
-    def expire(self, lane: Lane, now_ms: int) -> list[Batch]:
+    def expire(self, lane: QueueBatcher, now_ms: int) -> list[ProducerBatch]:
         """Take out what was never stored and whose time is up."""
         expired = []
         with self.lock:
@@ -368,13 +368,13 @@ class ProducerEngine:
             self.release(batch)
         return [batch for batch in expired if not batch.told]
 
-    def fail(self, batch: Batch, error: DledgerError) -> None:
+    def fail(self, batch: ProducerBatch, error: DledgerError) -> None:
         """Nobody tries a batch any more."""
         self.release(batch)
         if not batch.told:
             batch.outcome.fail(error)
 
-    def release(self, batch: Batch) -> None:
+    def release(self, batch: ProducerBatch) -> None:
         batch.parts = None
         with self.lock:
             self.buffered_bytes -= batch.size_bytes
@@ -394,14 +394,14 @@ class ProducerEngine:
         for outcome, _ in held:
             await settled(outcome)
 
-    def held(self) -> list[tuple[Outcome, int]]:
+    def held(self) -> list[tuple[DeliveryReport, int]]:
         """The outcomes of every message added so far that is not acknowledged, with their numbers of messages.  On the loop."""
         for link in self._links.values():
             self._woken(link)
         batches = [batch for link in self._links.values() for batch in link.batches() if not batch.told]
         return [(batch.outcome, len(batch.messages)) for batch in [*batches, *self.refused.batches()]]
 
-    async def _serve(self, link: GroupLink) -> None:
+    async def _serve(self, link: Sender) -> None:
         try:
             await link.run()
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from dledger_client.message import Message
-from dledger_client.producer.delivery_report import Outcome
+from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_wire.batches.batch import Sequence64, stamp_sequence
 from dledger_wire.checksum import Buffer
 
@@ -24,11 +24,11 @@ MESSAGE_OVERHEAD_BYTES = 160  # frame head, topic, unique id: close enough for l
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ProducerBatch:
     """Messages of one queue that are stored together or not at all.  ``told``: its deadline passed, the application knows."""
 
-    lane: Lane
-    outcome: Outcome
+    lane: QueueBatcher
+    outcome: DeliveryReport
     created_ms: int
     deadline_ms: int
     messages: list[Message] = field(default_factory=list)
@@ -43,9 +43,9 @@ class Batch:
     in_doubt: bool = False  # an attempt was not answered
     told: bool = False
 
-    def part(self, lane: Lane, outcome: Outcome, first: int, upto: int) -> Batch:
+    def part(self, lane: QueueBatcher, outcome: DeliveryReport, first: int, upto: int) -> ProducerBatch:
         """Messages ``first`` to ``upto`` (exclusive) as a batch of ``lane``."""
-        part = Batch(lane, outcome, self.created_ms, self.deadline_ms, self.messages[first:upto], atomic=self.atomic)
+        part = ProducerBatch(lane, outcome, self.created_ms, self.deadline_ms, self.messages[first:upto], atomic=self.atomic)
         part.keys = {number - first: key for number, key in self.keys.items() if first <= number < upto}
         part.order = self.order + first
         part.size_bytes = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in part.messages)
@@ -58,7 +58,7 @@ class Batch:
         self.first_sequence = self.order = first_sequence
 
 
-class Lane:
+class QueueBatcher:
     """One queue of one topic.  ``open`` and ``waiting`` are filled under the producer's lock, everything else is the link's."""
 
     __slots__ = (
@@ -77,30 +77,30 @@ class Lane:
 
     def __init__(self, topic: str, group: str, queue_id: int) -> None:
         self.topic, self.group, self.queue_id = topic, group, queue_id
-        self.open: Batch | None = None
-        self.waiting: deque[Batch] = deque()
-        self.sent: deque[Batch] = deque()
-        self.returned: list[Batch] = []  # what is left of refused batches, until everything is numbered anew
+        self.open: ProducerBatch | None = None
+        self.waiting: deque[ProducerBatch] = deque()
+        self.sent: deque[ProducerBatch] = deque()
+        self.returned: list[ProducerBatch] = []  # what is left of refused batches, until everything is numbered anew
         self.next_sequence = 0
         self.renumber_from = UNSENT  # where the numbering goes on after a refusal, once nothing is in flight
         self._certain = True  # that nothing from there on is stored
-        self.lost: list[Batch] = []  # what may be stored and can never be sent again; whoever looks fails it
+        self.lost: list[ProducerBatch] = []  # what may be stored and can never be sent again; whoever looks fails it
 
     @property
     def is_idle(self) -> bool:
         return self.open is None and not self.waiting and not self.sent
 
-    def unresolved(self) -> list[Batch]:
+    def unresolved(self) -> list[ProducerBatch]:
         """Everything whose fate is not known, in order."""
         return [*self.lost, *self.sent, *self.returned, *self.waiting, *([self.open] if self.open is not None else [])]
 
-    def to_resend(self) -> Batch | None:
+    def to_resend(self) -> ProducerBatch | None:
         """The first batch that was sent on an earlier stream and is not answered."""
         if self.renumber_from != UNSENT:
             return None
         return next((batch for batch in self.sent if not batch.in_flight), None)
 
-    def sending(self, batch: Batch, producer_id: int, epoch: int) -> None:
+    def sending(self, batch: ProducerBatch, producer_id: int, epoch: int) -> None:
         """A batch goes out, for the first time or again."""
         if batch.first_sequence == UNSENT:
             batch.stamp(producer_id, epoch, self.next_sequence)
@@ -109,23 +109,23 @@ class Lane:
         batch.in_flight = True
         batch.attempts += 1
 
-    def resolved(self, batch: Batch) -> None:
+    def resolved(self, batch: ProducerBatch) -> None:
         """The batch is stored."""
         self.sent.remove(batch)
         self.renumber_if_quiet()
 
-    def refused(self, batch: Batch, *, again: list[Batch]) -> None:
+    def refused(self, batch: ProducerBatch, *, again: list[ProducerBatch]) -> None:
         """The batch is not stored and never will be, unless it is in doubt; ``again`` are what is left of it to try."""
         self.sent.remove(batch)
         self.returned += again
         self._refused_from(batch)
         self.renumber_if_quiet()
 
-    def _refused_from(self, batch: Batch) -> None:
+    def _refused_from(self, batch: ProducerBatch) -> None:
         if self.renumber_from == UNSENT or batch.first_sequence < self.renumber_from:
             self.renumber_from, self._certain = batch.first_sequence, not batch.in_doubt
 
-    def out_of_order(self, batch: Batch) -> bool:
+    def out_of_order(self, batch: ProducerBatch) -> bool:
         """The batch is not stored since one before it is missing; False when there is none before it: the session is of no use."""
         batch.in_flight = False
         if self.renumber_from == UNSENT and self.sent[0] is batch:
@@ -142,7 +142,7 @@ class Lane:
             batch.in_flight = False
         self.renumber_if_quiet()
 
-    def give_up(self) -> list[Batch]:
+    def give_up(self) -> list[ProducerBatch]:
         """Nothing that is not in flight is sent any more: takes out what was sent before and not stored as far as is known."""
         left = [batch for batch in self.sent if not batch.in_flight]
         for batch in left:

@@ -1,8 +1,7 @@
-"""What becomes of messages: the outcome of a batch, and the light future of each message in it.
+"""The result of a send: one report for each batch, and a light future for each message in it.
 
-Owns ``Outcome`` (shared by all messages of a batch) and ``SendFuture`` (batch and place in it, nothing else: a producer makes one per
-message, hundreds of thousands a second).  Waiting, callbacks and results are made only for who asks.  An outcome is settled once, on the
-client's event loop; futures may be asked from any thread.
+A future holds its report and its index in the batch and nothing else, because a producer makes hundreds of thousands of them a second.
+Waiters, callbacks and results are made on demand.  A report is settled once, on the client's event loop; any thread may read a future.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _logger = logging.getLogger(__name__)
 Callback = Callable[[Any], object]
 
 
-class Outcome:
+class DeliveryReport:
     """What became of ``count`` messages of one queue; after ``settle`` either an error for all or the place of the first.
 
     ``parts`` are the outcomes of the batches a refused batch was cut into, each with the number of its first message.
@@ -54,7 +53,7 @@ class Outcome:
         self.store_timestamp = 0
         self.duplicate = False
         self.ids: Any = None  # (n, 32) matrix of the unique ids
-        self.parts: list[tuple[int, Outcome]] | None = None
+        self.parts: list[tuple[int, DeliveryReport]] | None = None
 
     def settle(self) -> None:
         """Everything about the outcome is set; tell who waits.  Called once."""
@@ -82,7 +81,7 @@ class Outcome:
             self._callbacks.append(callback)
             return True
 
-    def cut_into(self, parts: list[tuple[int, Outcome]]) -> None:
+    def cut_into(self, parts: list[tuple[int, DeliveryReport]]) -> None:
         """The batch goes on as several; this outcome is settled when all of them are."""
         self.parts = parts
         left = len(parts)
@@ -97,7 +96,7 @@ class Outcome:
             if not part.when_settled(one_more):
                 one_more()
 
-    def _part_of(self, index: int) -> tuple[Outcome, int]:
+    def _part_of(self, index: int) -> tuple[DeliveryReport, int]:
         outcome = self
         while outcome.parts is not None:
             first, outcome = next((first, part) for first, part in reversed(outcome.parts) if first <= index)
@@ -128,7 +127,7 @@ class SendFuture:
 
     __slots__ = ("_index", "_outcome")
 
-    def __init__(self, outcome: Outcome, index: int) -> None:
+    def __init__(self, outcome: DeliveryReport, index: int) -> None:
         self._outcome = outcome
         self._index = index
 
@@ -177,7 +176,7 @@ class AsyncSendFuture(SendFuture):
         raise asyncio.InvalidStateError("the outcome is not known yet; await the future")
 
 
-async def settled(outcome: Outcome) -> None:
+async def settled(outcome: DeliveryReport) -> None:
     """Wait until the outcome is settled; to be called on the client's loop."""
     waiter = asyncio.get_running_loop().create_future()
     if outcome.when_settled(lambda: None if waiter.done() else waiter.set_result(None)):

@@ -21,7 +21,7 @@ from typing import Self
 
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import garbage, parse
-from dledger_client.cluster.retry import PauseDrawn, may_try_again
+from dledger_client.cluster.retry import JitteredBackoff, is_retriable
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import HEADER_SIZE, BatchView, Sequence64, stamp_sequence
 from dledger_wire.checksum import Buffer
@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class NumberedRecord:
+class SequencedRecord:
     """A record on its way.  Once answered, ``first_offset`` tells where it is; -1 when a predecessor stored it too long ago to say."""
 
     topic: str
@@ -50,13 +50,13 @@ class NumberedRecord:
     duplicate: bool = False
 
 
-def numbered(record: Buffer, sequence: Sequence64) -> NumberedRecord:
+def sequenced(record: Buffer, sequence: Sequence64) -> SequencedRecord:
     """A record as ``encode_batch`` makes it, with its number."""
     whole = memoryview(record)
     view = BatchView(whole)
     parts: list[Buffer] = [bytearray(whole[:HEADER_SIZE]), whole[HEADER_SIZE:]]
     stamp_sequence(parts, sequence)
-    return NumberedRecord(view.topic, view.queue_id, sequence, view.count, parts, len(whole))
+    return SequencedRecord(view.topic, view.queue_id, sequence, view.count, parts, len(whole))
 
 
 @dataclass(slots=True)
@@ -64,8 +64,8 @@ class _Stream:
     """One group's stream: ``unwritten`` is to be (re)sent, ``written`` waits for its answer; both in order."""
 
     group: str
-    unwritten: deque[NumberedRecord] = field(default_factory=deque)
-    written: deque[tuple[int, NumberedRecord]] = field(default_factory=deque)
+    unwritten: deque[SequencedRecord] = field(default_factory=deque)
+    written: deque[tuple[int, SequencedRecord]] = field(default_factory=deque)
     size_bytes: int = 0
     open: ByteStream | None = None
     address: str = ""
@@ -73,7 +73,7 @@ class _Stream:
     failed_term: int = 0
 
 
-class NumberedSender:
+class IdempotentWriter:
     """Sends numbered records to any group.  ``timeout_ms``: how long without any progress until it gives up.  For one task at a time."""
 
     def __init__(self, router: Router, *, timeout_ms: int) -> None:
@@ -89,7 +89,7 @@ class NumberedSender:
         for stream in self._streams.values():
             await self._drop(stream)
 
-    async def send(self, group: str, record: NumberedRecord) -> None:
+    async def send(self, group: str, record: SequencedRecord) -> None:
         """Send a record to a queue of ``group``; waits while too much is unanswered.  Raises what an earlier record was refused with."""
         stream = self._streams.get(group)
         if stream is None:
@@ -105,7 +105,7 @@ class NumberedSender:
 
     async def _settle(self, stream: _Stream, most_bytes: int) -> None:
         """Write what is unwritten, then take answers until at most ``most_bytes`` are unanswered."""
-        clock, pauses, failures = self._router.clock, PauseDrawn(self._router.random), 0
+        clock, pauses, failures = self._router.clock, JitteredBackoff(self._router.random), 0
         deadline_ms = clock.monotonic_ms() + self._timeout_ms
         while stream.unwritten or (stream.size_bytes > most_bytes and stream.written):
             try:
@@ -118,7 +118,7 @@ class NumberedSender:
                     deadline_ms, failures = clock.monotonic_ms() + self._timeout_ms, 0
             except DledgerError as error:
                 await self._drop(stream)
-                if not (may_try_again(error) or error.outcome_unknown) or clock.monotonic_ms() >= deadline_ms:
+                if not (is_retriable(error) or error.outcome_unknown) or clock.monotonic_ms() >= deadline_ms:
                     raise
                 failures += 1
                 await asyncio.sleep(pauses.pause_ms(failures, busy=isinstance(error, BusyError)) / 1000)
@@ -163,7 +163,7 @@ class NumberedSender:
         refusal: DledgerError | None = None
         if result.HasField("error"):
             refusal = self._refusal(stream, record, from_detail(result.error))
-            if refusal is not None and (may_try_again(refusal) or refusal.outcome_unknown):
+            if refusal is not None and (is_retriable(refusal) or refusal.outcome_unknown):
                 raise refusal
         else:
             record.first_offset, record.duplicate = result.first_queue_offset, result.duplicate
@@ -173,7 +173,7 @@ class NumberedSender:
         if refusal is not None:
             raise refusal
 
-    def _refusal(self, stream: _Stream, record: NumberedRecord, error: DledgerError) -> DledgerError | None:
+    def _refusal(self, stream: _Stream, record: SequencedRecord, error: DledgerError) -> DledgerError | None:
         """What a record was refused with; None when that only tells that it is stored."""
         if isinstance(error, OutOfOrderSequenceError):
             if error.detail_int("expected") >= record.sequence.first_sequence + record.count:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 FAILED_MS = 3000  # a broken stream: most failovers are over long before
 
 
-class LatencyFaults:
+class LatencyFaultTolerance:
     """What one producer has seen of each group; ``now_ms`` is its monotonic clock."""
 
     def __init__(self, latency_max: Sequence[int], not_available: Sequence[int], now_ms: Callable[[], int], *, enabled: bool) -> None:

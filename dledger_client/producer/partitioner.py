@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import TypeAlias
 
-from dledger_client.producer.batches import Batch, Lane
-from dledger_client.producer.latency_fault import LatencyFaults
+from dledger_client.producer.batches import ProducerBatch, QueueBatcher
+from dledger_client.producer.latency_fault import LatencyFaultTolerance
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
@@ -36,10 +36,10 @@ def by_random(random: Random | None = None) -> QueueSelector:
     return lambda count: source.randrange(0, count)
 
 
-class TopicLanes:
+class Partitioner:
     """The queues of a topic a producer may write to, over all groups, and the one that takes messages without a key now."""
 
-    def __init__(self, lanes: list[Lane], start: int, faults: LatencyFaults, sticky_messages: int = 1 << 30) -> None:
+    def __init__(self, lanes: list[QueueBatcher], start: int, faults: LatencyFaultTolerance, sticky_messages: int = 1 << 30) -> None:
         self.lanes = lanes
         self._sticky_messages = sticky_messages
         self._by_number = {lane.queue_id: lane for lane in reversed(lanes)}  # of several groups' the first one
@@ -65,12 +65,12 @@ class TopicLanes:
         if self._given >= self._sticky_messages:
             self.rotate()
 
-    def next_parked(self) -> Lane:
+    def next_parked(self) -> QueueBatcher:
         """The queue that a message without a key is meant for which is parked first."""
         self._parked_place = self._behind(self._parked_place)
         return self.lanes[self._parked_place]
 
-    def choose(self, topic: str, key: QueueKey, queue_id: int | None) -> Lane:
+    def choose(self, topic: str, key: QueueKey, queue_id: int | None) -> QueueBatcher:
         """The queue of a key, the one a selector names, or the one with that number."""
         if key is None:
             return self.by_queue(topic, -1 if queue_id is None else queue_id)
@@ -89,14 +89,14 @@ class TopicLanes:
     def has(self, queue_id: int) -> bool:
         return queue_id in self._by_number
 
-    def by_queue(self, topic: str, queue_id: int) -> Lane:
+    def by_queue(self, topic: str, queue_id: int) -> QueueBatcher:
         lane = self._by_number.get(queue_id)
         if lane is not None:
             return lane
         known = ", ".join(str(lane.queue_id) for lane in self.lanes)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
 
-    def elsewhere(self, batch: Batch, *, with_keys: bool) -> list[tuple[int, int, Lane]]:
+    def elsewhere(self, batch: ProducerBatch, *, with_keys: bool) -> list[tuple[int, int, QueueBatcher]]:
         """Where the messages of a batch may go in place of its own queue: (first, upto, queue) of each run, its own for those that stay.
 
         Those with a key move only ``with_keys``: when the queue is gone for good, so that all of its keys change.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dledger_client.producer.batches import Batch, Lane
+from dledger_client.producer.batches import ProducerBatch, QueueBatcher
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from dledger_client.producer.accumulator import ProducerEngine
 
 
-class Refused:
+class Redispatcher:
     """One producer's."""
 
     def __init__(self, engine: ProducerEngine) -> None:
         self._engine = engine
-        self._homeless: list[tuple[Batch, DledgerError]] = []  # their queue is there no more
+        self._homeless: list[tuple[ProducerBatch, DledgerError]] = []  # their queue is there no more
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ProducerBatch]:
         """What waits here."""
         return [batch for batch, _ in self._homeless]
 
@@ -39,7 +39,7 @@ class Refused:
         for batch, error in homeless:
             batch.outcome.fail(error)
 
-    def refuse(self, batch: Batch, error: DledgerError, first_bad: int) -> list[Batch]:
+    def refuse(self, batch: ProducerBatch, error: DledgerError, first_bad: int) -> list[ProducerBatch]:
         """Fail a batch, or only the message that was at fault; returns what is left to be sent.
 
         A batch that is too large as a whole, for a log of small segments, is cut in halves.
@@ -98,7 +98,7 @@ class Refused:
                     else:
                         self._spread(batch, topic_now.elsewhere(batch, with_keys=False))
 
-    def _spread(self, batch: Batch, runs: list[tuple[int, int, Lane]]) -> None:
+    def _spread(self, batch: ProducerBatch, runs: list[tuple[int, int, QueueBatcher]]) -> None:
         """Put a batch of which nothing is stored into the queues of ``runs``.  The caller holds the lock."""
         parts = []
         for first, upto, lane in runs:
@@ -126,6 +126,6 @@ class Refused:
                     self._spread(batch, topic.elsewhere(batch, with_keys=True))
 
 
-def _queue_is_closed(error: DledgerError, lane: Lane) -> bool:
+def _queue_is_closed(error: DledgerError, lane: QueueBatcher) -> bool:
     """Whether the refusal is the queue's and not the messages'."""
     return isinstance(error, TopicPermissionError) or 0 <= error.detail_int("queues") <= lane.queue_id

@@ -19,10 +19,10 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from dledger_client.cluster.leader_tracker import LeaderSought
+from dledger_client.cluster.leader_tracker import LeaderTracker
 from dledger_client.cluster.responses import garbage, parse
-from dledger_client.cluster.retry import PauseDrawn, may_try_again
-from dledger_client.producer.batches import UNSENT, Batch, Lane
+from dledger_client.cluster.retry import JitteredBackoff, is_retriable
+from dledger_client.producer.batches import UNSENT, ProducerBatch, QueueBatcher
 from dledger_wire._pb import broker_pb2
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import (
@@ -61,14 +61,14 @@ NOTHING_STORED = "nothing was stored"
 _logger = logging.getLogger(__name__)
 
 
-class GroupLink:
+class Sender:
     """One producer's connection to one replica group."""
 
     def __init__(self, engine: ProducerEngine, group: str) -> None:
         self.group = group
         self.wake_requested = False
         self._engine = engine
-        self._lanes: dict[Lane, None] = {}  # those with something to do, in the order they got it
+        self._lanes: dict[QueueBatcher, None] = {}  # those with something to do, in the order they got it
         self._wake = asyncio.Event()
         self._producer_id = 0
         self._epoch = -1  # no session yet
@@ -76,11 +76,11 @@ class GroupLink:
         self._session_lock = asyncio.Lock()
         self._fenced: ProducerFencedError | None = None
         self.stored: dict[tuple[str, int], int] = {}  # by topic and queue: what earlier lives of this producer id have stored
-        self._requests: dict[int, tuple[list[Batch], int]] = {}  # with the time it was sent
+        self._requests: dict[int, tuple[list[ProducerBatch], int]] = {}  # with the time it was sent
         self._next_request_id = 1
         self._in_flight_bytes = 0
         self._attempt = 0
-        self._leader = LeaderSought(engine.router, group)
+        self._leader = LeaderTracker(engine.router, group)
         self._problem: DledgerError | None = None
         self._waiting_for = ""  # the send status that tells what the oldest request waits for
         self._flush_all = False
@@ -91,7 +91,7 @@ class GroupLink:
 
     # Work
 
-    def add(self, lane: Lane) -> None:
+    def add(self, lane: QueueBatcher) -> None:
         self._lanes[lane] = None
 
     def wake(self) -> None:
@@ -110,7 +110,7 @@ class GroupLink:
     def is_idle(self) -> bool:
         return all(lane.is_idle for lane in self._lanes)
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ProducerBatch]:
         """Everything not resolved."""
         return [batch for lane in self._lanes for batch in lane.unresolved()]
 
@@ -123,7 +123,7 @@ class GroupLink:
                 self._timer.cancel()
 
     async def _run(self) -> None:
-        pauses = PauseDrawn(self._engine.router.random)
+        pauses = JitteredBackoff(self._engine.router.random)
         while True:
             while self.is_idle:
                 self._wake.clear()
@@ -136,7 +136,7 @@ class GroupLink:
             try:
                 await self._serve(await self._leader.address())
             except DledgerError as error:
-                if not may_try_again(error):
+                if not is_retriable(error):
                     _logger.warning("group %s: %s", self.group, error.message)
                 self._problem = error
                 self._engine.refused.group_failed(self.group)
@@ -247,7 +247,7 @@ class GroupLink:
         """The next produce request, of one batch of each lane that has one ready."""
         if self._in_flight_bytes >= WINDOW_BYTES or len(self._requests) >= WINDOW_REQUESTS:
             return None
-        batches: list[Batch] = []
+        batches: list[ProducerBatch] = []
         size = 0
         for lane in list(self._lanes):
             batch = self._next_of(lane)
@@ -274,14 +274,14 @@ class GroupLink:
         payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
         return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
 
-    def _encode(self, lane: Lane, batch: Batch) -> None:
+    def _encode(self, lane: QueueBatcher, batch: ProducerBatch) -> None:
         try:
             self._engine.encode(batch)
         except Exception:
             lane.waiting.appendleft(batch)  # a bug ends this link: whoever waits for the batch is to be told
             raise
 
-    def _next_of(self, lane: Lane) -> Batch | None:
+    def _next_of(self, lane: QueueBatcher) -> ProducerBatch | None:
         if len(lane.sent) >= LANE_WINDOW and lane.to_resend() is None:
             return None
         again = lane.to_resend()
@@ -314,7 +314,7 @@ class GroupLink:
             self._leader.answered()
             self._wake.set()
 
-    def _answered(self, batch: Batch, result: broker_pb2.BatchResult) -> DledgerError | None:
+    def _answered(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> DledgerError | None:
         """Take one batch's answer; returns the error that makes a new stream necessary."""
         batch.in_flight = False
         if not result.HasField("error"):
@@ -333,7 +333,7 @@ class GroupLink:
         elif isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
             if not batch.lane.out_of_order(batch):
                 self._problem, self._restarting = error, True
-        elif may_try_again(error) or error.outcome_unknown:
+        elif is_retriable(error) or error.outcome_unknown:
             if isinstance(error, NotLeaderError):
                 self._engine.router.leader_is(self.group, error.leader_address)
             return error
@@ -342,12 +342,12 @@ class GroupLink:
         self._fail_lost(batch.lane)
         return None
 
-    def _fail_lost(self, lane: Lane) -> None:
+    def _fail_lost(self, lane: QueueBatcher) -> None:
         lost, lane.lost = lane.lost, []
         for batch in lost:
             self._fail_in_doubt(batch, self._fenced or self._problem)
 
-    def _fail_in_doubt(self, batch: Batch, error: DledgerError | None) -> None:
+    def _fail_in_doubt(self, batch: ProducerBatch, error: DledgerError | None) -> None:
         """It may be stored, and cannot be sent again to find out."""
         why = error.message if error is not None else "refused"
         text = f"{batch.lane.topic}: an attempt that was not answered may have stored it ({why})"

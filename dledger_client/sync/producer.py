@@ -12,7 +12,7 @@ from dledger_client import unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.delivery_report import Outcome, SendFuture
+from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.loop_thread import LoopThread
@@ -83,7 +83,7 @@ class Producer:
             outcome.fail(error)
             return SendFuture(outcome, 0)
 
-    def _add_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[Outcome, int]:
+    def _add_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int]:
         engine = self._engine
         deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
         while True:

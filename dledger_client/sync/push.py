@@ -8,7 +8,7 @@ from typing import Any, Self
 from dledger_client.aio.push import PushConsumer as AsyncPushConsumer
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.executors import ThreadRunner
+from dledger_client.consumer.executors import ThreadExecutor
 from dledger_client.consumer.listener import Listener
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.unclosed import warn as warn_unclosed
@@ -20,7 +20,7 @@ class PushConsumer:
 
     def __init__(self, bootstrap: Bootstrap, group: str, listener: Listener | None = None, **settings: Any) -> None:
         self._thread = LoopThread.shared()
-        self._inner = self._thread.call(lambda: AsyncPushConsumer(bootstrap, group, listener, runner=ThreadRunner, **settings))
+        self._inner = self._thread.call(lambda: AsyncPushConsumer(bootstrap, group, listener, runner=ThreadExecutor, **settings))
         self._inner.has_outside = True
 
     def __repr__(self) -> str:

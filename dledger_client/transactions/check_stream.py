@@ -11,10 +11,10 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from dledger_client.cluster.leader_tracker import LeaderSought
+from dledger_client.cluster.leader_tracker import LeaderTracker
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import PauseDrawn
+from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.fetch.records import Chunk, ReceivedMessage, decode_chunk
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import BusyError, CorruptFrameError, DledgerError, UnreachableError
@@ -29,17 +29,17 @@ CLOSE_TIMEOUT_S = 1.0
 _logger = logging.getLogger(__name__)
 
 
-class CheckLink:
+class TransactionCheckStream:
     """``asked`` gets each half message in question; it must not wait."""
 
     def __init__(self, router: Router, group: str, producer_group: str, client_id: str, asked: Callable[[ReceivedMessage], None]) -> None:
         self._router, self._group, self._asked = router, group, asked
         self._join = transaction_pb2.ProducerJoin(producer_group=producer_group, client_id=client_id).SerializeToString()
-        self._leader = LeaderSought(router, group)
+        self._leader = LeaderTracker(router, group)
 
     async def run(self) -> None:
         """Attend until cancelled."""
-        pauses, attempt = PauseDrawn(self._router.random), 0
+        pauses, attempt = JitteredBackoff(self._router.random), 0
         while True:
             try:
                 await self._attend(await self._leader.address())

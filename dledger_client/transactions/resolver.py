@@ -51,7 +51,7 @@ class _Waiting:
     answer: asyncio.Future[TransactionOutcome]
 
 
-class GroupEnds:
+class TransactionResolver:
     """Ends for one replica group, of one producer group."""
 
     def __init__(self, router: Router, group: str, producer_group: str) -> None:

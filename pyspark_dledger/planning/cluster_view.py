@@ -21,7 +21,7 @@ from dledger_client.aio.consumer import OFFSETS
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import METADATA, Router
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import may_try_again
+from dledger_client.cluster.retry import is_retriable
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.runtime.environment import surroundings
 from dledger_client.runtime.loop_thread import LoopThread
@@ -117,7 +117,7 @@ class Lookout:
             problem = self._lacking(view, wanted)
             if problem is None:
                 return view
-            if not may_try_again(problem) or self._now_ms() + PAUSE_S * 1000 >= deadline_ms:
+            if not is_retriable(problem) or self._now_ms() + PAUSE_S * 1000 >= deadline_ms:
                 raise problem
             await asyncio.sleep(PAUSE_S)
 
@@ -205,7 +205,7 @@ class Lookout:
                 if last:
                     raise  # deleted between the two questions, again and again
             except DledgerError as error:
-                if not may_try_again(error) or wanted.options.linearizable:
+                if not is_retriable(error) or wanted.options.linearizable:
                     raise
                 return error
         raise NotReadyError(f"group {group}: not asked")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from dledger_client.cluster.retry import may_try_again
+from dledger_client.cluster.retry import is_retriable
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.options.read_bounds import EARLIEST
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except DledgerError as error:
             last, waited_ms = start or self._told, _now_ms() - self._last_look_ms
             # An available-now query that ended then would say that it has read everything.
-            if last is None or self._target is not None or not may_try_again(error) or waited_ms >= self._options.max_outage_ms:
+            if last is None or self._target is not None or not is_retriable(error) or waited_ms >= self._options.max_outage_ms:
                 raise
             _logger.warning("no new messages are seen, for %d s now: %s", waited_ms // 1000, error.message)
             return last

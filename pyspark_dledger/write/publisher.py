@@ -23,7 +23,7 @@ from typing import Any
 
 from dledger_client import Message
 from dledger_client.aio.consumer import PullConsumer
-from dledger_client.producer.idempotent_writer import NumberedRecord, NumberedSender, numbered
+from dledger_client.producer.idempotent_writer import IdempotentWriter, SequencedRecord, sequenced
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.batches.batch import BatchView, Sequence64
 from dledger_wire.checksum import crc32c
@@ -109,7 +109,7 @@ class Publisher:
     """Commits one write.  ``control`` reads from leaders, ``staged`` from anybody."""
 
     def __init__(
-        self, control: PullConsumer, staged: PullConsumer, sender: NumberedSender, maker: Maker, staging_topic: str, staging_group: str
+        self, control: PullConsumer, staged: PullConsumer, sender: IdempotentWriter, maker: Maker, staging_topic: str, staging_group: str
     ) -> None:
         self._control = control
         self._staged = staged
@@ -156,13 +156,13 @@ class Publisher:
         await self._note(write, DONE, DONE_BODY)
         return True
 
-    async def _note(self, write: WriteName, sequence: int, body: bytes) -> NumberedRecord:
+    async def _note(self, write: WriteName, sequence: int, body: bytes) -> SequencedRecord:
         """A message about the write in the control queue."""
         message = Message(self._lane.topic, body, tags=write.tag)
         ids = self._maker.ids.take(1)
         wall_ms, born_host = self._maker.wall_ms(), self._maker.born_host
         parts = encode_messages(self._lane.topic, self._lane.queue_id, [message], ids, born_ms=wall_ms, born_host=born_host)
-        record = numbered(b"".join(parts), write.sequence(sequence))
+        record = sequenced(b"".join(parts), write.sequence(sequence))
         await self._sender.send(self._lane.group, record)
         await self._sender.flush()
         return record
@@ -198,7 +198,7 @@ class Publisher:
                 lane = Lane(group, view.topic, view.queue_id)
                 first = taken.get(lane, 0)
                 taken[lane] = first + view.count
-                await self._sender.send(group, numbered(record, write.sequence(first)))
+                await self._sender.send(group, sequenced(record, write.sequence(first)))
         await self._sender.flush()
 
     async def _packs(self, part: Staged) -> AsyncIterator[tuple[str, bytes]]:

@@ -19,7 +19,7 @@ from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.metadata import Router
 from dledger_client.producer.delivery_report import SendFuture
-from dledger_client.producer.idempotent_writer import NumberedSender
+from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import surroundings
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.checksum import crc32c
@@ -233,7 +233,7 @@ def with_publisher(options: WriteOptions, place: StagingPlace, work: Callable[[P
         control = AsyncPullConsumer(options.bootstrap, timeout_ms=timeout_ms)
         staged = AsyncPullConsumer(options.bootstrap, read_from="follower", timeout_ms=timeout_ms)
         try:
-            async with control, staged, NumberedSender(router, timeout_ms=timeout_ms) as sender:
+            async with control, staged, IdempotentWriter(router, timeout_ms=timeout_ms) as sender:
                 publisher = Publisher(control, staged, sender, maker_of(options.bootstrap), place.topic, place.group)
                 return await work(publisher, control)
         finally:

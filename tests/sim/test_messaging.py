@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.background.delay_levels import ScheduleService
-from dledger_client.consumer.rebalancer import PushEngine
+from dledger_client.consumer.rebalancer import Rebalancer
 from store.queues.timer_window import TimerWindow
 from tests.sim import messaging
 from tests.sim.test_runs import quiet
@@ -29,10 +29,10 @@ def test_nothing_is_lost_doubled_early_or_out_of_order_whoever_dies_or_stands_st
 
 
 def refused_ones_forgotten(patch: pytest.MonkeyPatch) -> None:
-    async def forget(_engine: PushEngine, *_arguments: object) -> bool:
+    async def forget(_engine: Rebalancer, *_arguments: object) -> bool:
         return True
 
-    patch.setattr(PushEngine, "_send_back", forget)
+    patch.setattr(Rebalancer, "_send_back", forget)
 
 
 def levels_early(patch: pytest.MonkeyPatch) -> None:

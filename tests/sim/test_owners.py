@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 import dledger_client.consumer.group_session
-from dledger_client.consumer.queue_consumer import PushQueue
+from dledger_client.consumer.queue_consumer import QueueConsumer
 from tests.sim.owners import run
 from tests.sim.test_runs import quiet
 
@@ -44,16 +44,16 @@ def is_found() -> bool:
 
 
 def test_a_consumer_that_does_not_look_at_its_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dledger_client.consumer.group_session.MemberSession, "has_lease", property(lambda _session: True))
+    monkeypatch.setattr(dledger_client.consumer.group_session.GroupSession, "has_lease", property(lambda _session: True))
     assert is_found()
 
 
 def test_a_consumer_that_gives_a_lock_back_while_its_listener_is_at_work_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop = PushQueue.stop
+    stop = QueueConsumer.stop
 
-    async def impatient(queue: PushQueue, _timeout_s: float | None) -> bool:
+    async def impatient(queue: QueueConsumer, _timeout_s: float | None) -> bool:
         await stop(queue, 0.0)
         return True
 
-    monkeypatch.setattr(PushQueue, "stop", impatient)
+    monkeypatch.setattr(QueueConsumer, "stop", impatient)
     assert is_found()

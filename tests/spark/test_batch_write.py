@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dledger_client import Admin, PullConsumer
-from dledger_client.producer.idempotent_writer import NumberedSender
+from dledger_client.producer.idempotent_writer import IdempotentWriter
 from pyspark_dledger.options.model import parse_write_options
 from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write import writer
@@ -117,7 +117,7 @@ def test_a_job_without_a_name_whose_driver_died_in_its_commit_is_finished_by_a_c
     make(cluster, "halved")
     left = [4]
 
-    class Dying(NumberedSender):
+    class Dying(IdempotentWriter):
         async def send(self, group: str, record: Any) -> None:
             if left[0] == 0:
                 raise ConnectionAbortedError("killed")
@@ -125,7 +125,7 @@ def test_a_job_without_a_name_whose_driver_died_in_its_commit_is_finished_by_a_c
             await super().send(group, record)
             await self.flush()
 
-    monkeypatch.setattr(writer, "NumberedSender", Dying)
+    monkeypatch.setattr(writer, "IdempotentWriter", Dying)
     monkeypatch.setattr(packs, "PACK_BYTES", 2_000)
     schema = StructType([StructField("body", StringType()), StructField("queue_key", StringType())])
     job = writer.BatchWriter(schema, parse_write_options({"bootstrap": cluster.bootstrap, "topic": "halved"}), overwrite=False)

@@ -10,7 +10,7 @@ import pytest
 
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.transactions.resolver import GroupEnds
+from dledger_client.transactions.resolver import TransactionResolver
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame import decode_frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
@@ -131,7 +131,7 @@ def test_an_end_is_only_for_whom_it_belongs_to() -> None:
             router = producer.engine.router
             for group, offset, name in (("other", 0, half.msg_id), ("tests", 0, "0" * 32), ("tests", 9, half.msg_id)):
                 with pytest.raises(InvalidArgumentError, match="half message"):
-                    await GroupEnds(router, "g0", group).end(offset, name, COMMIT, 2000)
+                    await TransactionResolver(router, "g0", group).end(offset, name, COMMIT, 2000)
             with pytest.raises(InvalidArgumentError, match="no delay"):
                 await producer.prepare(Message("t", b"late", delay_level=1))
             await admin.create_topic("gone", queues=1)

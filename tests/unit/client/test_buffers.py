@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.executors import Calls, Job, ThreadRunner
+from dledger_client.consumer.executors import Calls, Job, ThreadExecutor
 from dledger_client.consumer.listener import Action, ConsumeContext, call, call_async
 from dledger_client.consumer.offset_file import OffsetFile
-from dledger_client.consumer.process_queue import ConcurrentBuffer, OrderlyBuffer, Workshop
+from dledger_client.consumer.process_queue import ConcurrentProcessQueue, ConsumerContext, OrderlyProcessQueue
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS
@@ -83,7 +83,7 @@ class Bench:
         self.sent_back: list[int] = []
         self.takes_back = True
         self.tasks: list[asyncio.Task[None]] = []
-        self.workshop = Workshop(PushOptions(**options), self.runner, self._send_back, self._spawn, lambda _queue: self.lease)
+        self.workshop = ConsumerContext(PushOptions(**options), self.runner, self._send_back, self._spawn, lambda _queue: self.lease)
 
     async def _send_back(self, _queue: MessageQueue, messages: list[ReceivedMessage], _level: int) -> bool:
         if self.takes_back:
@@ -108,7 +108,7 @@ def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed
     async def scenario() -> None:
         draw = random.Random(seed)
         bench = Bench(consume_message_batch_max_size=step)
-        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 100)
+        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 100)
         consumed: set[int] = set()
         fetched = 100
         working: list[list[int]] = []
@@ -137,7 +137,7 @@ def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed
 def test_filtered_messages_are_passed_over_and_limits_hold() -> None:
     async def scenario() -> None:
         bench = Bench(pull_threshold_for_queue=4, pull_threshold_size_for_queue=100, consume_concurrently_max_span=50)
-        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
         buffer.add([], 0, 7)
         assert buffer.position == 7
         buffer.add(fakes(8, 10), 20, 30)
@@ -160,11 +160,15 @@ def test_filtered_messages_are_passed_over_and_limits_hold() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("kind", [ConcurrentBuffer, OrderlyBuffer])
-def test_fetches_whose_messages_were_all_sorted_out_take_no_room(kind: type[ConcurrentBuffer | OrderlyBuffer]) -> None:
+@pytest.mark.parametrize("kind", [ConcurrentProcessQueue, OrderlyProcessQueue])
+def test_fetches_whose_messages_were_all_sorted_out_take_no_room(kind: type[ConcurrentProcessQueue | OrderlyProcessQueue]) -> None:
     async def scenario() -> None:
         bench = Bench(pull_threshold_size_for_queue=100)
-        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0) if kind is ConcurrentBuffer else OrderlyBuffer(QUEUE, bench.workshop, 0, 1)
+        buffer = (
+            ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
+            if kind is ConcurrentProcessQueue
+            else OrderlyProcessQueue(QUEUE, bench.workshop, 0, 1)
+        )
         buffer.add([], 150, 7)
         assert (buffer.has_room(), buffer.size_bytes, buffer.position) == (True, 0, 7)
         buffer.add(fakes(7, 9), 60, 9)
@@ -178,7 +182,7 @@ def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
     async def scenario() -> None:
         bench = Bench(consume_message_batch_max_size=4)
         bench.takes_back = False
-        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
         buffer.add(fakes(0, 4), 40, 4)
         bench.runner.begin()
         bench.runner.answer(0, 2)
@@ -186,7 +190,7 @@ def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
         assert (buffer.position, buffer.is_idle, bench.runner.jobs) == (0, False, [])
         bench.tasks[0].cancel()
         bench.takes_back = True
-        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
         buffer.add(fakes(0, 4), 40, 4)
         bench.runner.begin()
         bench.runner.answer(0, 3)
@@ -199,7 +203,7 @@ def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
 def test_a_dropped_queue_starts_nothing_and_waits_only_for_what_runs() -> None:
     async def scenario() -> None:
         bench = Bench()
-        buffer = ConcurrentBuffer(QUEUE, bench.workshop, 0)
+        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
         buffer.add(fakes(0, 3), 30, 3)
         bench.runner.begin(1)
         buffer.drop()
@@ -217,7 +221,7 @@ def test_a_dropped_queue_starts_nothing_and_waits_only_for_what_runs() -> None:
 def test_an_orderly_queue_runs_one_job_stops_without_lease_and_goes_on() -> None:
     async def scenario() -> None:
         bench = Bench(orderly=True, consume_message_batch_max_size=2)
-        buffer = OrderlyBuffer(QUEUE, bench.workshop, 0, epoch=9)
+        buffer = OrderlyProcessQueue(QUEUE, bench.workshop, 0, epoch=9)
         buffer.add(fakes(0, 5), 50, 6)
         buffer.add(fakes(6, 8), 20, 8)
         assert len(bench.runner.jobs) == 1
@@ -341,7 +345,7 @@ def test_threads_run_every_job_and_tell_the_loop() -> None:
                     done.set()
 
         own = threading.get_ident()
-        runner = ThreadRunner(listener, 2)
+        runner = ThreadExecutor(listener, 2)
         for number in range(100):
             runner.submit(One(number))
         async with asyncio.timeout(LIMIT_S):

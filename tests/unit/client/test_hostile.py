@@ -12,7 +12,7 @@ import pytest
 
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
-from dledger_client.producer.sender import GroupLink
+from dledger_client.producer.sender import Sender
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
@@ -269,10 +269,10 @@ def test_a_bug_in_the_sender_fails_what_waits_instead_of_leaving_it(monkeypatch:
         async with rig.producer() as producer:
             await producer.send(Message("t", b"a"))
 
-            def broken(link: GroupLink) -> bytes | None:
+            def broken(link: Sender) -> bytes | None:
                 raise ZeroDivisionError("for the test")
 
-            monkeypatch.setattr(GroupLink, "_next_request", broken)
+            monkeypatch.setattr(Sender, "_next_request", broken)
             with pytest.raises((NotSentError, OutcomeUnknownError), match="ZeroDivisionError: for the test"):
                 await producer.send(Message("t", b"b"))
             with pytest.raises(NotSentError, match="closed"):

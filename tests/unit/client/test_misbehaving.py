@@ -16,11 +16,11 @@ from dledger_client import TransactionProducer
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
 from dledger_client.cluster.metadata import Router
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.group_offsets import GroupPositions, Place
+from dledger_client.consumer.group_offsets import BrokerOffsetStore, CommittedOffset
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.producer.delivery_report import Outcome, SendFuture
+from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_client.transactions.resolver import GroupEnds
+from dledger_client.transactions.resolver import TransactionResolver
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotSentError, OutcomeUnknownError, UnreachableError
 from tests.unit.broker.test_transactions import QUICK
@@ -94,7 +94,7 @@ def test_the_loop_of_all_clients_survives_what_asyncio_lets_out() -> None:
 
 
 def test_a_callback_that_exits_keeps_nobody_else_from_being_told() -> None:
-    outcome = Outcome(threading.Lock(), "t", "g0", 0)
+    outcome = DeliveryReport(threading.Lock(), "t", "g0", 0)
     told: list[str] = []
     future = SendFuture(outcome, 0)
     future.add_done_callback(lambda _: sys.exit(1))
@@ -108,15 +108,15 @@ def test_a_callback_that_exits_keeps_nobody_else_from_being_told() -> None:
 
 
 def test_a_queue_that_ends_by_a_bug_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    find, calls = GroupPositions.find, []
+    find, calls = BrokerOffsetStore.find, []
 
-    async def wrong_once(self: GroupPositions, queue: MessageQueue, epoch: int) -> Place:
+    async def wrong_once(self: BrokerOffsetStore, queue: MessageQueue, epoch: int) -> CommittedOffset:
         calls.append(queue)
         if len(calls) == 1:
             raise KeyError(queue)
         return await find(self, queue, epoch)
 
-    monkeypatch.setattr(GroupPositions, "find", wrong_once)
+    monkeypatch.setattr(BrokerOffsetStore, "find", wrong_once)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -140,7 +140,7 @@ class Ends:
             return await answer()
 
         router = SimpleNamespace(call_leader=call_leader, clock=SimpleNamespace(monotonic_ms=lambda: 0))
-        self.ends = GroupEnds(cast(Router, router), "g0", "tests")
+        self.ends = TransactionResolver(cast(Router, router), "g0", "tests")
 
     async def end(self) -> asyncio.Task[TransactionOutcome]:
         """Begin to end one, as far as it goes."""

@@ -12,7 +12,7 @@ import pytest
 
 from dledger_client.aio import Action, ConsumeContext, Message
 from dledger_client.consumer.allocation import MessageQueue, by_config, consistent_hash
-from dledger_client.consumer.group_offsets import GroupPositions
+from dledger_client.consumer.group_offsets import BrokerOffsetStore
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import BusyError, InvalidArgumentError
@@ -255,7 +255,7 @@ def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_one
         await rig.topic(queues=4)
         await send(rig, 40, 4)
         options = PushOptions(consume_from_where="last")
-        members = [GroupPositions(rig.router(), "g", options) for _ in range(2)]
+        members = [BrokerOffsetStore(rig.router(), "g", options) for _ in range(2)]
         queues = [MessageQueue("t", "g0", number) for number in range(6)]
         assert (await members[0].find(queues[0], 0)).offset == 10
         await send(rig, 40, 4)

@@ -12,10 +12,10 @@ import pytest
 from dledger_client import by_hash, by_random
 from dledger_client.aio import Message, SendStatus
 from dledger_client.producer.accumulator import ProducerEngine
-from dledger_client.producer.batches import Lane
+from dledger_client.producer.batches import QueueBatcher
 from dledger_client.producer.delivery_report import AsyncSendFuture
-from dledger_client.producer.latency_fault import FAILED_MS, LatencyFaults
-from dledger_client.producer.partitioner import TopicLanes
+from dledger_client.producer.latency_fault import FAILED_MS, LatencyFaultTolerance
+from dledger_client.producer.partitioner import Partitioner
 from dledger_client.producer.settings import LATENCY_MAX, NOT_AVAILABLE_DURATION, UPSTREAM_NAMES, ProducerOptions
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError
 from tests.unit.client.sim_rig import Rig, until
@@ -187,9 +187,9 @@ def test_a_message_sent_often_enough_is_given_up() -> None:
 
 def test_slow_groups_are_left_alone_for_a_while() -> None:
     now = SimpleNamespace(ms=0)
-    faults = LatencyFaults(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
-    lanes = [Lane("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)]
-    topic = TopicLanes(lanes, 0, faults)
+    faults = LatencyFaultTolerance(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
+    lanes = [QueueBatcher("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)]
+    topic = Partitioner(lanes, 0, faults)
 
     def groups() -> list[str]:
         found = []
@@ -209,7 +209,7 @@ def test_slow_groups_are_left_alone_for_a_while() -> None:
     assert groups() == ["a"] * 4
     now.ms = FAILED_MS
     assert sorted(groups()) == ["a", "a", "b", "b"]
-    off = LatencyFaults(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=False)
+    off = LatencyFaultTolerance(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=False)
     off.failed("a")
     assert off.is_available("a")
 
@@ -243,7 +243,7 @@ def add_group(engine: ProducerEngine, name: str) -> None:
     """A second group of the topic, in which nobody leads; its queue is the sticky one."""
     found = engine.router._topics["t"][0]
     lanes = [*engine._lanes_of_topic(found), engine._lanes_of_topic(type(found)("t", name, 8, 8, 6, ""))[7]]
-    engine.topics["t"] = TopicLanes(lanes, 1, engine.faults)
+    engine.topics["t"] = Partitioner(lanes, 1, engine.faults)
 
 
 @pytest.mark.parametrize("slow", ["followers", "all", "nobody there"])
@@ -314,8 +314,8 @@ def test_lanes_are_looked_at_and_made_under_the_lock_only() -> None:
         engine = producer.engine
         looks: list[bool] = []
 
-        class Watched(dict[tuple[str, str, int], Lane]):
-            def __setitem__(self, key: tuple[str, str, int], lane: Lane) -> None:
+        class Watched(dict[tuple[str, str, int], QueueBatcher]):
+            def __setitem__(self, key: tuple[str, str, int], lane: QueueBatcher) -> None:
                 looks.append(engine.lock.locked())
                 super().__setitem__(key, lane)
 

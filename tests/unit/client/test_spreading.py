@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from dledger_client.aio import Message, TransactionState
-from dledger_client.producer.batches import Lane
-from dledger_client.producer.latency_fault import LatencyFaults
-from dledger_client.producer.partitioner import TopicLanes
+from dledger_client.producer.batches import QueueBatcher
+from dledger_client.producer.latency_fault import LatencyFaultTolerance
+from dledger_client.producer.partitioner import Partitioner
 from dledger_client.producer.settings import LATENCY_MAX, NOT_AVAILABLE_DURATION
 from tests.unit.client.sim_rig import Rig
 
@@ -66,8 +66,8 @@ def test_many_messages_at_once_are_no_single_batch_of_one_queue() -> None:
 
 def test_parked_messages_pass_over_groups_that_answer_badly() -> None:
     now = SimpleNamespace(ms=0)
-    faults = LatencyFaults(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
-    topic = TopicLanes([Lane("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)], 0, faults)
+    faults = LatencyFaultTolerance(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
+    topic = Partitioner([QueueBatcher("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)], 0, faults)
     sticky = topic.sticky
     assert Counter(topic.next_parked().group for _ in range(8)) == {"a": 4, "b": 4}
     faults.failed("a")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dledger_client import Message
-from dledger_client.producer.idempotent_writer import NumberedSender
+from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
 from dledger_wire.frames.message_id import UniqueIds
@@ -53,7 +53,7 @@ async def stage(rig: Rig, tag: str, numbers: list[int], *, queue_id: int = 1, pi
 
 
 @asynccontextmanager
-async def publisher(rig: Rig, sender_class: Any = NumberedSender) -> AsyncIterator[Publisher]:
+async def publisher(rig: Rig, sender_class: Any = IdempotentWriter) -> AsyncIterator[Publisher]:
     staged = rig.consumer(read_from="follower")
     async with rig.consumer() as control, staged, sender_class(rig.router(), timeout_ms=20_000) as sender:
         yield Publisher(control, staged, sender, maker(rig, 99), STAGING, "g0")
@@ -74,7 +74,7 @@ async def topics(rig: Rig) -> None:
     await rig.topic(TARGET, queues=QUEUES)
 
 
-class DyingSender(NumberedSender):
+class DyingSender(IdempotentWriter):
     """Its process dies after a few records."""
 
     left = 4
@@ -297,7 +297,7 @@ def test_staged_rows_that_are_gone_or_damaged_are_an_error() -> None:
         beyond = Staged("g0", 1, part.end + 5, part.end + 9, "a", 1, 1, 1)
         other = Staged(part.group, part.queue_id, part.first, part.end, part.tag, part.rows, part.size_bytes, part.crc ^ 1)
         staged = rig.consumer(timeout_ms=500)
-        async with rig.consumer() as control, staged, NumberedSender(rig.router(), timeout_ms=500) as sender:
+        async with rig.consumer() as control, staged, IdempotentWriter(rig.router(), timeout_ms=500) as sender:
             bad = Publisher(control, staged, sender, maker(rig, 1), STAGING, "g0")
             with pytest.raises(OffsetOutOfRangeError, match="are expired"):
                 await bad.publish(WriteName("one", 0), [beyond])
@@ -311,7 +311,7 @@ def test_nobody_to_send_to_ends_after_the_timeout() -> None:
     async def scenario(rig: Rig) -> None:
         await topics(rig)
         part = await stage(rig, "a", [1])
-        async with rig.consumer() as control, rig.consumer() as staged, NumberedSender(rig.router(), timeout_ms=2_000) as sender:
+        async with rig.consumer() as control, rig.consumer() as staged, IdempotentWriter(rig.router(), timeout_ms=2_000) as sender:
             lonely = Publisher(control, staged, sender, maker(rig, 1), STAGING, "g0")
             for node_id in list(rig.cluster.hosts):
                 rig.cluster.kill(node_id)
