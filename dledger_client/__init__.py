@@ -1,102 +1,27 @@
-"""Python clients: producers, consumers and topic management.  ``dledger_client.aio`` has the same names for asyncio."""
+"""Clients of dledger: producers, consumers, transactions and administration. ``dledger_client.aio`` has the same names for asyncio."""
 
-from dledger_client.aio.transaction import TransactionResult
-from dledger_client.consumer.listener import Action, ConsumeContext
-from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.message import Message, SendResult, SendStatus
-from dledger_client.producer.partitioner import by_hash, by_random
+from dledger_client import errors, types
+from dledger_client.aio.admin import NodeStatus
 from dledger_client.sync.admin import Admin
 from dledger_client.sync.consumer import PullConsumer
 from dledger_client.sync.logical_queue import LogicalQueueReader, LogicalQueueWriter
 from dledger_client.sync.producer import Producer
 from dledger_client.sync.push import PushConsumer
 from dledger_client.sync.transaction import Transaction, TransactionProducer
-from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
-from dledger_wire.errors import (
-    AddressInUseError,
-    BusyError,
-    ConfigError,
-    CorruptBatchError,
-    CorruptEntryError,
-    CorruptFrameError,
-    DataDirectoryError,
-    DeadlineExceededError,
-    DledgerError,
-    InvalidArgumentError,
-    InvalidNameError,
-    MessageTooLargeError,
-    NoLiveMajorityError,
-    NotLeaderError,
-    NotReadyError,
-    NotSentError,
-    NotYetError,
-    OffsetOutOfRangeError,
-    OffsetsResetError,
-    OutcomeUnknownError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    ReadOnlyError,
-    StaleLockError,
-    StorageDamagedError,
-    StorageFailedError,
-    StorageFullError,
-    TopicExistsError,
-    TopicNotFoundError,
-    TopicPermissionError,
-    UnreachableError,
-    UnsafeShrinkError,
-)
+from dledger_client.types import *  # noqa: F403
+from dledger_wire.errors import *  # noqa: F403
 
 __all__ = [
-    "Action",
-    "AddressInUseError",
     "Admin",
-    "BusyError",
-    "ConfigError",
-    "ConsumeContext",
-    "CorruptBatchError",
-    "CorruptEntryError",
-    "CorruptFrameError",
-    "DataDirectoryError",
-    "DeadlineExceededError",
-    "DledgerError",
-    "InvalidArgumentError",
-    "InvalidNameError",
     "LogicalQueueReader",
     "LogicalQueueWriter",
-    "Message",
-    "MessageTooLargeError",
-    "NoLiveMajorityError",
-    "NotLeaderError",
-    "NotReadyError",
-    "NotSentError",
-    "NotYetError",
-    "OffsetOutOfRangeError",
-    "OffsetsResetError",
-    "OutOfOrderSequenceError",
-    "OutcomeUnknownError",
+    "NodeStatus",
     "Producer",
-    "ProducerFencedError",
     "PullConsumer",
     "PushConsumer",
-    "ReadOnlyError",
-    "ReceivedMessage",
-    "SendResult",
-    "SendStatus",
-    "StaleLockError",
-    "StorageDamagedError",
-    "StorageFailedError",
-    "StorageFullError",
-    "TopicExistsError",
-    "TopicNotFoundError",
-    "TopicPermissionError",
     "Transaction",
-    "TransactionOutcome",
     "TransactionProducer",
-    "TransactionResult",
-    "TransactionState",
-    "UnreachableError",
-    "UnsafeShrinkError",
-    "by_hash",
-    "by_random",
+    "errors",
 ]
+__all__ += errors.__all__
+__all__ += types.__all__

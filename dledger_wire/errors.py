@@ -32,9 +32,57 @@ from typing import ClassVar
 
 from dledger_wire.status import SendStatus
 
+__all__ = [
+    "AddressInUseError",
+    "BusyError",
+    "ConfigError",
+    "CorruptBatchError",
+    "CorruptEntryError",
+    "CorruptFrameError",
+    "DataDirectoryError",
+    "DeadlineExceededError",
+    "DledgerError",
+    "InvalidArgumentError",
+    "InvalidNameError",
+    "MessageTooLargeError",
+    "NoLiveMajorityError",
+    "NotLeaderError",
+    "NotReadyError",
+    "NotSentError",
+    "NotYetError",
+    "OffsetOutOfRangeError",
+    "OffsetsResetError",
+    "OutOfOrderSequenceError",
+    "OutcomeUnknownError",
+    "ProducerFencedError",
+    "ReadOnlyError",
+    "StaleLockError",
+    "StorageDamagedError",
+    "StorageFailedError",
+    "StorageFullError",
+    "TopicExistsError",
+    "TopicNotFoundError",
+    "TopicPermissionError",
+    "UnreachableError",
+    "UnsafeShrinkError",
+]
+
 
 class DledgerError(Exception):
-    """Base of all operating errors.  ``details`` travels over the wire as string pairs."""
+    """Base of all operating errors.
+
+    Args:
+        message: What went wrong, for people. Default: the code.
+        details: Values of the error; kept as strings, since they travel over the wire.
+
+    Attributes:
+        code: Stable name of the error, e.g. ``NOT_LEADER``.
+        retriable: Whether the same request may succeed later.
+        refresh_route: Whether the leader should be looked up before a retry.
+        outcome_unknown: Whether the request may have been executed nevertheless.
+        message: The text.
+        details: Values of the error, as strings.
+    """
 
     code: ClassVar[str] = "INTERNAL"
     retriable: ClassVar[bool] = False
@@ -47,7 +95,12 @@ class DledgerError(Exception):
         self.details: dict[str, str] = {key: str(value) for key, value in details.items()}
 
     def detail_int(self, name: str, default: int = -1) -> int:
-        """A numeric detail, or ``default`` when the sender did not give it, or something else."""
+        """A numeric detail.
+
+        Args:
+            name: Key in ``details``.
+            default: Returned when the detail is absent or not a number.
+        """
         try:
             return int(self.details.get(name, default))
         except ValueError:
@@ -55,7 +108,10 @@ class DledgerError(Exception):
 
 
 class NotLeaderError(DledgerError):
-    """The request needs the master of the group; ``leader_address`` is empty while there is none."""
+    """The request needs the leader of the replica group and this node is not it; nothing was stored.
+
+    Clients follow ``leader_address``, which is empty while the group has no leader, and retry.
+    """
 
     code = "NOT_LEADER"
     retriable = True
@@ -63,32 +119,43 @@ class NotLeaderError(DledgerError):
 
     @property
     def leader_address(self) -> str:
+        """``host:port`` of the leader; empty while there is none."""
         return self.details.get("leader_address", "")
 
 
 class BusyError(DledgerError):
+    """The broker or the producer is at a limit (uncommitted bytes, buffer memory); nothing was stored. Retriable: slow down."""
+
     code = "BUSY"
     retriable = True
 
 
 class ReadOnlyError(DledgerError):
+    """The node stopped accepting writes because its disk is full or its storage failed; nothing was stored."""
+
     code = "READ_ONLY"
     retriable = True
     refresh_route = True
 
 
 class NotReadyError(DledgerError):
+    """A new leader has not committed an entry of its term yet; nothing was stored. Retriable within milliseconds."""
+
     code = "NOT_READY"
     retriable = True
     refresh_route = True
 
 
 class NotYetError(DledgerError):
+    """The replica has not applied the log as far as the read asks for. Retriable, or read from the leader."""
+
     code = "NOT_YET"
     retriable = True
 
 
 class OutcomeUnknownError(DledgerError):
+    """Leadership changed or the deadline passed while the write was in flight: it may or may not be stored."""
+
     code = "OUTCOME_UNKNOWN"
     retriable = True
     refresh_route = True
@@ -96,6 +163,8 @@ class OutcomeUnknownError(DledgerError):
 
 
 class UnreachableError(DledgerError):
+    """The connection broke or the node did not respond: a write that was in flight may or may not be stored."""
+
     code = "UNREACHABLE"
     retriable = True
     refresh_route = True
@@ -103,140 +172,164 @@ class UnreachableError(DledgerError):
 
 
 class DeadlineExceededError(DledgerError):
+    """The client's deadline passed while the request was in flight: a write may or may not be stored."""
+
     code = "DEADLINE_EXCEEDED"
     outcome_unknown = True
 
     @property
     def send_status(self) -> SendStatus | None:
-        """What kept a message from being acknowledged, as far as its producer was told; docs/reference/semantics.md says what it means."""
+        """Which part of the acknowledgement was missing, if the broker reported it: flush or replication."""
         status = self.details.get("send_status")
         return SendStatus(status) if status in SendStatus.__members__ else None
 
 
 class NotSentError(DledgerError):
-    """The client's deadline passed before the message left the process; nothing was stored.  ``cause`` tells what it waited for."""
+    """The client's deadline passed before the message left the process; nothing was stored. ``__cause__`` says what it waited for."""
 
     code = "NOT_SENT"
     retriable = True
 
 
 class TopicNotFoundError(DledgerError):
+    """The topic does not exist, or was deleted. Create it with ``Admin.create_topic`` or ``dledger topic create``."""
+
     code = "TOPIC_NOT_FOUND"
 
 
 class TopicExistsError(DledgerError):
+    """``create_topic`` found a topic of this name; pass ``if_not_exists=True`` to accept it."""
+
     code = "TOPIC_EXISTS"
 
 
 class TopicPermissionError(DledgerError):
+    """The topic's ``perm`` does not allow this: 4 is read, 2 is write, 6 is both."""
+
     code = "TOPIC_PERMISSION"
 
 
 class UnsafeShrinkError(DledgerError):
-    """A topic would lose queues that producers still write to, or that hold messages not read yet; the text says which and what to do."""
+    """The change would remove queues that producers still write to, or that hold unread messages; the text says which, and what to do."""
 
     code = "UNSAFE_SHRINK"
 
 
 class NoLiveMajorityError(DledgerError):
-    """A change of members would leave voters of whom no majority answers; the text says what to do."""
+    """A membership change would leave a replica group in which no majority responds; nothing was changed. The text says what to do."""
 
     code = "NO_LIVE_MAJORITY"
 
 
 class InvalidNameError(DledgerError):
+    """A topic, group or node name is empty, too long, reserved, or has characters that are not allowed."""
+
     code = "INVALID_NAME"
 
 
 class InvalidArgumentError(DledgerError):
+    """An argument is outside its range or contradicts another; the text says what is expected. Nothing was sent."""
+
     code = "INVALID_ARGUMENT"
 
 
 class MessageTooLargeError(DledgerError):
+    """The message or batch is larger than ``max_message_bytes`` of the producer or ``maxMessageSize`` of the cluster."""
+
     code = "MESSAGE_TOO_LARGE"
 
 
 class CorruptBatchError(DledgerError):
-    """A batch record's arrays, sizes, checksums or fields disagree; ``first_bad`` is its first bad message (-1: the header)."""
+    """A batch record's arrays, sizes, checksums or fields disagree; ``first_bad`` is the first bad message (-1: the header)."""
 
     code = "CORRUPT_BATCH"
 
 
 class CorruptFrameError(DledgerError):
-    """Bytes that should be a message frame are not one."""
+    """Bytes that should be a stored message are not one, or their checksum does not match."""
 
     code = "CORRUPT_FRAME"
 
 
 class OffsetOutOfRangeError(DledgerError):
+    """The queue does not hold this offset. ``min_offset`` and ``max_offset`` (exclusive) say what it holds; -1 when unknown."""
+
     code = "OFFSET_OUT_OF_RANGE"
 
     @property
     def min_offset(self) -> int:
+        """The first offset the queue holds; -1 when unknown."""
         return self.detail_int("min_offset")
 
     @property
     def max_offset(self) -> int:
+        """The offset behind the last message of the queue; -1 when unknown."""
         return self.detail_int("max_offset")
 
 
 class OutOfOrderSequenceError(DledgerError):
+    """A batch of an idempotent producer arrived out of order. Usually two processes share a ``producer_id``."""
+
     code = "OUT_OF_ORDER_SEQUENCE"
 
 
 class ProducerFencedError(DledgerError):
+    """A newer producer with the same ``producer_id`` took over; this one can no longer send. Nothing of this batch was stored."""
+
     code = "PRODUCER_FENCED"
 
 
 class StaleLockError(DledgerError):
-    """An orderly consumer's epoch is not the current one of the queue: the lock is free or somebody else's now."""
+    """The queue's lock is free or belongs to another consumer by now, so this commit of an orderly consumer does not count."""
 
     code = "STALE_LOCK"
 
 
 class OffsetsResetError(DledgerError):
-    """The group was taken elsewhere in this queue since the consumer looked; it has to look again before it commits."""
+    """The group's offsets in this queue were reset since the consumer read them; the commit does not count. Read them again."""
 
     code = "OFFSETS_RESET"
 
 
 class DataDirectoryError(DledgerError):
-    """The data folder is in use, or belongs to another node, group or format version."""
+    """The data directory is in use, or belongs to another node, replica group or format version."""
 
     code = "DATA_DIRECTORY"
 
 
 class AddressInUseError(DledgerError):
+    """The node cannot listen on its configured address because another process does."""
+
     code = "ADDRESS_IN_USE"
 
 
 class ConfigError(DledgerError):
-    """A cluster file or setting is wrong; the message is ``file:line: field: what was expected``."""
+    """A cluster file or setting is wrong; the message is ``file:line: field: what is expected``."""
 
     code = "CONFIG"
 
 
 class StorageDamagedError(DledgerError):
-    """Bytes on disk are damaged; ``file`` and ``pos`` say where."""
+    """Bytes on disk are damaged; ``file`` and ``pos`` in ``details`` say where. Other replicas serve the data."""
 
     code = "STORAGE_DAMAGED"
 
 
 class StorageFailedError(DledgerError):
-    """A write or a sync failed for good: what was not reported durable may be lost and this node must stop writing."""
+    """A write or a sync failed for good. What was not reported durable may be lost, and this node stops writing."""
 
     code = "STORAGE_FAILED"
 
 
 class StorageFullError(DledgerError):
-    """The disk is full.  The log is as it was before; what is queued stays queued and may be written again."""
+    """The disk is full. The log is unchanged; queued writes stay queued and may be repeated."""
 
     code = "STORAGE_FULL"
     retriable = True
 
 
 class CorruptEntryError(DledgerError):
-    """Bytes that should be a log entry are not, or are not the one that belongs there."""
+    """Bytes that should be a log entry are not one, or are not the expected one."""
 
     code = "CORRUPT_ENTRY"
 

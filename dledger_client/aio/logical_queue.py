@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.metadata import Bootstrap
-from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.settings import ProducerSettings
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
@@ -26,14 +25,6 @@ from dledger_wire.status import Perm
 GAP = "LOGICAL_GAP"
 MAX_GAP = 1 << 20
 AHEAD_MESSAGES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """A message and its number in the logical queue."""
-
-    number: int
-    message: ReceivedMessage
 
 
 async def _width(consumer: PullConsumer, topic: str) -> int:
@@ -175,12 +166,12 @@ class LogicalQueueReader:
         else:
             await self.seek(min(offset * width + queue for queue, offset in found.items()))
 
-    async def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[Numbered]:
+    async def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[NumberedMessage]:
         """The next messages in order; empty when there is none within ``wait_ms``."""
         if self._next < 0:
             await self.seek_start()
         width = len(self._ahead)
-        found: list[Numbered] = []
+        found: list[NumberedMessage] = []
         while len(found) < max_messages:
             ahead = self._ahead[self._next % width]
             if not ahead:
@@ -189,7 +180,7 @@ class LogicalQueueReader:
                     break
             message = ahead.popleft()
             if GAP not in message.properties:
-                found.append(Numbered(self._next, message))
+                found.append(NumberedMessage(self._next, message))
             self._next += 1
         return found
 

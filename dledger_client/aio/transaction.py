@@ -10,55 +10,38 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.message import Message, SendResult, SendStatus
+from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
 from dledger_client.runtime.tasks import OwnedTasks
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_client.transactions.check_stream import TransactionCheckStream
-from dledger_client.transactions.resolver import TransactionOutcome, TransactionResolver, TransactionState
+from dledger_client.transactions.resolver import (
+    CheckAnswer,
+    CheckListener,
+    TransactionOutcome,
+    TransactionResolver,
+    TransactionResult,
+    TransactionState,
+)
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
 from dledger_wire.rpc.transport import Network
 
-Answer: TypeAlias = TransactionState | Awaitable[TransactionState]
-CheckListener: TypeAlias = Callable[[ReceivedMessage], Answer]
-LocalTransaction: TypeAlias = Callable[[Message, Any], Answer]
+LocalTransaction: TypeAlias = Callable[[Message, Any], CheckAnswer]
 Runner: TypeAlias = Callable[[CheckListener, ReceivedMessage], Awaitable[TransactionState]]
 T = TypeVar("T")
 
 JOIN_TIMEOUT_MS = 5000
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionResult:
-    """What became of a transaction.  ``outcome`` OPEN: its end is not known yet, a master will ask; ``half``: where the half message is."""
-
-    state: TransactionState
-    outcome: TransactionOutcome
-    half: SendResult
-
-    @property
-    def status(self) -> SendStatus:
-        return self.half.status
-
-    @property
-    def msg_id(self) -> str:
-        return self.half.msg_id
-
-    @property
-    def transaction_id(self) -> str:
-        return self.half.msg_id
 
 
 class Transaction:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from dledger_client.consumer.allocation import Strategy, strategy
 from dledger_wire.errors import InvalidArgumentError
@@ -38,6 +38,43 @@ _UPSTREAM_VALUES: dict[str, dict[str, Any]] = {
     "consumeFromWhere": {"CONSUME_FROM_FIRST_OFFSET": FIRST, "CONSUME_FROM_LAST_OFFSET": LAST, "CONSUME_FROM_TIMESTAMP": TIMESTAMP},
     "messageModel": {"BROADCASTING": True, "CLUSTERING": False},
 }
+
+
+class PushSettings(TypedDict, total=False):
+    """What a push consumer may be made with, by our names and by RocketMQ's."""
+
+    orderly: bool
+    broadcast: bool
+    consume_message_batch_max_size: int
+    consume_threads: int
+    pull_batch_size: int
+    pull_threshold_for_queue: int
+    pull_threshold_size_for_queue: int
+    consume_concurrently_max_span: int
+    consume_from_where: str
+    consume_timestamp: int
+    allocate_strategy: str | Strategy
+    allocate_options: dict[str, str]
+    max_reconsume_times: int
+    suspend_current_queue_time_ms: int
+    persist_offset_interval_ms: int
+    await_termination_ms: int
+    offset_folder: str
+    messageModel: str
+    consumeMessageBatchMaxSize: int
+    consumeThreadMin: int
+    consumeThreadMax: int
+    pullBatchSize: int
+    pullThresholdForQueue: int
+    pullThresholdSizeForQueue: int
+    consumeConcurrentlyMaxSpan: int
+    consumeFromWhere: str
+    consumeTimestamp: int
+    allocateMessageQueueStrategy: str | Strategy
+    maxReconsumeTimes: int
+    suspendCurrentQueueTimeMillis: int
+    persistConsumerOffsetInterval: int
+    awaitTerminationMillisWhenShutdown: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,19 @@ class ReceivedMessage:
         return f"ReceivedMessage({place}, {self.body[:32]!r}{'...' if len(self.body) > 32 else ''})"
 
 
+@dataclass(frozen=True, slots=True)
+class NumberedMessage:
+    """A message of a logical queue and its number there.
+
+    Attributes:
+        number: Position in the logical queue; the first message has 0.
+        message: The message itself.
+    """
+
+    number: int
+    message: ReceivedMessage
+
+
 class RetriedMessage(ReceivedMessage):
     """One out of a group's retry topic, as its listeners see it: with the topic it was sent to first."""
 
@@ -255,6 +268,8 @@ class _CompressedMessage(ReceivedMessage):
 
     __slots__ = ("_opened", "_stored")
 
+    _opened: bytes | None
+
     @property
     def body(self) -> bytes:
         if self._opened is None:
@@ -264,7 +279,7 @@ class _CompressedMessage(ReceivedMessage):
     @body.setter
     def body(self, stored: bytes) -> None:
         self._stored = stored
-        self._opened: bytes | None = None
+        self._opened = None
 
 
 class _CompressedRetriedMessage(_CompressedMessage, RetriedMessage):

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from dledger_client.aio.logical_queue import LogicalQueueReader as AsyncReader
 from dledger_client.aio.logical_queue import LogicalQueueWriter as AsyncWriter
-from dledger_client.aio.logical_queue import Numbered
 from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.fetch.records import NumberedMessage
 from dledger_client.message import Message
 from dledger_client.runtime.loop_thread import LoopThread
 
@@ -70,7 +70,7 @@ class LogicalQueueReader:
     def seek_committed(self) -> None:
         self._thread.run(self._inner.seek_committed())
 
-    def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[Numbered]:
+    def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[NumberedMessage]:
         """The next messages in order; empty when there is none within ``wait_ms``."""
         return self._thread.run(self._inner.read(max_messages, wait_ms))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
-from dledger_client.aio.transaction import CheckListener, TransactionResult
 from dledger_client.aio.transaction import Transaction as AsyncTransaction
 from dledger_client.aio.transaction import TransactionProducer as AsyncTransactionProducer
 from dledger_client.cluster.metadata import Bootstrap
@@ -18,7 +17,7 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.sync.producer import Producer
-from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
+from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], TransactionState]
 

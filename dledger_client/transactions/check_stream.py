@@ -84,8 +84,18 @@ def half_message(check: transaction_pb2.TransactionCheck, group: str, replica: s
     payload = memoryview(len(check.frame).to_bytes(4, "big") + check.frame)
 
     def decoded(topic: str, queue_id: int) -> Chunk:
-        place = {"has_offsets": False, "next_offset": check.half_offset + 1, "max_offset": 0}
-        return decode_chunk(topic, group, queue_id, replica, count=1, first_offset=check.half_offset, payload=payload, **place)
+        return decode_chunk(
+            topic,
+            group,
+            queue_id,
+            replica,
+            count=1,
+            first_offset=check.half_offset,
+            has_offsets=False,
+            payload=payload,
+            next_offset=check.half_offset + 1,
+            max_offset=0,
+        )
 
     stored = decoded(HALF_TOPIC, 0)  # what its frame says of itself is where it waits
     if stored.damaged_offset() is not None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import garbage, parse
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.message import SendResult, SendStatus
 from dledger_client.runtime.tasks import OwnedTasks
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import DledgerError, NotSentError, OutcomeUnknownError
@@ -42,6 +45,31 @@ class TransactionOutcome(Enum):
     ROLLED_BACK = transaction_pb2.TRANSACTION_ROLLED_BACK
     PARKED = transaction_pb2.TRANSACTION_PARKED
     ENDED = transaction_pb2.TRANSACTION_ENDED
+
+
+CheckAnswer: TypeAlias = TransactionState | Awaitable[TransactionState]
+CheckListener: TypeAlias = Callable[[ReceivedMessage], CheckAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """What became of a transaction.  ``outcome`` OPEN: its end is not known yet, a master will ask; ``half``: where the half message is."""
+
+    state: TransactionState
+    outcome: TransactionOutcome
+    half: SendResult
+
+    @property
+    def status(self) -> SendStatus:
+        return self.half.status
+
+    @property
+    def msg_id(self) -> str:
+        return self.half.msg_id
+
+    @property
+    def transaction_id(self) -> str:
+        return self.half.msg_id
 
 
 @dataclass(slots=True)

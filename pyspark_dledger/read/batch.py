@@ -44,7 +44,9 @@ def partitions_of(ranges: Sequence[OffsetRange], options: ReadOptions, incarnati
     limits = (options.min_partitions, options.max_records_per_partition)
     made = {topic: by_group(text) for topic, text in incarnations.items()}
     tasks = shared(split(ranges, *limits), *limits)
-    found = [RangePartition(pieces, [made[piece.queue.topic].get(piece.queue.group, "") for piece in pieces]) for pieces in tasks]
+    found: list[InputPartition] = [
+        RangePartition(pieces, [made[piece.queue.topic].get(piece.queue.group, "") for piece in pieces]) for pieces in tasks
+    ]
     return found or [RangePartition(())]
 
 

@@ -32,6 +32,8 @@ from pyspark_dledger.user_errors import plain_errors
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_dledger.planning.cluster_view import View
+
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:  # PySpark 4.1
@@ -78,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._target: dict[str, Any] | None = None  # frozen by an available-now trigger
         self._last_progress_ms = self._last_look_ms = _now_ms()
-        self._seen: cluster.View | None = None  # by this trigger, for what Spark asks next
+        self._seen: View | None = None  # by this trigger, for what Spark asks next
         self._told: dict[str, Any] | None = None  # the end this trigger was given
         self._shown: Offsets = {}  # what the consumer group was told
 
@@ -133,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_progress_ms = _now_ms()
         return to_json(taken, merged(known, incarnations))
 
-    def _without_start(self, view: cluster.View, end: Offsets, incarnations: Mapping[str, str]) -> dict[str, Any]:
+    def _without_start(self, view: View, end: Offsets, incarnations: Mapping[str, str]) -> dict[str, Any]:
         """For PySpark 4.1, which tells no start: of groups without a leader nothing below the last end, which a new query does not know."""
         unsure = view.silent.keys() | view.leaderless
         if unsure and self._told is None:
@@ -143,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = {queue.topic for queue in kept}
         return to_json(end | kept, merged({topic: text for topic, text in known.items() if topic in topics}, incarnations))
 
-    def _look(self, known: Mapping[str, str]) -> cluster.View:
+    def _look(self, known: Mapping[str, str]) -> View:
         """The cluster now.  A topic may be gone that the checkpoint knows, or any, if loss is no error; what the checkpoint knows of groups
         that are silent, or whose followers are behind it, still holds."""
         options = self._options
@@ -184,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """For progress reports; Spark asks right after ``latestOffset``, whose look serves."""
         return self._end_of(self._seen) if self._seen is not None else None
 
-    def _end_of(self, view: cluster.View) -> dict[str, Any]:
+    def _end_of(self, view: View) -> dict[str, Any]:
         """What is committed now, or where the stream is to stop when options say so."""
         ends = {}
         end = self._options.end.with_groups("endingOffsets", groups_of(view.incarnations))

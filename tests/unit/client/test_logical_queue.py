@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from dledger_client.aio import LogicalQueueReader, LogicalQueueWriter, Message, Producer
-from dledger_client.aio.logical_queue import Numbered
+from dledger_client.fetch.records import NumberedMessage
 from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
 from tests.unit.client.sim_rig import Rig, until
 
@@ -21,8 +21,8 @@ def reader(rig: Rig, group: str = "") -> LogicalQueueReader:
     return LogicalQueueReader(rig.cluster.bootstrap, "t", group, **rig.around())
 
 
-async def read_all(found: LogicalQueueReader) -> list[Numbered]:
-    numbered: list[Numbered] = []
+async def read_all(found: LogicalQueueReader) -> list[NumberedMessage]:
+    numbered: list[NumberedMessage] = []
     while more := await found.read(7, wait_ms=300):
         numbered += more
     return numbered
@@ -111,14 +111,14 @@ def test_a_writer_and_a_reader_go_on_while_masters_die(seed: int) -> None:
                     except DledgerError:
                         await asyncio.sleep(0.1)
 
-        async def read(found: LogicalQueueReader, numbered: list[Numbered]) -> None:
+        async def read(found: LogicalQueueReader, numbered: list[NumberedMessage]) -> None:
             while not (done.is_set() and acknowledged and found.next_number > max(acknowledged)):
                 try:
                     numbered += await found.read(7, wait_ms=200)
                 except DledgerError:
                     await asyncio.sleep(0.1)
 
-        writing, numbered = asyncio.ensure_future(write()), list[Numbered]()
+        writing, numbered = asyncio.ensure_future(write()), list[NumberedMessage]()
         async with reader(rig) as found:
             reading = asyncio.ensure_future(read(found, numbered))
             for _ in range(4):

@@ -1,0 +1,74 @@
+"""Results, settings and callback types of the clients; importable from ``dledger_client`` and from ``dledger_client.aio``."""
+
+from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.message_query import QueryResult
+from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
+from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+from dledger_client.admin.send_back import SendBackResult, SentBack
+from dledger_client.cluster.metadata import Bootstrap, TopicQueues
+from dledger_client.consumer.allocation import (
+    MessageQueue,
+    Strategy,
+    averagely,
+    averagely_by_circle,
+    by_config,
+    by_machine_room,
+    consistent_hash,
+    machine_room_nearby,
+)
+from dledger_client.consumer.listener import Action, ConsumeContext, Listener
+from dledger_client.consumer.settings import PushSettings
+from dledger_client.fetch.records import Chunk, NumberedMessage, QueueOffsets, ReceivedMessage, ReplicaLag
+from dledger_client.message import Message, SendResult, SendStatus
+from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
+from dledger_client.producer.partitioner import QueueKey, QueueSelector, by_hash, by_random
+from dledger_client.producer.settings import ProducerSettings
+from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
+from dledger_wire.status import Perm
+
+__all__ = [
+    "Action",
+    "AsyncSendFuture",
+    "Bootstrap",
+    "CheckListener",
+    "Chunk",
+    "ConsumeContext",
+    "ConsumerState",
+    "DeadLetters",
+    "GroupTransactions",
+    "Listener",
+    "Message",
+    "MessageQueue",
+    "NumberedMessage",
+    "OpenTransaction",
+    "Perm",
+    "ProducerSettings",
+    "PushSettings",
+    "QueryResult",
+    "QueueKey",
+    "QueueOffsets",
+    "QueueSelector",
+    "ReceivedMessage",
+    "ReplicaLag",
+    "ReplicaState",
+    "SendBackResult",
+    "SendFuture",
+    "SendResult",
+    "SendStatus",
+    "SentBack",
+    "Strategy",
+    "TopicQueues",
+    "Trace",
+    "TracedCopy",
+    "TransactionOutcome",
+    "TransactionResult",
+    "TransactionState",
+    "averagely",
+    "averagely_by_circle",
+    "by_config",
+    "by_hash",
+    "by_machine_room",
+    "by_random",
+    "consistent_hash",
+    "machine_room_nearby",
+]
