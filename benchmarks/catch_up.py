@@ -78,11 +78,12 @@ def wait(what: str, ready: Callable[[], bool], limit_s: float = 3600.0) -> None:
 def expire(cluster: Any, older_than_ms: int) -> None:
     from dledger_cli.context import real_network, run
     from dledger_wire._pb import retention_pb2
+    from dledger_wire.rpc import methods
 
     async def on(address: str) -> None:
         channel = real_network().connect(address)
         request = retention_pb2.ExpireRequest(has_reserved=True, reserved_ms=older_than_ms)
-        await channel.call("/dledger.v1.Retention/Expire", request.SerializeToString(), timeout_s=60)
+        await channel.call(methods.EXPIRE.path, request.SerializeToString(), timeout_s=60)
         await channel.close()
 
     for _, node in cluster.config.all_nodes():
@@ -93,9 +94,10 @@ def change_member(cluster: Any, action: str, node_id: str, address: str = "") ->
     from dledger_cli.calls import call_leader
     from dledger_cli.context import run
     from dledger_wire._pb import admin_pb2
+    from dledger_wire.rpc import methods
 
     request = admin_pb2.MemberRequest(action=action, id=node_id, address=address).SerializeToString()
-    run(call_leader(cluster.config.groups[0], "/dledger.v1.Admin/ChangeMember", request, 30))
+    run(call_leader(cluster.config.groups[0], methods.CHANGE_MEMBER.path, request, 30))
 
 
 def copy_seconds(log: Path) -> float:

@@ -45,7 +45,7 @@ from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import ConfigurationFile, content
 from dledger.membership.folder_registration import MemberNaming
 from dledger.membership.members import Members
-from dledger.repair import FETCH_METHOD, LogRepair, Mending, serve_entry
+from dledger.repair import LogRepair, Mending, serve_entry
 from dledger.replica.admission import MemberFolders
 from dledger.replica.applier import Applier, StateMachine
 from dledger.replica.core_view import CoreLogView, saved_of
@@ -71,6 +71,7 @@ from dledger_wire.errors import (
     StorageFullError,
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 
 __all__ = ["NodeIdentity", "Payload", "RaftNode", "RaftSettings", "RaftStatus", "StateMachine"]
@@ -158,7 +159,7 @@ class RaftNode:
         """Serve the peers' links, entries to peers whose own are damaged, and copies."""
         self._links.register(server)
         self._source.register(server)
-        server.add_unary(FETCH_METHOD, self._serve_entry)
+        methods.FETCH_ENTRY.serve_bytes(server, self._serve_entry)
 
     def _repair(self) -> LogRepair:
         settings = self._settings

@@ -33,9 +33,8 @@ from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 
-FETCH_METHOD = "/dledger.v1.Raft/FetchEntry"
 FETCH_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 FETCHED = (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY)
@@ -220,7 +219,7 @@ class LogRepair:
         for node, address in sorted(self._addresses.items()):
             channel = self._env.network.connect(address)
             try:
-                answer = await channel.call(FETCH_METHOD, self._request(place), timeout_s=FETCH_TIMEOUT_S)
+                answer = await channel.call(methods.FETCH_ENTRY.path, self._request(place), timeout_s=FETCH_TIMEOUT_S)
                 return _checked(answer, place)
             except DledgerError as error:
                 # Cutting cannot be undone, so the word of a replica with another folder than the one known counts for nothing.

@@ -235,10 +235,11 @@ def _why(error: DledgerError | TimeoutError, deadline_s: float) -> str:
 async def _ask(network: Network, group: str, node_id: str, address: str, deadline_s: float) -> NodeAnswer:
     from dledger_wire._pb import admin_pb2
     from dledger_wire.errors import DledgerError
+    from dledger_wire.rpc import methods
 
     channel = network.connect(address)
     try:
-        reply = await asyncio.wait_for(channel.call("/dledger.v1.Admin/NodeStatus", b"", timeout_s=deadline_s), deadline_s + 0.3)
+        reply = await asyncio.wait_for(channel.call(methods.NODE_STATUS.path, b"", timeout_s=deadline_s), deadline_s + 0.3)
     except (DledgerError, TimeoutError) as error:
         return NodeAnswer(group, node_id, address, None, _why(error, deadline_s))
     finally:

@@ -21,10 +21,10 @@ from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
 from dledger_wire.names import is_system_topic
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.state.topics import CREATE, DELETE, UPDATE
 
-PREFIX = "/dledger.v1.Admin/"
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 10.0
@@ -42,14 +42,14 @@ class AdminService:
         self._started_at_ms = face.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
-        server.add_unary(PREFIX + "CreateTopic", self.create_topic)
-        server.add_unary(PREFIX + "UpdateTopic", self.update_topic)
-        server.add_unary(PREFIX + "DeleteTopic", self.delete_topic)
-        server.add_unary(PREFIX + "ListTopics", self.list_topics)
-        server.add_unary(PREFIX + "NodeStatus", self.node_status)
-        server.add_unary(PREFIX + "TransferLeader", self.transfer_leader)
-        server.add_unary(PREFIX + "ChangeMember", self.change_member)
-        server.add_unary(PREFIX + "SegmentChecksums", self.segment_checksums)
+        methods.CREATE_TOPIC.serve_bytes(server, self.create_topic)
+        methods.UPDATE_TOPIC.serve_bytes(server, self.update_topic)
+        methods.DELETE_TOPIC.serve_bytes(server, self.delete_topic)
+        methods.LIST_TOPICS.serve_bytes(server, self.list_topics)
+        methods.NODE_STATUS.serve_bytes(server, self.node_status)
+        methods.TRANSFER_LEADER.serve_bytes(server, self.transfer_leader)
+        methods.CHANGE_MEMBER.serve_bytes(server, self.change_member)
+        methods.SEGMENT_CHECKSUMS.serve_bytes(server, self.segment_checksums)
 
     # Topics
 

@@ -24,14 +24,13 @@ from dledger_wire.errors import (
     TopicPermissionError,
 )
 from dledger_wire.frames.bodiless import without_bodies
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from store.queues.fetch_filter import Wanted
 from store.queues.read import Chunk
 from store.queues.sql92 import compiled
 
-METHOD = "/dledger.v1.Broker/Fetch"
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
@@ -117,7 +116,7 @@ class FetchService:
         self._store_id = store_id
 
     def register(self, server: Server) -> None:
-        server.add_stream(METHOD, self.fetch)
+        methods.FETCH.serve(server, self.fetch)
 
     async def fetch(self, stream: ByteStream, _context: CallContext) -> None:
         while (message := await stream.read()) is not None:

@@ -10,11 +10,11 @@ from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import OffsetOutOfRangeError, error_from_code
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
 from store.state.consumer_offsets import COMMIT, RESET
 
-PREFIX = "/dledger.v1.Broker/"
 TIMEOUT_S = 5.0
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
@@ -27,8 +27,8 @@ class GroupService:
         self._was_reset = was_reset
 
     def register(self, server: Server) -> None:
-        server.add_unary(PREFIX + "CommitOffsets", self.commit)
-        server.add_unary(PREFIX + "GroupOffsets", self.positions)
+        methods.COMMIT_OFFSETS.serve_bytes(server, self.commit)
+        methods.GROUP_OFFSETS.serve_bytes(server, self.positions)
 
     async def commit(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.CommitOffsetsRequest, request)

@@ -8,11 +8,11 @@ from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.state.consumer_offsets import DELETE_OFFSETS
 from store.state.subscription_groups import DELETE_GROUP, PUT, settings_of
 
-PREFIX = "/dledger.v1.Retry/"
 TIMEOUT_S = 5.0
 
 # Upstream's name of each field.
@@ -31,9 +31,9 @@ class GroupSettingsService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_unary(PREFIX + "PutGroup", self.put)
-        server.add_unary(PREFIX + "DeleteGroup", self.delete)
-        server.add_unary(PREFIX + "ListGroups", self.list_groups)
+        methods.PUT_GROUP.serve_bytes(server, self.put)
+        methods.DELETE_GROUP.serve_bytes(server, self.delete)
+        methods.LIST_GROUPS.serve_bytes(server, self.list_groups)
 
     async def put(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(retry_pb2.GroupSettings, request)

@@ -11,10 +11,9 @@ from broker.requests import decoded
 from dledger.core.types import Role
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import is_system_topic
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.state.topics import Topic
-
-METHOD = "/dledger.v1.Broker/Metadata"
 
 
 class MetadataService:
@@ -24,7 +23,7 @@ class MetadataService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_unary(METHOD, self.metadata)
+        methods.METADATA.serve_bytes(server, self.metadata)
 
     async def metadata(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.MetadataRequest, request)

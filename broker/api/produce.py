@@ -18,12 +18,11 @@ from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from store.append.message_log import BatchOutcome
 
-METHOD = "/dledger.v1.Broker/Produce"
 STREAM_BYTES = 16 << 20  # in flight on one stream
 STREAM_REQUESTS = 4096
 MAX_BATCHES = 10_000  # of one request
@@ -55,7 +54,7 @@ class ProduceService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_stream(METHOD, self.produce)
+        methods.PRODUCE.serve(server, self.produce)
 
     async def produce(self, stream: ByteStream, _context: CallContext) -> None:
         lane = _Lane(self._face, stream)

@@ -7,10 +7,10 @@ from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import check_group
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.state.producers import INIT_PRODUCER
 
-METHOD = "/dledger.v1.Broker/InitProducer"
 TIMEOUT_S = 5.0
 MAX_NAME_CHARS = 255
 
@@ -22,7 +22,7 @@ class ProducerService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_unary(METHOD, self.init_producer)
+        methods.INIT_PRODUCER.serve_bytes(server, self.init_producer)
 
     async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.InitProducerRequest, request)

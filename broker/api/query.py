@@ -11,12 +11,10 @@ from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.key_index.index_file import NO_LIMIT, Window
 from store.key_index.message_query import Answer
-
-PREFIX = "/dledger.v1.Query/"
 
 
 class QueryService:
@@ -26,8 +24,8 @@ class QueryService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_unary(PREFIX + "QueryMessages", self.query_messages)
-        server.add_unary(PREFIX + "Consumed", self.consumed)
+        methods.QUERY_MESSAGES.serve_bytes(server, self.query_messages)
+        methods.CONSUMED.serve_bytes(server, self.consumed)
 
     async def query_messages(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(query_pb2.QueryMessagesRequest, request)

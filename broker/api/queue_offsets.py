@@ -9,9 +9,9 @@ from broker.api.limits import at_most, in_slices
 from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import broker_pb2
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 
-METHOD = "/dledger.v1.Broker/Offsets"
 NO_SEARCH = -1
 SEARCHES_AT_ONCE = 8  # before other work goes on: each looks at some twenty messages
 
@@ -24,7 +24,7 @@ class OffsetsService:
         self._searching = asyncio.Lock()  # searches of many requests together would be no slices any more
 
     def register(self, server: Server) -> None:
-        server.add_unary(METHOD, self.offsets)
+        methods.QUEUE_OFFSETS.serve_bytes(server, self.offsets)
 
     async def offsets(self, request: bytes, _context: CallContext) -> bytes:
         store = self._face.store

@@ -5,9 +5,8 @@ from __future__ import annotations
 from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import retention_pb2
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-
-EXPIRE = "/dledger.v1.Retention/Expire"
 
 
 class RetentionService:
@@ -17,7 +16,7 @@ class RetentionService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_unary(EXPIRE, self.expire)
+        methods.EXPIRE.serve_bytes(server, self.expire)
 
     async def expire(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(retention_pb2.ExpireRequest, request)

@@ -7,10 +7,10 @@ from broker.requests import decoded
 from dledger_wire._pb import topics_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic, is_system_topic
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.state.topics import CREATE
 
-METHOD = "/dledger.v1.Topics/AutoCreate"
 TIMEOUT_S = 5.0
 
 
@@ -21,7 +21,7 @@ class AutoCreateService:
         self._face = face
 
     def register(self, server: Server) -> None:
-        server.add_unary(METHOD, self.auto_create)
+        methods.AUTO_CREATE_TOPIC.serve_bytes(server, self.auto_create)
 
     async def auto_create(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(topics_pb2.AutoCreateRequest, request)

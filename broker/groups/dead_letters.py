@@ -18,12 +18,12 @@ from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OutcomeUnknownError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import DLQ_PREFIX, dlq_topic, retry_topic
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.append.redelivery import Together, batches_of
 from store.append.retry_copies import origin_of, redriven
 from store.state.send_backs import REDRIVEN
 
-PREFIX = "/dledger.v1.Retry/"
 TIMEOUT_S = 5.0
 READ_BYTES = 1 << 20
 MAX_MESSAGES = 500
@@ -37,8 +37,8 @@ class DeadLetterService:
         self._turns = Turns()
 
     def register(self, server: Server) -> None:
-        server.add_unary(PREFIX + "DeadLetters", self.dead_letters)
-        server.add_unary(PREFIX + "Redrive", self.redrive)
+        methods.DEAD_LETTERS.serve_bytes(server, self.dead_letters)
+        methods.REDRIVE.serve_bytes(server, self.redrive)
 
     async def dead_letters(self, request: bytes, _context: CallContext) -> bytes:
         self._face.require_master()

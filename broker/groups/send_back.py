@@ -30,13 +30,13 @@ from dledger_wire.errors import (
 )
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import SCHEDULE_TOPIC, check_group, retry_topic
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
 from store.append.redelivery import Together, batches_of
 from store.append.retry_copies import RetryRule, sent_back
 from store.state.send_backs import MAX_RUNS, SENT_BACK, Place, runs_of
 
-METHOD = "/dledger.v1.Retry/SendBack"
 TIMEOUT_S = 5.0
 MAX_OFFSETS = 4096
 READ_BYTES = 1 << 20
@@ -65,7 +65,7 @@ class RetryService:
         self._turns = Turns()
 
     def register(self, server: Server) -> None:
-        server.add_unary(METHOD, self.send_back)
+        methods.SEND_BACK.serve_bytes(server, self.send_back)
 
     async def send_back(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(retry_pb2.SendBackRequest, request)

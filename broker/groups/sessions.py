@@ -24,9 +24,9 @@ from dledger.runtime.service import TaskOwner
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError
 from dledger_wire.names import check_group
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
-PREFIX = "/dledger.v1.Sessions/"
 HEARTBEAT_MS = 250
 LEASE_MS = 1000
 SESSION_MS = 1300
@@ -53,8 +53,8 @@ class SessionService:
         self._current: TermSessions | None = None
 
     def register(self, server: Server) -> None:
-        server.add_stream(PREFIX + "Attend", self.attend)
-        server.add_unary(PREFIX + "DescribeMembers", self.describe)
+        methods.JOIN_GROUP.serve(server, self.attend)
+        methods.DESCRIBE_MEMBERS.serve_bytes(server, self.describe)
 
     async def start(self, term: int, tasks: TaskOwner) -> None:
         self._current = TermSessions(self._face, term, tasks)

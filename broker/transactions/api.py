@@ -20,12 +20,12 @@ from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from store.append.half_messages import REAL_QUEUE, REAL_TOPIC, producer_group, transaction_id
 from store.state.transactions import Outcome
 
-PREFIX = "/dledger.v1.Transactions/"
 TIMEOUT_S = 5.0
 MAX_ENDS = 10_000
 SHOWN = 1000
@@ -64,9 +64,9 @@ class TransactionService:
         self._current: _Term | None = None
 
     def register(self, server: Server) -> None:
-        server.add_stream(PREFIX + "Attend", self.attend)
-        server.add_unary(PREFIX + "EndTransactions", self.end)
-        server.add_unary(PREFIX + "DescribeTransactions", self.describe)
+        methods.JOIN_PRODUCER_GROUP.serve(server, self.attend)
+        methods.END_TRANSACTIONS.serve_bytes(server, self.end)
+        methods.DESCRIBE_TRANSACTIONS.serve_bytes(server, self.describe)
 
     async def start(self, term: int, tasks: TaskOwner) -> None:
         self._current = _Term(self._face, term, tasks)

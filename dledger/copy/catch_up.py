@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from dledger.copy import install
 from dledger.copy.plan import CopyPlan, PlanFile
 from dledger.copy.receiver import CopyReceiver, copied_state_path
-from dledger.copy.source import LOG_METHOD, PLAN_METHOD, STATE_METHOD
 from dledger.core.effects import FetchCopy
 from dledger.core.types import NodeId
 from dledger.runtime.env import Environment
@@ -35,7 +34,7 @@ from dledger_wire.errors import (
     StorageFullError,
     UnreachableError,
 )
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, Channel
 
 CALL_TIMEOUT_S = 5.0
@@ -146,7 +145,7 @@ class CatchUp:
     async def _plan_of(self, channel: Channel, node: NodeId, offer: FetchCopy) -> CopyPlan:
         own = self._identity
         request = copy_pb2.CopyPlanRequest(cluster=own.cluster, group=own.group, node_id=own.node_id)
-        plan = CopyPlan.decode(await channel.call(PLAN_METHOD, request.SerializeToString(), timeout_s=CALL_TIMEOUT_S))
+        plan = CopyPlan.decode(await methods.COPY_PLAN.call_bytes(channel, request, timeout_s=CALL_TIMEOUT_S))
         if (plan.cluster, plan.group) != (own.cluster, own.group):
             raise InvalidArgumentError(f"a copy of {plan.cluster}/{plan.group}, expected {own.cluster}/{own.group}")
         if node != offer.source and plan.last.index < offer.upto.index:
@@ -182,7 +181,7 @@ class CatchUp:
 
     async def _fetch_log(self, channel: Channel, node: NodeId, plan: CopyPlan, receiver: CopyReceiver) -> None:
         own = self._identity
-        stream = channel.open(LOG_METHOD)
+        stream = methods.COPY_LOG.open(channel)
         request = copy_pb2.CopyLogRequest(cluster=own.cluster, group=own.group, copy_id=plan.copy_id, from_pos=receiver.pos)
         await stream.write(request.SerializeToString())
         await stream.close()
@@ -201,7 +200,7 @@ class CatchUp:
             request = copy_pb2.CopyStateRequest(
                 cluster=own.cluster, group=own.group, copy_id=plan.copy_id, path=file.path, from_pos=len(content)
             )
-            piece = await channel.call(STATE_METHOD, request.SerializeToString(), timeout_s=PIECE_TIMEOUT_S)
+            piece = await methods.COPY_STATE.call_bytes(channel, request, timeout_s=PIECE_TIMEOUT_S)
             pos, data = _checked(plan, piece)
             if pos != len(content) or not data:
                 raise CorruptEntryError(f"{file.path}: a piece at {pos}, expected one at {len(content)}")

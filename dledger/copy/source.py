@@ -23,12 +23,9 @@ from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import BusyError, InvalidArgumentError
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
-PLAN_METHOD = "/dledger.v1.Copy/Plan"
-LOG_METHOD = "/dledger.v1.Copy/Log"
-STATE_METHOD = "/dledger.v1.Copy/State"
 PIECE_BYTES = 1 << 20
 # A small budget is given out in small pieces, so that whoever waits for the next one need not wait for seconds.
 PIECES_PER_S = 4
@@ -102,9 +99,9 @@ class CopySource:
         self._logs: dict[str, Log] = {}
 
     def register(self, server: Server) -> None:
-        server.add_unary(PLAN_METHOD, self.plan)
-        server.add_stream(LOG_METHOD, self.log)
-        server.add_unary(STATE_METHOD, self.state)
+        methods.COPY_PLAN.serve_bytes(server, self.plan)
+        methods.COPY_LOG.serve(server, self.log)
+        methods.COPY_STATE.serve_bytes(server, self.state)
 
     @property
     def pinned_index(self) -> int | None:

@@ -21,9 +21,9 @@ from dledger.membership.handshake import Introduction
 from dledger.runtime.service import TaskOwner
 from dledger_wire.addresses import is_address
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server
 
-LINK_METHOD = "/dledger.v1.Raft/Link"
 RECONNECT_MIN_S = 0.03
 RECONNECT_MAX_S = 0.5
 HELLO_TIMEOUT_S = 2.0
@@ -100,7 +100,7 @@ class _PeerLink:
         while True:
             channel = self._links.network.connect(self.address)
             try:
-                await self._session(channel.open(LINK_METHOD, metadata=self._links.metadata_for(self.peer)))
+                await self._session(methods.RAFT_LINK.open(channel, metadata=self._links.metadata_for(self.peer)))
             except DledgerError as error:
                 self._tell(error)
             finally:
@@ -196,7 +196,7 @@ class RaftLinks:
 
     def register(self, server: Server) -> None:
         """Serve the acceptor's side; peers are refused until ``start``."""
-        server.add_stream(LINK_METHOD, self._accept)
+        methods.RAFT_LINK.serve(server, self._accept)
 
     def start(self) -> None:
         self._open = True

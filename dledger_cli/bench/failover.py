@@ -25,6 +25,7 @@ from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import DeadlineExceededError
+from dledger_wire.rpc import methods
 
 TOPIC = "failover"
 QUEUES = 4
@@ -64,7 +65,7 @@ def _partition(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
 def _transfer(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
     target = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
     request = admin_pb2.TransferRequest(target=target).SerializeToString()
-    run(call_leader(cluster.config.groups[0], "/dledger.v1.Admin/TransferLeader", request, PATIENCE_S))
+    run(call_leader(cluster.config.groups[0], methods.TRANSFER_LEADER.path, request, PATIENCE_S))
     return cluster.wait_healthy
 
 

@@ -80,10 +80,11 @@ async def _expire(
 
 async def _expire_one(node: NodeConfig, request: retention_pb2.ExpireRequest, timeout_s: float) -> retention_pb2.ExpireReply:
     from dledger_wire._pb import retention_pb2
+    from dledger_wire.rpc import methods
 
     channel = real_network().connect(node.address)
     try:
-        answer = await channel.call("/dledger.v1.Retention/Expire", request.SerializeToString(), timeout_s=timeout_s)
+        answer = await channel.call(methods.EXPIRE.path, request.SerializeToString(), timeout_s=timeout_s)
         return retention_pb2.ExpireReply.FromString(answer)
     finally:
         await channel.close()

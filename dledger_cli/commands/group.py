@@ -226,12 +226,13 @@ async def _delete(cluster: ClusterConfig, name: str, timeout_s: float) -> None:
     from dledger_cli.calls import call_leader
     from dledger_wire._pb import retry_pb2
     from dledger_wire.errors import InvalidArgumentError
+    from dledger_wire.rpc import methods
 
     request = retry_pb2.GroupSettings(name=name).SerializeToString()
     unknown: list[InvalidArgumentError] = []
     for group in cluster.groups:
         try:
-            await call_leader(group, "/dledger.v1.Retry/DeleteGroup", request, timeout_s)
+            await call_leader(group, methods.DELETE_GROUP.path, request, timeout_s)
         except InvalidArgumentError as error:
             unknown.append(error)
     if len(unknown) == len(cluster.groups):

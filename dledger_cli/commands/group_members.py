@@ -14,8 +14,6 @@ from dledger_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
 
-METHOD = "/dledger.v1.Sessions/DescribeMembers"
-
 Queue = tuple[str, str, int]  # topic, replica group, queue
 
 
@@ -65,11 +63,12 @@ async def all_members(cluster: ClusterConfig, timeout_s: float) -> dict[str, lis
 async def positions_of(cluster: ClusterConfig, names: list[str], timeout_s: float) -> list[tuple[str, str, str, int, int]]:
     """(consumer group, topic, replica group, queue, offset) of everything committed."""
     from dledger_wire._pb import broker_pb2
+    from dledger_wire.rpc import methods
 
     found = []
     request = broker_pb2.GroupOffsetsRequest(groups=names).SerializeToString()
     for group in cluster.groups:
-        answer = await call_leader(group, "/dledger.v1.Broker/GroupOffsets", request, timeout_s)
+        answer = await call_leader(group, methods.GROUP_OFFSETS.path, request, timeout_s)
         for positions in broker_pb2.GroupOffsetsResponse.FromString(answer).groups:
             found += [(positions.group, each.topic, group.name, each.queue_id, each.offset) for each in positions.offsets]
     return found
@@ -84,11 +83,12 @@ async def check_known(cluster: ClusterConfig, name: str, timeout_s: float, hint:
 async def _members(cluster: ClusterConfig, names: list[str], timeout_s: float) -> dict[str, list[MemberRow]]:
     """What members consume is joined from all replica groups."""
     from dledger_wire._pb import sessions_pb2
+    from dledger_wire.rpc import methods
 
     found: dict[tuple[str, str], MemberRow] = {}
     request = sessions_pb2.DescribeMembersRequest(groups=names).SerializeToString()
     for group in cluster.groups:
-        answer = await call_leader(group, METHOD, request, timeout_s)
+        answer = await call_leader(group, methods.DESCRIBE_MEMBERS.path, request, timeout_s)
         for told in sessions_pb2.DescribeMembersResponse.FromString(answer).groups:
             for member in told.members:
                 kind = "broadcast" if member.broadcast else "orderly" if member.orderly else "concurrent"

@@ -28,13 +28,14 @@ def transfer(
     from dledger_cli.calls import call_leader, group_of
     from dledger_wire._pb import admin_pb2
     from dledger_wire.errors import InvalidArgumentError
+    from dledger_wire.rpc import methods
 
     chosen = group_of(load_config(config), group)
     ids = [node.id for node in chosen.nodes]
     if to != "best" and to not in ids:
         raise InvalidArgumentError(f"no node {to!r} in group {chosen.name}; it has {', '.join(ids)}")
     request = admin_pb2.TransferRequest(target="" if to == "best" else to).SerializeToString()
-    reply = admin_pb2.TransferReply.FromString(run(call_leader(chosen, "/dledger.v1.Admin/TransferLeader", request, timeout)))
+    reply = admin_pb2.TransferReply.FromString(run(call_leader(chosen, methods.TRANSFER_LEADER.path, request, timeout)))
     if as_json:
         keys = ("old_leader", "new_leader", "term", "took_ms")
         print_json({"group": chosen.name} | {key: getattr(reply, key) for key in keys})

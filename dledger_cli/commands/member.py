@@ -79,6 +79,7 @@ def _change(
     from dledger_cli.calls import call_leader, group_of
     from dledger_wire._pb import admin_pb2
     from dledger_wire.errors import InvalidArgumentError
+    from dledger_wire.rpc import methods
 
     chosen = group_of(load_config(config), group)
     if action in ("add", "replace") and not address:
@@ -87,7 +88,7 @@ def _change(
             text = f"{node_id} is not in the cluster file; expected --address HOST:PORT"
             raise InvalidArgumentError(text)
     request = admin_pb2.MemberRequest(action=action, id=node_id, address=address, replaces=replaces).SerializeToString()
-    reply = admin_pb2.MemberReply.FromString(run(call_leader(chosen, "/dledger.v1.Admin/ChangeMember", request, timeout_s)))
+    reply = admin_pb2.MemberReply.FromString(run(call_leader(chosen, methods.CHANGE_MEMBER.path, request, timeout_s)))
     if as_json:
         print_json({"group": chosen.name, "voters": list(reply.voters), "learners": list(reply.learners)})
         return

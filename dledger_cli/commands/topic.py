@@ -126,12 +126,15 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
 def _change(cluster: ClusterConfig, group_name: str, method: str, timeout_s: float, **spec: Any) -> admin_pb2.TopicReply:
     from dledger_cli.calls import call_leader
     from dledger_wire._pb import admin_pb2
+    from dledger_wire.rpc import methods
+
+    changes = {"CreateTopic": methods.CREATE_TOPIC, "UpdateTopic": methods.UPDATE_TOPIC, "DeleteTopic": methods.DELETE_TOPIC}
 
     async def change() -> bytes:
         group = await _group_for(cluster, group_name, spec["name"], method, timeout_s)
         request = admin_pb2.TopicSpec(group=group.name, **spec).SerializeToString()
         again = admin_pb2.TopicSpec(group=group.name, **(spec | {"if_not_exists": True})).SerializeToString()
-        return await call_leader(group, f"/dledger.v1.Admin/{method}", request, timeout_s, again)
+        return await call_leader(group, changes[method].path, request, timeout_s, again)
 
     reply: admin_pb2.TopicReply = admin_pb2.TopicReply.FromString(run(change()))
     return reply
@@ -165,8 +168,9 @@ def _topic_json(topic: admin_pb2.TopicReply) -> dict[str, Any]:
 async def all_topics(cluster: ClusterConfig, timeout_s: float) -> list[dict[str, Any]]:
     from dledger_cli.calls import call_leader_or_any
     from dledger_wire._pb import admin_pb2
+    from dledger_wire.rpc import methods
 
-    replies = await asyncio.gather(*(call_leader_or_any(group, "/dledger.v1.Admin/ListTopics", b"", timeout_s) for group in cluster.groups))
+    replies = await asyncio.gather(*(call_leader_or_any(group, methods.LIST_TOPICS.path, b"", timeout_s) for group in cluster.groups))
     found: list[dict[str, Any]] = []
     for group, reply in zip(cluster.groups, replies, strict=True):
         found += [_topic_json(topic) | {"group": topic.group or group.name} for topic in admin_pb2.TopicList.FromString(reply).topics]
@@ -177,6 +181,7 @@ def _describe(cluster: ClusterConfig, name: str, timeout_s: float) -> dict[str, 
     from dledger_cli.calls import call_leader, group_of
     from dledger_wire._pb import broker_pb2
     from dledger_wire.errors import TopicNotFoundError
+    from dledger_wire.rpc import methods
 
     async def ask() -> tuple[dict[str, Any], bytes]:
         for topic in await all_topics(cluster, timeout_s):
@@ -186,7 +191,7 @@ def _describe(cluster: ClusterConfig, name: str, timeout_s: float) -> dict[str, 
                     queues=[broker_pb2.QueueRef(topic=name, queue_id=queue_id, timestamp_ms=-1) for queue_id in queues]
                 )
                 group = group_of(cluster, topic["group"])
-                return topic, await call_leader(group, "/dledger.v1.Broker/Offsets", request.SerializeToString(), timeout_s)
+                return topic, await call_leader(group, methods.QUEUE_OFFSETS.path, request.SerializeToString(), timeout_s)
         raise TopicNotFoundError(f"no topic {name!r} (dledger topic list shows all)")
 
     topic, reply = run(ask())

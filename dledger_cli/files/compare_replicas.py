@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dledger_cli.calls import with_hint
 from dledger_cli.context import ask_nodes, real_network
 from dledger_wire.errors import DledgerError, StorageDamagedError, UnreachableError
+from dledger_wire.rpc import methods
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, GroupConfig
@@ -76,8 +77,8 @@ async def _checksums(address: str, upto_pos: int, timeout_s: float, checked_segm
 
     channel = real_network().connect(address)
     try:
-        request = admin_pb2.ChecksumRequest(upto_pos=upto_pos, checked_segment=checked_segment).SerializeToString()
-        return admin_pb2.ChecksumReply.FromString(await channel.call("/dledger.v1.Admin/SegmentChecksums", request, timeout_s=timeout_s))
+        request = admin_pb2.ChecksumRequest(upto_pos=upto_pos, checked_segment=checked_segment)
+        return await methods.SEGMENT_CHECKSUMS.call(channel, request, timeout_s=timeout_s)
     finally:
         await channel.close()
 

@@ -13,8 +13,8 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc import methods
 
-PREFIX = "/dledger.v1.Retry/"
 CALL_MESSAGES = 200
 CALL_TIMEOUT_MS = 10_000
 
@@ -41,7 +41,7 @@ async def list_dead_letters(router: Router, consumer_group: str, deadline_ms: in
     request = retry_pb2.DeadLettersRequest(groups=[consumer_group] if consumer_group else []).SerializeToString()
     found = []
     for group in sorted(await router.ensure_groups(deadline_ms)):
-        answer = await router.call_leader(group, f"{PREFIX}DeadLetters", request, deadline_ms=deadline_ms)
+        answer = await router.call_leader(group, methods.DEAD_LETTERS.path, request, deadline_ms=deadline_ms)
         found += [
             DeadLetters(each.group, group, each.topic, each.perm, each.min_offset, each.max_offset, each.redriven_upto)
             for each in parse(retry_pb2.DeadLettersResponse, answer, group).queues
@@ -72,7 +72,7 @@ async def redrive(
     started_ms, at = clock.monotonic_ms(), letters.redriven_upto
     while at < upto:
         deadline_ms = clock.monotonic_ms() + CALL_TIMEOUT_MS
-        answer = await router.call_leader(letters.group, f"{PREFIX}Redrive", request.SerializeToString(), deadline_ms=deadline_ms)
+        answer = await router.call_leader(letters.group, methods.REDRIVE.path, request.SerializeToString(), deadline_ms=deadline_ms)
         reply = parse(retry_pb2.RedriveResponse, answer, letters.group)
         at = max(at, reply.next_offset)
         if told is not None:

@@ -28,8 +28,8 @@ from dledger_wire.errors import (
     UnreachableError,
 )
 from dledger_wire.frames.message_id import parse_offset_message_id
+from dledger_wire.rpc import methods
 
-QUERY = "/dledger.v1.Query/QueryMessages"
 CALL_TIMEOUT_S = 5.0
 PAGE_BYTES = 8 << 20
 MAX_PAGE = 1024
@@ -71,7 +71,7 @@ async def pages(
 ) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
     """(answer, its frames, who gave it) to ``request``, then to what is left of it, which may be narrowed between two pages."""
     while True:
-        data, node = await call_replica(router, group, QUERY, request.SerializeToString(), deadline_ms)
+        data, node = await call_replica(router, group, methods.QUERY_MESSAGES.path, request.SerializeToString(), deadline_ms)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
         yield reply, payload, node
         if not reply.before_pos:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dledger_client.admin.message_query import QUERY, call_replica, messages_of, query_by_id, query_by_key
+from dledger_client.admin.message_query import call_replica, messages_of, query_by_id, query_by_key
 from dledger_client.cluster.metadata import Node, Router
 from dledger_client.cluster.responses import parse, parse_envelope
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
+from dledger_wire.rpc import methods
 
-CONSUMED = "/dledger.v1.Query/Consumed"
 REPLICA_TIMEOUT_S = 2.0
 MAX_COPIES = 256
 
@@ -111,7 +111,7 @@ async def _traced(router: Router, message: ReceivedMessage, deadline_ms: int) ->
 async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -> ReplicaState:
     request = query_pb2.QueryMessagesRequest(pos=message.physical_offset).SerializeToString()
     try:
-        data = await router.channel(node.address).call(QUERY, request, timeout_s=REPLICA_TIMEOUT_S)
+        data = await router.channel(node.address).call(methods.QUERY_MESSAGES.path, request, timeout_s=REPLICA_TIMEOUT_S)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
         found = messages_of(reply, payload, message.group, node)
     except DledgerError:
@@ -124,7 +124,7 @@ async def _consumers(router: Router, message: ReceivedMessage, deadline_ms: int)
     place = {"topic": message.topic, "queue_id": message.queue_id, "offset": message.queue_offset}
     request = query_pb2.ConsumedRequest(**place).SerializeToString()  # type: ignore[arg-type]
     try:
-        data, node = await call_replica(router, message.group, CONSUMED, request, deadline_ms)
+        data, node = await call_replica(router, message.group, methods.CONSUMED.path, request, deadline_ms)
     except TopicNotFoundError:
         return []  # deleted meanwhile
     states = []

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_wire._pb import transaction_pb2
-
-DESCRIBE = "/dledger.v1.Transactions/DescribeTransactions"
+from dledger_wire.rpc import methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ async def describe_transactions(router: Router, producer_group: str, most: int, 
     request = transaction_pb2.DescribeTransactionsRequest(producer_group=producer_group, max_transactions=most).SerializeToString()
     found = []
     for group in sorted(await router.ensure_groups(deadline_ms)):
-        answer = await router.call_leader(group, DESCRIBE, request, deadline_ms=deadline_ms)
+        answer = await router.call_leader(group, methods.DESCRIBE_TRANSACTIONS.path, request, deadline_ms=deadline_ms)
         reply = parse(transaction_pb2.DescribeTransactionsResponse, answer, group)
         rows = [
             OpenTransaction(

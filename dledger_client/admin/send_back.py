@@ -13,9 +13,9 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import garbage, parse
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
-METHOD = "/dledger.v1.Retry/SendBack"
 DEAD_LETTER = -1  # as a delay level
 
 
@@ -66,7 +66,7 @@ async def send_back(
         delay_level=delay_level,
         max_reconsume_times=max_reconsume_times,
     )
-    answer = await router.call_leader(group_name, METHOD, request.SerializeToString(), deadline_ms=deadline_ms)
+    answer = await router.call_leader(group_name, methods.SEND_BACK.path, request.SerializeToString(), deadline_ms=deadline_ms)
     return [_result(each, group_name) for each in parse(retry_pb2.SendBackResponse, answer, group_name).results]
 
 

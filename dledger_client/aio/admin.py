@@ -15,7 +15,7 @@ from dledger_client.admin.message_trace import Trace, trace
 from dledger_client.admin.open_transactions import GroupTransactions, describe_transactions
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import METADATA, Bootstrap, Router, TopicQueues, parse_bootstrap
+from dledger_client.cluster.metadata import Bootstrap, Router, TopicQueues, parse_bootstrap
 from dledger_client.cluster.responses import parse
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
@@ -23,10 +23,8 @@ from dledger_client.runtime.environment import surroundings
 from dledger_wire._pb import admin_pb2, broker_pb2, retry_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import Network
-
-ADMIN = "/dledger.v1.Admin/"
-RETRY = "/dledger.v1.Retry/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Admin:
         again = admin_pb2.TopicSpec()
         again.CopyFrom(spec)
         again.if_not_exists = True
-        return await self._change("CreateTopic", spec, again)
+        return await self._change(methods.CREATE_TOPIC, spec, again)
 
     async def update_topic(
         self, name: str, *, read_queues: int = 0, write_queues: int = 0, perm: int = 0, group: str = "", force: bool = False
@@ -108,12 +106,12 @@ class Admin:
         group = group or await self._group_with(name)
         within(0, MAX_U32, read_queues=read_queues, write_queues=write_queues, perm=perm)
         spec = admin_pb2.TopicSpec(name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, group=group, force=force)
-        return await self._change("UpdateTopic", spec, spec)
+        return await self._change(methods.UPDATE_TOPIC, spec, spec)
 
     async def delete_topic(self, name: str, *, group: str = "") -> None:
         """Delete a topic and its messages."""
         spec = admin_pb2.TopicSpec(name=name, group=group or await self._group_with(name))
-        await self._change("DeleteTopic", spec, None)
+        await self._change(methods.DELETE_TOPIC, spec, None)
 
     async def list_topics(self, *, or_followers: bool = False) -> list[TopicQueues]:
         """All topics, by name.  ``or_followers``: while a group has no leader, those its followers know."""
@@ -123,10 +121,10 @@ class Admin:
             if or_followers:
                 kind = broker_pb2.MetadataResponse
                 answer = await self._committed_state.ask(
-                    group, METADATA, request, kind, lambda answer: int(answer.version), self._deadline_ms()
+                    group, methods.METADATA.path, request, kind, lambda answer: int(answer.version), self._deadline_ms()
                 )
             else:
-                told = await self._router.call_leader(group, METADATA, request, deadline_ms=self._deadline_ms())
+                told = await self._router.call_leader(group, methods.METADATA.path, request, deadline_ms=self._deadline_ms())
                 answer = parse(broker_pb2.MetadataResponse, told, group)
             found += [
                 TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "") for topic in answer.topics
@@ -145,7 +143,7 @@ class Admin:
 
     async def _status_of(self, group: str, node_id: str, address: str) -> NodeStatus:
         try:
-            answer = await self._router.channel(address).call(f"{ADMIN}NodeStatus", b"", timeout_s=1.0)
+            answer = await self._router.channel(address).call(methods.NODE_STATUS.path, b"", timeout_s=1.0)
             found = parse(admin_pb2.NodeStatusReply, answer, address)
         except DledgerError:
             return NodeStatus(group, node_id, address, reachable=False)
@@ -212,7 +210,7 @@ class Admin:
         """The settings of a consumer group, or of all that somebody configured."""
         request = retry_pb2.GroupSettings(name=consumer_group).SerializeToString()
         name = await self._one_group(group)
-        answer = await self._router.call_leader(name, f"{RETRY}ListGroups", request, deadline_ms=self._deadline_ms())
+        answer = await self._router.call_leader(name, methods.LIST_GROUPS.path, request, deadline_ms=self._deadline_ms())
         return list(parse(retry_pb2.GroupSettingsList, answer, name).groups)
 
     async def update_group(self, consumer_group: str, **settings: int | bool) -> retry_pb2.GroupSettings:
@@ -228,7 +226,7 @@ class Admin:
             raise InvalidArgumentError(f"settings of consumer group {consumer_group!r}: {error}") from None
         changed = retry_pb2.GroupSettings()
         for group in sorted(await self._router.ensure_groups(self._deadline_ms())):
-            answer = await self._router.call_leader(group, f"{RETRY}PutGroup", request, deadline_ms=self._deadline_ms())
+            answer = await self._router.call_leader(group, methods.PUT_GROUP.path, request, deadline_ms=self._deadline_ms())
             changed = parse(retry_pb2.GroupSettings, answer, group)
         return changed
 
@@ -246,10 +244,15 @@ class Admin:
             )
         return found[0].group
 
-    async def _change(self, method: str, spec: admin_pb2.TopicSpec, again: admin_pb2.TopicSpec | None) -> TopicQueues:
+    async def _change(
+        self,
+        method: methods.UnaryMethod[admin_pb2.TopicSpec, admin_pb2.TopicReply],
+        spec: admin_pb2.TopicSpec,
+        again: admin_pb2.TopicSpec | None,
+    ) -> TopicQueues:
         repeated = again.SerializeToString() if again is not None else None
         answer = await self._router.call_leader(
-            spec.group, ADMIN + method, spec.SerializeToString(), deadline_ms=self._deadline_ms(), again=repeated
+            spec.group, method.path, spec.SerializeToString(), deadline_ms=self._deadline_ms(), again=repeated
         )
         self._router.forget_topic(spec.name)
         reply = parse(admin_pb2.TopicReply, answer, spec.group)

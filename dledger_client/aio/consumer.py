@@ -26,12 +26,10 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
 from dledger_wire.java_hash import cached_java_hash
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.rpc.transport import Network
 
-OFFSETS = "/dledger.v1.Broker/Offsets"
-COMMIT = "/dledger.v1.Broker/CommitOffsets"
-POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 NO_TIME = -1
 ANSWER_BYTES = 64 << 20  # of one request of a long read
 
@@ -154,10 +152,12 @@ class PullConsumer:
     async def _offsets_of(self, group: str, request: broker_pb2.OffsetsRequest, *, or_followers: bool) -> broker_pb2.OffsetsResponse:
         wish, deadline_ms = request.SerializeToString(), self._deadline_ms()
         if not or_followers:
-            answer = await self._router.call_leader(group, OFFSETS, wish, deadline_ms=deadline_ms)
+            answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS.path, wish, deadline_ms=deadline_ms)
             return parse(broker_pb2.OffsetsResponse, answer, group)
         kind = broker_pb2.OffsetsResponse
-        return await self._committed_state.ask(group, OFFSETS, wish, kind, lambda answer: int(answer.applied_index), deadline_ms)
+        return await self._committed_state.ask(
+            group, methods.QUEUE_OFFSETS.path, wish, kind, lambda answer: int(answer.applied_index), deadline_ms
+        )
 
     async def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
         """Remember where this consumer group has come to: (topic, queue id) -> next offset to read; durable on a majority.
@@ -176,7 +176,9 @@ class PullConsumer:
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         for group, request in by_group.items():
             for page in commit_pages(request):
-                answer = await self._router.call_leader(group, COMMIT, page.SerializeToString(), deadline_ms=self._deadline_ms())
+                answer = await self._router.call_leader(
+                    group, methods.COMMIT_OFFSETS.path, methods.encode(page), deadline_ms=self._deadline_ms()
+                )
                 for refused in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
                     raise from_detail(refused.error)
 
@@ -185,7 +187,7 @@ class PullConsumer:
         found: dict[tuple[str, int], int] = {}
         request = broker_pb2.GroupOffsetsRequest(groups=[self.group]).SerializeToString()
         for queues in await self.topic(topic):
-            answer = await self._router.call_leader(queues.group, POSITIONS, request, deadline_ms=self._deadline_ms())
+            answer = await self._router.call_leader(queues.group, methods.GROUP_OFFSETS.path, request, deadline_ms=self._deadline_ms())
             for positions in parse(broker_pb2.GroupOffsetsResponse, answer, queues.group).groups:
                 found |= {(queues.group, each.queue_id): each.offset for each in positions.offsets if each.topic == topic}
         return found

@@ -22,9 +22,9 @@ from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import check_topic, is_node_name
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import Channel, Network
 
-METADATA = "/dledger.v1.Broker/Metadata"
 ASK_TIMEOUT_S = 1.0
 HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
 SILENCE_S = 1.0  # a leader that has not answered by then is looked after
@@ -128,7 +128,7 @@ class Router:
 
     async def _ask(self, address: str, topics: Sequence[str]) -> tuple[str, broker_pb2.MetadataResponse]:
         request = broker_pb2.MetadataRequest(topics=topics)
-        answer = await self.channel(address).call(METADATA, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
+        answer = await self.channel(address).call(methods.METADATA.path, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
         response = parse(broker_pb2.MetadataResponse, answer, address)
         self._leave_out_unusable(address, response)
         self._learn(address, response)

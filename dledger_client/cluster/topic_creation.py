@@ -5,8 +5,7 @@ from __future__ import annotations
 from dledger_client.cluster.metadata import Router
 from dledger_wire._pb import topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
-
-METHOD = "/dledger.v1.Topics/AutoCreate"
+from dledger_wire.rpc import methods
 
 
 async def create_topic(router: Router, name: str, key: str, queues: int, deadline_ms: int) -> bool:
@@ -16,7 +15,7 @@ async def create_topic(router: Router, name: str, key: str, queues: int, deadlin
     created = 0
     for group in sorted(await router.ensure_groups(deadline_ms)):
         try:
-            await router.call_leader(group, METHOD, request, deadline_ms=deadline_ms)
+            await router.call_leader(group, methods.AUTO_CREATE_TOPIC.path, request, deadline_ms=deadline_ms)
             created += 1
         except DledgerError as error:
             problem = problem or error

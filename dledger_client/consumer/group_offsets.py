@@ -26,12 +26,10 @@ from dledger_client.consumer.settings import FIRST, LAST, PushOptions
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotReadyError, OffsetsResetError
 from dledger_wire.names import RETRY_PREFIX
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
-OFFSETS = "/dledger.v1.Broker/Offsets"
 COMMIT_MOST = 10_000  # offsets that a broker takes in one request
-COMMIT = "/dledger.v1.Broker/CommitOffsets"
-POSITIONS = "/dledger.v1.Broker/GroupOffsets"
 TIMEOUT_MS = 5000
 NO_TIME = -1
 
@@ -113,7 +111,7 @@ class _InitialOffsets:
         searched = NO_TIME if where in (FIRST, LAST) else self._options.consume_timestamp
         refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched) for queue in queues]
         request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
-        answer = await self._router.call_leader(group, OFFSETS, request, deadline_ms=_deadline_ms(self._router))
+        answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS.path, request, deadline_ms=_deadline_ms(self._router))
         return {
             MessageQueue(each.topic, group, each.queue_id): {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time)
             for each in parse(broker_pb2.OffsetsResponse, answer, group).queues
@@ -131,7 +129,7 @@ class BrokerOffsetStore:
 
     async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group]).SerializeToString()
-        answer = await self._router.call_leader(group, POSITIONS, request, deadline_ms=_deadline_ms(self._router))
+        answer = await self._router.call_leader(group, methods.GROUP_OFFSETS.path, request, deadline_ms=_deadline_ms(self._router))
         return {
             MessageQueue(each.topic, group, each.queue_id): CommittedOffset(each.offset, each.generation)
             for found in parse(broker_pb2.GroupOffsetsResponse, answer, group).groups
@@ -187,7 +185,9 @@ class BrokerOffsetStore:
     async def _send(self, group: str, request: broker_pb2.CommitOffsetsRequest) -> dict[MessageQueue, DledgerError]:
         refused: dict[MessageQueue, DledgerError] = {}
         for page in commit_pages(request):
-            answer = await self._router.call_leader(group, COMMIT, page.SerializeToString(), deadline_ms=_deadline_ms(self._router))
+            answer = await self._router.call_leader(
+                group, methods.COMMIT_OFFSETS.path, methods.encode(page), deadline_ms=_deadline_ms(self._router)
+            )
             for each in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
                 refused[MessageQueue(each.topic, group, each.queue_id)] = from_detail(each.error)
         return refused

@@ -20,9 +20,9 @@ from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import JitteredBackoff
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, UnreachableError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
 
-ATTEND = "/dledger.v1.Sessions/Attend"
 WELCOME_TIMEOUT_S = 1.0
 SILENCE_MS = 800  # a master that acknowledges nothing for that long may be one no more
 CLOSE_TIMEOUT_S = 1.0
@@ -157,7 +157,7 @@ class GroupSession:
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
 
     async def _attend(self, address: str) -> None:
-        stream = self._router.channel(address).open(ATTEND)
+        stream = methods.JOIN_GROUP.open(self._router.channel(address))
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):

@@ -30,10 +30,10 @@ from dledger_wire.errors import (
     InvalidArgumentError,
     UnreachableError,
 )
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.rpc.transport import ByteStream
 
-FETCH = "/dledger.v1.Broker/Fetch"
 READ_FROM = ("leader", "follower", "any")
 IDLE_STREAMS = 4
 
@@ -224,7 +224,7 @@ class Replicas:
 
     def _take(self, address: str) -> ByteStream:
         idle = self._idle.get(address)
-        return idle.pop() if idle else self._router.channel(address).open(FETCH)
+        return idle.pop() if idle else methods.FETCH.open(self._router.channel(address))
 
     async def _give_back(self, address: str, stream: ByteStream, *, whole: bool) -> None:
         idle = self._idle.setdefault(address, [])

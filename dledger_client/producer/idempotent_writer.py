@@ -26,11 +26,10 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import HEADER_SIZE, BatchView, Sequence64, stamp_sequence
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import BusyError, DledgerError, NotLeaderError, OutOfOrderSequenceError, UnreachableError
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.rpc.transport import ByteStream
 
-PRODUCE = "/dledger.v1.Broker/Produce"
 WINDOW_BYTES = 8 << 20  # unanswered on one stream
 SILENCE_S = 1.0
 CLOSE_TIMEOUT_S = 1.0
@@ -129,7 +128,7 @@ class IdempotentWriter:
         if view is None or not view.leader_address or (failed and view.leader_address == failed and view.term <= stream.failed_term):
             view = await self._router.find_leader(stream.group, failed, stream.failed_term)
         stream.address, stream.failed_term = view.leader_address, view.term
-        stream.open = self._router.channel(view.leader_address).open(PRODUCE)
+        stream.open = methods.PRODUCE.open(self._router.channel(view.leader_address))
 
     async def _drop(self, stream: _Stream) -> None:
         """Give the stream up; everything unanswered is to be sent again."""

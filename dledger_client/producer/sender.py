@@ -37,7 +37,7 @@ from dledger_wire.errors import (
     ProducerFencedError,
     UnreachableError,
 )
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.status import SendStatus
@@ -45,8 +45,6 @@ from dledger_wire.status import SendStatus
 if TYPE_CHECKING:
     from dledger_client.producer.accumulator import ProducerEngine
 
-PRODUCE = "/dledger.v1.Broker/Produce"
-INIT_PRODUCER = "/dledger.v1.Broker/InitProducer"
 INIT_TIMEOUT_MS = 5000
 REQUEST_BYTES = 1 << 20
 WINDOW_BYTES = 12 << 20
@@ -162,7 +160,9 @@ class Sender:
         )
         deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
         try:
-            answer = await engine.router.call_leader(self.group, INIT_PRODUCER, request.SerializeToString(), deadline_ms=deadline_ms)
+            answer = await engine.router.call_leader(
+                self.group, methods.INIT_PRODUCER.path, methods.encode(request), deadline_ms=deadline_ms
+            )
         except OutcomeUnknownError as error:  # of a registration, which may be repeated: no message hangs on it
             raise NotReadyError(f"no majority of group {self.group} acknowledged in time that this producer registers") from error
         response = parse(broker_pb2.InitProducerResponse, answer, self.group)
@@ -178,7 +178,7 @@ class Sender:
 
     async def _serve(self, address: str) -> None:
         await self.ensure_session()
-        stream = self._engine.router.channel(address).open(PRODUCE)
+        stream = methods.PRODUCE.open(self._engine.router.channel(address))
         loop = asyncio.get_running_loop()
         reader = loop.create_task(self._read(stream, address), name=f"produce answers of {self.group}")
         reader.add_done_callback(self._awake)

@@ -19,9 +19,9 @@ from dledger_client.fetch.records import Chunk, ReceivedMessage, decode_chunk
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import BusyError, CorruptFrameError, DledgerError, UnreachableError
 from dledger_wire.names import HALF_TOPIC
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
 
-ATTEND = "/dledger.v1.Transactions/Attend"
 BEAT_S = 1.0
 SILENCE_S = 2.5
 CLOSE_TIMEOUT_S = 1.0
@@ -50,7 +50,7 @@ class TransactionCheckStream:
                 await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
 
     async def _attend(self, address: str) -> None:
-        stream = self._router.channel(address).open(ATTEND)
+        stream = methods.JOIN_PRODUCER_GROUP.open(self._router.channel(address))
         beats = asyncio.get_running_loop().create_task(self._beat(stream), name=f"attend at {self._group}")
         try:
             while True:

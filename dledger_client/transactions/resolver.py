@@ -20,9 +20,9 @@ from dledger_client.message import SendResult, SendStatus
 from dledger_client.runtime.tasks import OwnedTasks
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import DledgerError, NotSentError, OutcomeUnknownError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
-END = "/dledger.v1.Transactions/EndTransactions"
 MAX_ENDS = 1000
 CALLS_AT_ONCE = 2
 CLOSED = "the producer was closed; the transaction is open"
@@ -121,7 +121,9 @@ class TransactionResolver:
     async def _ask(self, taken: list[_Waiting]) -> list[TransactionOutcome | DledgerError]:
         request = transaction_pb2.EndTransactionsRequest(producer_group=self._producer_group, ends=[each.end for each in taken])
         deadline_ms = max(each.deadline_ms for each in taken)
-        answer = await self._router.call_leader(self._group, END, request.SerializeToString(), deadline_ms=deadline_ms)
+        answer = await self._router.call_leader(
+            self._group, methods.END_TRANSACTIONS.path, methods.encode(request), deadline_ms=deadline_ms
+        )
         results = parse(transaction_pb2.EndTransactionsResponse, answer, self._group).results
         if len(results) != len(taken):
             raise garbage(self._group, f"{len(results)} answers for {len(taken)} transactions")

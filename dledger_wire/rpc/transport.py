@@ -1,7 +1,7 @@
 """The RPC seam: unary calls and bidirectional byte streams by method name, independent of what carries them.
 
 Owns the interfaces only.  ``tcp_network`` and ``grpc_network`` implement them; the simulator does over its own network, so the same
-broker services, Raft links and clients run in both.  Methods are full gRPC paths such as ``/dledger.v1.Broker/Produce``.
+broker services, Raft links and clients run in both.  Methods are full gRPC paths (``dledger_wire/rpc/methods.py`` has ours).
 A handler that raises a ``DledgerError`` makes the caller's side raise the same error; any other failure of the connection is
 ``UnreachableError``.
 """

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping
 
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
-from dledger_wire.rpc.request_limits import request_limit
+from dledger_wire.rpc.methods import request_limit
 from dledger_wire.tcp.calls import Calls
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
 from dledger_wire.tcp.server import PREFACE, TcpServer

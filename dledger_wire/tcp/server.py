@@ -20,7 +20,7 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from dledger_wire.errors import AddressInUseError, BusyError, DledgerError
-from dledger_wire.rpc.request_limits import request_limit
+from dledger_wire.rpc.methods import is_raft, request_limit
 from dledger_wire.rpc.transport import StreamHandler, UnaryHandler
 from dledger_wire.tcp.calls import ServedCalls
 from dledger_wire.tcp.connection import Connection, RareWarning, ReceivedBytes
@@ -32,7 +32,6 @@ MAX_OPENING_BYTES = 64 << 10
 OPENING_S = 5.0
 CALLS_IDLE_S = 180.0
 SWEEP_S = 15.0
-REPLICA_METHODS = "/dledger.v1.Raft/"
 LEAST_RESERVE, MOST_RESERVE = 64, 1024
 BACKLOG = 1024
 
@@ -188,7 +187,7 @@ class TcpServer:
     def opened(self, connection: _Accepted, opening: dict[str, object]) -> None:
         """A connection has said what it is for."""
         method, given = str(opening.get("method")), opening.get("metadata")
-        if connection.near_limit and not method.startswith(REPLICA_METHODS):
+        if connection.near_limit and not is_raft(method):
             connection.refuse(BusyError(f"{self._address}: too many connections"))
             return
         metadata = {str(key).lower(): str(value) for key, value in given.items()} if isinstance(given, dict) else {}

@@ -17,9 +17,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dledger_client.aio.consumer import OFFSETS
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import METADATA, Router
+from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.fetch.fetcher import Replicas
@@ -28,6 +27,7 @@ from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
+from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 from pyspark_dledger.options.model import STAGING_TOPIC, ReadOptions
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
@@ -218,7 +218,7 @@ class Lookout:
         found: list[broker_pb2.TopicInfo] = []
         for request in requests:
             kind = broker_pb2.MetadataResponse
-            answer = await self._ask(group, METADATA, request, kind, lambda told: int(told.version), wanted, deadline_ms)
+            answer = await self._ask(group, methods.METADATA.path, request, kind, lambda told: int(told.version), wanted, deadline_ms)
             found += [topic for topic in answer.topics if topic.found and topic.group == group]
         return found if names else [topic for topic in found if topic.perm & Perm.READ and wanted.matches(topic.name)]
 
@@ -230,7 +230,9 @@ class Lookout:
             page = asked[first : first + most]
             refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment) for queue, moment in page]
             request, kind = broker_pb2.OffsetsRequest(queues=refs), broker_pb2.OffsetsResponse
-            answer = await self._ask(group, OFFSETS, request, kind, lambda told: int(told.applied_index), wanted, deadline_ms)
+            answer = await self._ask(
+                group, methods.QUEUE_OFFSETS.path, request, kind, lambda told: int(told.applied_index), wanted, deadline_ms
+            )
             for (queue, moment), told in zip(page, answer.queues, strict=True):
                 known = found.get(queue)
                 times = {**(known.by_time if known is not None else {}), **({moment: told.offset_for_time} if moment != NO_TIME else {})}

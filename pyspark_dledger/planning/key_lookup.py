@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from dledger_client.admin.message_query import MAX_PAGE, PAGE_BYTES, pages
-from dledger_client.aio.consumer import OFFSETS
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_client.runtime.environment import surroundings
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2, query_pb2
 from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.planning.partitions import OffsetRange, QueueId
 
@@ -72,7 +72,7 @@ async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Seq
 async def _applied(router: Router, topic: str, group: str, deadline_ms: int) -> int:
     """What the leader has applied: at least what it had when the ranges were fixed."""
     request = broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic=topic, queue_id=0, timestamp_ms=-1)])
-    answer = await router.call_leader(group, OFFSETS, request.SerializeToString(), deadline_ms=deadline_ms)
+    answer = await router.call_leader(group, methods.QUEUE_OFFSETS.path, request.SerializeToString(), deadline_ms=deadline_ms)
     return int(parse(broker_pb2.OffsetsResponse, answer, group).applied_index)
 
 

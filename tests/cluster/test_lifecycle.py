@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dledger_wire.rpc import methods
 from tests.cluster.harness import Cluster, dledger, listening_addresses, send_garbage
 
 
@@ -94,8 +95,8 @@ def stream_frame(kind: int, payload: bytes) -> bytes:
 def garbage() -> list[bytes]:
     """What scanners, strangers and broken clients send: noise, other protocols, and beginnings of ours that go wrong."""
     noise = random.Random(7)
-    methods = ("/dledger.v1.Broker/Produce", "/dledger.v1.Broker/Fetch", "/dledger.v1.Raft/Link", "/a/B")
-    openings = [stream_frame(0, json.dumps({"method": method, "metadata": {}}).encode()) for method in methods]
+    paths = (methods.PRODUCE.path, methods.FETCH.path, methods.RAFT_LINK.path, "/a/B")
+    openings = [stream_frame(0, json.dumps({"method": method, "metadata": {}}).encode()) for method in paths]
     return [
         b"",
         b"\x00" * 4096,

@@ -10,6 +10,7 @@ from dledger_client.aio import Message, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC
+from dledger_wire.rpc import methods
 from tests.sim.clock import EPOCH_MS
 from tests.unit.client.sim_rig import Rig, until
 
@@ -189,7 +190,7 @@ def test_a_node_that_starts_with_a_wrong_clock_deletes_nothing() -> None:
 async def state_of(rig: Rig, node_id: str) -> str:
     channel = rig.around()["network"].connect(rig.cluster.hosts[node_id].address)
     try:
-        reply = await channel.call("/dledger.v1.Admin/NodeStatus", b"", timeout_s=2.0)
+        reply = await channel.call(methods.NODE_STATUS.path, b"", timeout_s=2.0)
     finally:
         await channel.close()
     return admin_pb2.NodeStatusReply.FromString(reply).state

@@ -8,9 +8,10 @@ from broker.api.membership_changes import check_new_member
 from dledger_client.aio import Message
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc import methods
 from tests.unit.client.sim_rig import Rig
 
-CHANGE_MEMBER = "/dledger.v1.Admin/ChangeMember"
+CHANGE_MEMBER = methods.CHANGE_MEMBER.path
 OTHERS = {"n0": "10.0.0.1:10911", "n1": "broker-1.example:10911", "n2": "[fe80::2]:1"}
 
 

@@ -16,7 +16,7 @@ from dledger_client.aio import Message
 from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError, InvalidArgumentError
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from tests.unit.client.sim_rig import Rig
 
 if TYPE_CHECKING:
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from dledger_wire.rpc.transport import CallContext
 
 TOO_MANY = MAX_ITEMS + 1
-BROKER, RETRY = "/dledger.v1.Broker/", "/dledger.v1.Retry/"
 CALLS: dict[str, Request] = {
-    BROKER + "Metadata": broker_pb2.MetadataRequest(topics=["t"] * TOO_MANY),
-    BROKER + "Offsets": broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic="t")] * TOO_MANY),
-    BROKER + "CommitOffsets": broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.GroupOffset(topic="t")] * TOO_MANY),
-    BROKER + "GroupOffsets": broker_pb2.GroupOffsetsRequest(groups=["g"] * TOO_MANY),
-    BROKER + "InitProducer": broker_pb2.InitProducerRequest(producer_name="g" * TOO_MANY),
-    RETRY + "DeadLetters": retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
-    RETRY + "SendBack": retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
-    "/dledger.v1.Sessions/DescribeMembers": sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
-    "/dledger.v1.Transactions/EndTransactions": transaction_pb2.EndTransactionsRequest(
+    methods.METADATA.path: broker_pb2.MetadataRequest(topics=["t"] * TOO_MANY),
+    methods.QUEUE_OFFSETS.path: broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic="t")] * TOO_MANY),
+    methods.COMMIT_OFFSETS.path: broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.GroupOffset(topic="t")] * TOO_MANY),
+    methods.GROUP_OFFSETS.path: broker_pb2.GroupOffsetsRequest(groups=["g"] * TOO_MANY),
+    methods.INIT_PRODUCER.path: broker_pb2.InitProducerRequest(producer_name="g" * TOO_MANY),
+    methods.DEAD_LETTERS.path: retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
+    methods.SEND_BACK.path: retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
+    methods.DESCRIBE_MEMBERS.path: sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
+    methods.END_TRANSACTIONS.path: transaction_pb2.EndTransactionsRequest(
         producer_group="g", ends=[transaction_pb2.TransactionEnd()] * TOO_MANY
     ),
-    "/dledger.v1.Query/QueryMessages": query_pb2.QueryMessagesRequest(topic="t", key="k" * 40_000),
+    methods.QUERY_MESSAGES.path: query_pb2.QueryMessagesRequest(topic="t", key="k" * 40_000),
 }
 
 
@@ -69,7 +68,7 @@ def test_a_member_that_says_too_much_is_refused(join: dict[str, object], text: s
         router = rig.router()
         address = rig.cluster.hosts[rig.master].address
         said = sessions_pb2.SessionJoin(**{"group": "g", "client_id": "c", "session_id": "s", **join})
-        stream = router.channel(address).open("/dledger.v1.Sessions/Attend")
+        stream = router.channel(address).open(methods.JOIN_GROUP.path)
         await stream.write(sessions_pb2.MemberMessage(join=said).SerializeToString())
         with pytest.raises(InvalidArgumentError, match=text):
             await stream.read()
@@ -144,7 +143,7 @@ def test_a_request_of_many_bad_batches_is_answered_for_each_and_does_no_harm() -
     async def scenario(rig: Rig) -> None:
         await rig.topic("t")
         router = rig.router()
-        stream = router.channel(rig.cluster.hosts[rig.master].address).open(BROKER + "Produce")
+        stream = router.channel(rig.cluster.hosts[rig.master].address).open(methods.PRODUCE.path)
         bad = records(*[64] * (SLICE_BATCHES + 5))
         await stream.write(envelope.encode(broker_pb2.ProduceRequest(request_id=7), [bad]))
         message = await stream.read()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.api.retention import EXPIRE
 from dledger_client.aio import Message
 from dledger_wire._pb import retention_pb2
 from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
 from store.durability.disk_reserve import PATH as RESERVE
 from tests.unit.client.sim_rig import Rig, until
 
@@ -33,7 +33,7 @@ async def expire(rig: Rig, node_id: str) -> retention_pb2.ExpireReply:
     channel = rig._network.connect(rig.cluster.hosts[node_id].address)
     try:
         request = retention_pb2.ExpireRequest(has_reserved=True, reserved_ms=0)
-        return retention_pb2.ExpireReply.FromString(await channel.call(EXPIRE, request.SerializeToString(), timeout_s=30))
+        return retention_pb2.ExpireReply.FromString(await channel.call(methods.EXPIRE.path, request.SerializeToString(), timeout_s=30))
     finally:
         await channel.close()
 

@@ -14,14 +14,15 @@ from broker.groups.session_table import Session
 from broker.groups.sessions import SESSION_MS
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
 from store.state.consumer_offsets import ConsumerOffsets
 from store.state.queue_locks import LOCK, QueueLocks
 from store.state.sections import CommandContext
 from tests.unit.client.sim_rig import Rig, until
 
-ATTEND = "/dledger.v1.Sessions/Attend"
-DESCRIBE = "/dledger.v1.Sessions/DescribeMembers"
+ATTEND = methods.JOIN_GROUP.path
+DESCRIBE = methods.DESCRIBE_MEMBERS.path
 
 
 class Attending:

@@ -24,7 +24,7 @@ from dledger_wire.errors import (
     TopicNotFoundError,
     UnreachableError,
 )
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
@@ -83,10 +83,10 @@ class ScriptedNode:
 
         async def serve() -> None:
             server = self._cluster.net.of(node).serve(ADDRESS)
-            server.add_unary("/dledger.v1.Broker/Metadata", metadata)
-            server.add_unary("/dledger.v1.Broker/InitProducer", session)
-            server.add_stream("/dledger.v1.Broker/Produce", self.produce_stream)
-            server.add_stream("/dledger.v1.Broker/Fetch", self._answering("fetch"))
+            server.add_unary(methods.METADATA.path, metadata)
+            server.add_unary(methods.INIT_PRODUCER.path, session)
+            server.add_stream(methods.PRODUCE.path, self.produce_stream)
+            server.add_stream(methods.FETCH.path, self._answering("fetch"))
             await server.start()
 
         async def main() -> None:

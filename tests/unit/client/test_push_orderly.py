@@ -9,10 +9,11 @@ import pytest
 from dledger_client.aio import Action
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import StaleLockError
+from dledger_wire.rpc import methods
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
 
-COMMIT = "/dledger.v1.Broker/CommitOffsets"
+COMMIT = methods.COMMIT_OFFSETS.path
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:

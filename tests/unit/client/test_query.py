@@ -26,10 +26,11 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse_envelope
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
+from dledger_wire.rpc import methods
 from tests.unit.broker.test_send_back import DEAD, GROUP, RETRY, back, send
 from tests.unit.client.sim_rig import Rig, until
 
-QUERY = "/dledger.v1.Query/QueryMessages"
+QUERY = methods.QUERY_MESSAGES.path
 
 
 def bodies(messages: list[ReceivedMessage]) -> list[bytes]:

@@ -15,7 +15,7 @@ from dledger.log.config import LogConfig
 from dledger.node import RaftNode
 from dledger_wire._pb import copy_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
-from dledger_wire.rpc import envelope
+from dledger_wire.rpc import envelope, methods
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change
 
@@ -214,7 +214,7 @@ def tampered(cluster: Cluster, change_piece: Callable[[int, bytes], bytes]) -> l
             await serve(Between(), context)
 
         _name, handlers = cluster.net.servers[node.identity.address]
-        handlers["/dledger.v1.Copy/Log"] = watched
+        handlers[methods.COPY_LOG.path] = watched
     return starts
 
 

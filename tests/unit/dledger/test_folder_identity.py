@@ -14,8 +14,8 @@ from dledger.membership.boot_history import KEPT, Life, Lives
 from dledger.membership.configuration import Configuration
 from dledger.membership.handshake import Introduction
 from dledger.node import RaftNode
-from dledger.transport.link import LINK_METHOD
 from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change, wiped
 
@@ -160,7 +160,7 @@ async def call(cluster: Cluster, node: RaftNode, name: NodeId, said: Introductio
     own = node.identity
     metadata = {"dledger-cluster": own.cluster, "dledger-group": own.group, "dledger-to": own.node_id, "dledger-node": name}
     channel = cluster.net.process(NodeId("stranger")).connect(own.address)
-    stream = channel.open(LINK_METHOD, metadata=metadata | {"dledger-hello": said.encode(name).hex()})
+    stream = channel.open(methods.RAFT_LINK.path, metadata=metadata | {"dledger-hello": said.encode(name).hex()})
     try:
         await stream.read()
     except DledgerError:

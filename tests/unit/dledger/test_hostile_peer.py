@@ -14,8 +14,8 @@ from dledger.membership.boot_history import Lives
 from dledger.membership.handshake import Introduction
 from dledger.node import RaftNode
 from dledger.transport import codec
-from dledger.transport.link import LINK_METHOD
 from dledger_wire.errors import InvalidArgumentError, UnreachableError
+from dledger_wire.rpc import methods
 from tests.unit.dledger.raft_rig import Cluster, Text, run
 
 STRANGER = NodeId("n9")
@@ -50,7 +50,7 @@ async def say(cluster: Cluster, node: RaftNode, data: bytes, *, name: NodeId = S
         "dledger-node": name,
         "dledger-hello": Introduction(f"store-{name}", 0, 0, 0, Lives()).encode(name).hex(),
     }
-    stream = channel.open(LINK_METHOD, metadata=metadata)
+    stream = channel.open(methods.RAFT_LINK.path, metadata=metadata)
     try:
         await stream.read()
         await stream.write(data)

@@ -16,6 +16,7 @@ import pytest
 
 from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, UnreachableError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.tcp import connection as tcp_connection
 from dledger_wire.tcp import server as tcp_server
@@ -23,7 +24,7 @@ from dledger_wire.tcp.connection import Connection, ReceivedBytes
 from dledger_wire.tcp.network import TcpNetwork
 from dledger_wire.tcp.server import TcpServer
 
-CALL, STREAM, SMALL, LINK = "/test.Tcp/Call", "/test.Tcp/Stream", "/dledger.v1.Broker/Fetch", "/dledger.v1.Raft/Link"
+CALL, STREAM, SMALL, LINK = "/test.Tcp/Call", "/test.Tcp/Stream", methods.FETCH.path, methods.RAFT_LINK.path
 CLAIM = struct.pack(">BI", 1, 60 << 20)
 ATTACKERS = 20
 Writer = asyncio.StreamWriter

@@ -15,6 +15,7 @@ import pytest
 from dledger_cli.local.ports import free_ports
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import CallContext
 from dledger_wire.tcp import network as tcp_network
@@ -162,13 +163,13 @@ def test_a_connection_without_calls_is_closed_and_made_again(monkeypatch: pytest
 
 def test_a_request_above_the_limit_of_its_method_is_refused_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(server: TcpServer, channel: TcpChannel) -> None:
-        server.add_unary("/dledger.v1.Broker/Metadata", echo)
+        server.add_unary(methods.METADATA.path, echo)
         with pytest.raises(MessageTooLargeError):
-            await channel.call("/dledger.v1.Broker/Metadata", bytes(2 << 20), timeout_s=30)
+            await channel.call(methods.METADATA.path, bytes(2 << 20), timeout_s=30)
         monkeypatch.setattr(tcp_network, "request_limit", lambda method: 1 << 30)
         with pytest.raises(MessageTooLargeError):
-            await channel.call("/dledger.v1.Broker/Metadata", bytes(2 << 20), timeout_s=30)
-        assert await channel.call("/dledger.v1.Broker/Metadata", bytes(1 << 20), timeout_s=30) == bytes(1 << 20)
+            await channel.call(methods.METADATA.path, bytes(2 << 20), timeout_s=30)
+        assert await channel.call(methods.METADATA.path, bytes(1 << 20), timeout_s=30) == bytes(1 << 20)
 
     serving(scenario)
 
