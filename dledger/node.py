@@ -232,14 +232,13 @@ class RaftNode:
             except DledgerError as error:
                 _logger.warning("%s: leadership not handed over: %s", self.identity.node_id, error.message)
         self._end("the node is stopping")
-        started, log = hasattr(self, "_driver"), getattr(self, "log", None)
-        if started and not self._settings.sync_flush:
+        if (started := hasattr(self, "_driver")) and not self._settings.sync_flush:
             await self.log.make_durable(self.log.last.index)  # an orderly stop loses nothing, whatever happens to the machine then
         await self._tasks.stop()
         if started:
             await self._configurations.save()
             await self._unsynced.stopped(synced=self.log.durable == self.log.last)
-        if log is not None:
+        if (log := getattr(self, "log", None)) is not None:
             await log.close()  # a start may have failed with the log open
 
     def _fail(self, error: BaseException) -> None:
