@@ -246,7 +246,7 @@ class ServedCalls:
     # -- handlers
 
     def _run(self, call: int, name: str, handler: UnaryHandler, request: bytes) -> None:
-        self._running[call] = self._loop.create_task(self._serve(call, name, handler, request))
+        self._running[call] = self._loop.create_task(self._serve(call, name, handler, request), name=name)
 
     async def _serve(self, call: int, name: str, handler: UnaryHandler, request: bytes) -> None:
         try:

@@ -124,7 +124,7 @@ class _Joint(asyncio.Protocol):
         near.receiver = self
         near.raw = self._forward
         near.pause_reading()
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(path), name="connect to gRPC")
 
     async def _connect(self, path: str) -> None:
         try:

@@ -32,7 +32,7 @@ class _Dialled:
 
     def __init__(self, channel: TcpChannel, method: str, metadata: Mapping[str, str]) -> None:
         opening: dict[str, object] = {"method": method, "metadata": dict(metadata)}
-        self._connecting: asyncio.Task[Stream] = asyncio.get_running_loop().create_task(channel.dial_stream(opening))
+        self._connecting: asyncio.Task[Stream] = asyncio.get_running_loop().create_task(channel.dial_stream(opening), name="dial a stream")
         self._connecting.add_done_callback(_retrieve)
 
     async def _stream(self) -> Stream:
@@ -129,7 +129,7 @@ class TcpChannel:
             return calls
         self._calls = None
         if self._dialling is None or self._dialling.done():
-            self._dialling = asyncio.get_running_loop().create_task(self._dial_calls())
+            self._dialling = asyncio.get_running_loop().create_task(self._dial_calls(), name="dial for calls")
             self._dialling.add_done_callback(self._dialled)
         return await asyncio.shield(self._dialling)
 

@@ -197,7 +197,7 @@ class TcpServer:
             return
         stream = connection.receiver = Stream(connection, dialled=False)
         connection.max_frame = request_limit(method)
-        task = asyncio.get_running_loop().create_task(self._serve(stream, method, context))
+        task = asyncio.get_running_loop().create_task(self._serve(stream, method, context), name=method)
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
