@@ -184,7 +184,7 @@ class BrokerNode:
 
     async def _tail_applied(self, term: int) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
-        await self.raft.wait_settled(TAIL_TIMEOUT_S)
+        await self.raft.drain_proposals(TAIL_TIMEOUT_S)
         await self.raft.clocks.wait_for_time(self.store.applied.store_ms)
 
     async def _confirm(self) -> None:
@@ -232,7 +232,7 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
         flush_interval_ms=store.flushIntervalCommitLog,
         flush_least_bytes=store.flushCommitLogLeastPages * PAGE_BYTES,
         flush_thorough_interval_ms=store.flushCommitLogThoroughInterval,
-        copy_bytes_per_s=raft.peerPushQuota,
+        snapshot_bytes_per_s=raft.peerPushQuota,
     )
 
 

@@ -19,11 +19,11 @@ from dledger.clock.group_time import Clocks
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused, SaveHardState, Send
 from dledger.core.events import (
     Applied,
-    CopyDone,
     Event,
     HardStateStored,
     PeerLost,
     Received,
+    SnapshotInstalled,
     StorageFailed,
     StorageRecovered,
     Stored,
@@ -44,7 +44,7 @@ FULL_DISK_RETRY_S = 0.5
 # One flush takes about that much, so that a disk which is behind shows progress well within an election timeout.
 FLUSH_BYTES = 8 << 20
 # While the log is being replaced, the core hears only how its last writes ended.
-_WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, CopyDone)
+_WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, SnapshotInstalled)
 
 _logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Driver:
             self._drained.clear()
             await self._drained.wait()
 
-    def resume(self, log: Log, copy: CopyDone | None = None) -> None:
+    def resume(self, log: Log, copy: SnapshotInstalled | None = None) -> None:
         """Go on, with the log that took the old one's place when ``copy`` says so."""
         if copy is not None:
             self._log = log
@@ -161,9 +161,9 @@ class Driver:
         message, entries, clocks = codec.decode(data)
         if self._stopped or self._paused:
             return
-        misfit = self._log.misfit(message.prev, entries) if isinstance(message, AppendRequest) and entries else None
-        if misfit is not None:
-            raise InvalidArgumentError(f"AppendRequest of term {message.term}: {misfit}")
+        incompatibility = self._log.incompatibility(message.prev, entries) if isinstance(message, AppendRequest) and entries else None
+        if incompatibility is not None:
+            raise InvalidArgumentError(f"AppendRequest of term {message.term}: {incompatibility}")
         for effect in self.step(Received(source, message, store), entries):
             if isinstance(effect, MessageRefused):
                 raise InvalidArgumentError(effect.reason)
@@ -262,7 +262,7 @@ class Driver:
                 return
 
     async def _flush_once(self) -> None:
-        upto, hard_state = self._written, self._hard_state_queued
+        number, hard_state = self._written, self._hard_state_queued
         self._hard_state_queued = False
         try:
             done = await self._log.flush(sync=self._sync_flush or hard_state, max_bytes=FLUSH_BYTES)
@@ -279,7 +279,7 @@ class Driver:
             _logger.warning("the disk takes writes again")
             self.step(StorageRecovered())
         if done.complete:
-            self._durable = upto
+            self._durable = number
             self._release_held()
         if hard_state:
             self.step(HardStateStored(done.hard_state.term, done.hard_state.vote))
@@ -349,12 +349,12 @@ class Driver:
 
     async def _entries_of(self, message: AppendRequest) -> list[RawEntry] | None:
         first, metas = message.prev.index + 1, message.entries
-        upto = message.prev.index + len(metas)
-        if self._paused or self._log.first_index > first or self._log.last.index < upto:
+        last_index = message.prev.index + len(metas)
+        if self._paused or self._log.first_index > first or self._log.last.index < last_index:
             return None
-        entries = await self._log.read(first, sum(meta.size_bytes for meta in metas), upto)
+        entries = await self._log.read(first, sum(meta.size_bytes for meta in metas), last_index)
         while len(entries) < len(metas):
-            more = await self._log.read(first + len(entries), sum(meta.size_bytes for meta in metas[len(entries) :]), upto)
+            more = await self._log.read(first + len(entries), sum(meta.size_bytes for meta in metas[len(entries) :]), last_index)
             if not more:
                 return None
             entries = [*entries, *more]

@@ -13,17 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from dledger.clock.clock_judge import ClockJudge
+from dledger.clock.clock_monitor import ClockMonitor
 from dledger.clock.group_time import GroupTime
-from dledger.copy import install
-from dledger.copy.catch_up import CatchUp, CatchUpHooks
-from dledger.copy.plan import CopyPlan
-from dledger.copy.source import Captured, CopySource
+from dledger.core import events
 from dledger.core.effects import (
     Diverged,
     Effect,
-    FetchCopy,
-    MemberMet,
+    FetchSnapshot,
     MembershipChanged,
     ReadFailed,
     ReadReady,
@@ -32,8 +28,8 @@ from dledger.core.effects import (
     RoleChanged,
     Sound,
     TransferEnded,
+    UnregisteredMember,
 )
-from dledger.core.events import Campaign, ChangeRequested, CopyDone, LogTrimmed, Propose, ReadRequested, StandBack, TransferRequested
 from dledger.core.messages import Message
 from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
@@ -43,10 +39,10 @@ from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import ConfigurationFile, content
-from dledger.membership.folder_registration import MemberNaming
+from dledger.membership.folder_registration import FolderRegistration
 from dledger.membership.members import Members
-from dledger.repair import LogRepair, Mending, serve_entry
-from dledger.replica.admission import MemberFolders
+from dledger.repair import LogRepairer, PeerRepair, serve_entry
+from dledger.replica.admission import PeerAdmission
 from dledger.replica.applier import Applier, StateMachine
 from dledger.replica.core_view import CoreLogView, saved_of
 from dledger.replica.proposals import Payload, Proposals
@@ -54,8 +50,11 @@ from dledger.replica.read_barriers import ReadBarriers
 from dledger.replica.refusals import refusal
 from dledger.replica.unsynced import UnsyncedMark
 from dledger.runtime.env import Buffer, Environment
-from dledger.runtime.service import TaskOwner
 from dledger.settings import RaftSettings, RaftStatus, peer_statuses
+from dledger.snapshot import install
+from dledger.snapshot.catch_up import CatchUp, CatchUpHooks
+from dledger.snapshot.plan import SnapshotPlan
+from dledger.snapshot.source import Captured, SnapshotSource
 from dledger.transport.link import LinkHooks, NodeIdentity, RaftLinks
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
@@ -73,13 +72,14 @@ from dledger_wire.errors import (
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.tasks import BackgroundTasks
 
 __all__ = ["NodeIdentity", "Payload", "RaftNode", "RaftSettings", "RaftStatus", "StateMachine"]
 
 # How long a member may be silent before the log's head no longer waits for it.
 HEAD_WAIT_MS = 10_000
 # How long what was written may take to reach the disk before a copy is put in the log's place.
-COPY_PAUSE_S = 10.0
+INSTALL_PAUSE_S = 10.0
 
 _logger = logging.getLogger(__name__)
 
@@ -114,12 +114,12 @@ class RaftNode:
         self._settings = settings
         self._env = env
         time = time or GroupTime(env.clock)
-        self.clocks = ClockJudge(identity.node_id, time, settings.core, self, lambda on: self._driver.step(StandBack(on)))
+        self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, lambda on: self._driver.step(events.Deprioritize(on)))
         self._machine = state_machine
-        self._tasks = TaskOwner(identity.node_id, self._fail)
+        self._tasks = BackgroundTasks(identity.node_id, self._fail)
         self._configurations = ConfigurationFile(env.disk)
         self._members = Members(settings.peers, settings.links)
-        self._folders = MemberFolders(identity, env, settings, self._members, self._tasks, lambda: self._core, self._fail)
+        self._folders = PeerAdmission(identity, env, settings, self._members, self._tasks, lambda: self._core, self._fail)
         self._unsynced = UnsyncedMark(env, (CONFIGURATION_PATH, *state_paths), sync_flush=settings.sync_flush)
         hooks = LinkHooks(
             encode=self._encode,
@@ -142,18 +142,20 @@ class RaftNode:
         self._room = asyncio.Event()  # set whenever something of what waited went into the log, or nothing will any more
         self._offered = 0  # payloads the entry being proposed takes
         self._offered_configuration: Configuration | None = None
-        self._naming = MemberNaming(lambda: self._core, self._offer_configuration, settings.core.heartbeat_interval_ms / 1000)
+        self._naming = FolderRegistration(lambda: self._core, self._offer_configuration, settings.core.heartbeat_interval_ms / 1000)
         self._transferring = False
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
-        limit, is_member = settings.copy_bytes_per_s, lambda node: node in self.membership
-        self._source = CopySource(identity, env.clock, env.random, limit, self._capture, is_member)
-        copying = CatchUpHooks(lambda: self._core.copy_wanted, self._copy_sources, self._misfit, self._decide_copy, self._replace_log)
+        limit, is_member = settings.snapshot_bytes_per_s, lambda node: node in self.membership
+        self._source = SnapshotSource(identity, env.clock, env.random, limit, self._capture, is_member)
+        copying = CatchUpHooks(
+            lambda: self._core.snapshot_wanted, self._copy_sources, self._incompatibility, self._decide_copy, self._replace_log
+        )
         self._catch_up = CatchUp(identity, env, self._tasks, copying)
-        self._mending = Mending(self._repair, lambda: self.log, self._tasks)
+        self._mending = LogRepairer(self._repair, lambda: self.log, self._tasks)
         self._running = False
 
-    # Life
+    # Lifecycle
 
     def register(self, server: Server) -> None:
         """Serve the peers' links, entries to peers whose own are damaged, and copies."""
@@ -161,9 +163,11 @@ class RaftNode:
         self._source.register(server)
         methods.FETCH_ENTRY.serve_bytes(server, self._serve_entry)
 
-    def _repair(self) -> LogRepair:
+    def _repair(self) -> PeerRepair:
         settings = self._settings
-        return LogRepair(self.identity, self._env, self._members.links, self._folders.stores, settings.log, limit_s=settings.repair_limit_s)
+        return PeerRepair(
+            self.identity, self._env, self._members.links, self._folders.stores, settings.log, limit_s=settings.repair_limit_s
+        )
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         if not self._running:
@@ -194,7 +198,7 @@ class RaftNode:
             told=self._told,
             failed=self._fail,
             flushed=self._schedule_offer,
-            clocks=self.clocks.told_with,
+            clocks=self.clocks.clocks_for,
             clocks_told=self.clocks.told,
         )
         self._driver = Driver(core, self.log, self._env.clock, hooks, sync_flush=self._settings.sync_flush)
@@ -290,7 +294,7 @@ class RaftNode:
             self._room.clear()
             await self._room.wait()
 
-    async def wait_settled(self, timeout_s: float) -> None:
+    async def drain_proposals(self, timeout_s: float) -> None:
         """Return when all that was proposed before is applied here, or certainly not stored, also what nobody waits for any more."""
         accepted = self._proposals.accepted
         while self._proposals.left < accepted:
@@ -321,7 +325,7 @@ class RaftNode:
         self._offered, size_bytes = self._proposals.peek()
         if not self._offered:
             return False
-        effects = self._driver.step(Propose(ENTRY_HEADER_SIZE + size_bytes))
+        effects = self._driver.step(events.Propose(ENTRY_HEADER_SIZE + size_bytes))
         refused = next((effect for effect in effects if isinstance(effect, Refused)), None)
         if refused is not None:
             self._proposal_refused(refused)
@@ -361,7 +365,7 @@ class RaftNode:
             raise NotReadyError(f"{self.identity.node_id} is not running")
         try:
             async with asyncio.timeout(timeout_s):
-                index = await self._reads.ask(lambda token: self._driver.step(ReadRequested(token)))
+                index = await self._reads.ask(lambda token: self._driver.step(events.ReadRequested(token)))
                 return await self._applier.wait_for(index)
         except TimeoutError:
             raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
@@ -387,8 +391,8 @@ class RaftNode:
         ended = self._transfer_ended = self._loop.create_future()
         try:
             self._transferring = True
-            taker = NodeId(target) if target is not None else self.clocks.best_taker(self.status().peers)
-            self._raise_refused(self._driver.step(TransferRequested(taker)))
+            taker = NodeId(target) if target is not None else self.clocks.best_successor(self.status().peers)
+            self._raise_refused(self._driver.step(events.TransferRequested(taker)))
             async with asyncio.timeout(timeout_s):
                 taken_by, done = await ended
         except TimeoutError:
@@ -420,12 +424,12 @@ class RaftNode:
         """Propose a configuration that names every folder known; the future resolves once it is committed.  Raises why not."""
         if self.role is not Role.LEADER:
             raise self._not_leader()
-        membership = self._core.named(wanted)
+        membership = self._core.with_known_stores(wanted)
         configuration = self._members.changed(membership, addresses)
         self._offered_configuration = configuration
         try:
             size_bytes = ENTRY_HEADER_SIZE + len(configuration.encode())
-            self._raise_refused(self._driver.step(ChangeRequested(membership, size_bytes)))
+            self._raise_refused(self._driver.step(events.ChangeRequested(membership, size_bytes)))
         finally:
             self._offered_configuration = None
         self._members.learn(self.log.last.index, configuration)
@@ -436,11 +440,11 @@ class RaftNode:
 
     def campaign(self) -> None:
         """Start an election now (operators, tests)."""
-        self._driver.step(Campaign())
+        self._driver.step(events.Campaign())
 
     # The log's head, and copies of the log
 
-    def latest_start(self) -> int:
+    def trim_limit(self) -> int:
         """The entry at which the log may begin at the latest: one that is applied here, needed by no copy and no member that follows us.
 
         Never one that may still be cut: the log's start would then be a place where the group's log has no entry.
@@ -455,16 +459,16 @@ class RaftNode:
                 limit = min(limit, peer.match + 1)
         return limit
 
-    async def truncate_head(self, upto_index: int) -> int:
-        """Delete whole sealed segments of entries up to ``upto_index``, as far as ``latest_start`` lets; returns the first entry left."""
+    async def truncate_head(self, last_index: int) -> int:
+        """Delete whole sealed segments of entries up to ``last_index``, as far as ``trim_limit`` lets; returns the first entry left."""
         if not self._running:
             raise NotReadyError(f"{self.identity.node_id} is not running")
         log = self.log
-        known_upto = await self._configurations.write()
+        known_index = await self._configurations.write()
         if self.log is not log:
             raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a copy")
-        first_index = await log.trim(min(upto_index + 1, known_upto + 1, self.latest_start()))
-        self._driver.step(LogTrimmed(first_index, log.before))
+        first_index = await log.trim(min(last_index + 1, known_index + 1, self.trim_limit()))
+        self._driver.step(events.LogTrimmed(first_index, log.before))
         return first_index
 
     async def _capture(self) -> Captured:
@@ -472,41 +476,41 @@ class RaftNode:
             raise NotReadyError(f"{self.identity.node_id} is not running")
         while self._applier.applied != self._machine.applied_index:
             await self._applier.wait_for(self._machine.applied_index)
-        log, copying, (index, configuration) = self.log, self._machine.copy_state(), self._configurations.newest
+        log, copying, (index, configuration) = self.log, self._machine.capture_state(), self._configurations.newest
         state = await copying
         if self.log is not log:
             raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a copy")
         return Captured(log, state, configuration, index)
 
-    def _misfit(self, plan: CopyPlan) -> str | None:
+    def _incompatibility(self, plan: SnapshotPlan) -> str | None:
         """Why a copy may not take the place of this log now."""
-        if not self._running or self._core.copy_wanted is None:
+        if not self._running or self._core.snapshot_wanted is None:
             return "the copy is not wanted any more"
-        return plan.misfit(self.log, self.commit_index)
+        return plan.incompatibility(self.log, self.commit_index)
 
-    async def _decide_copy(self, plan: CopyPlan) -> None:
+    async def _decide_copy(self, plan: SnapshotPlan) -> None:
         """Pause, look once more, and decide for the copy.
 
         The node goes on with its old log only when the decision certainly is not on the disk; else it ends here, still paused.
         """
         try:
-            async with asyncio.timeout(COPY_PAUSE_S):
+            async with asyncio.timeout(INSTALL_PAUSE_S):
                 await self._driver.pause()
-            misfit = self._misfit(plan)
-            if misfit is not None:
-                raise NotReadyError(misfit)
+            incompatibility = self._incompatibility(plan)
+            if incompatibility is not None:
+                raise NotReadyError(incompatibility)
             await install.check_whole(self._env.disk, plan)
         except BaseException as error:
             self._driver.resume(self.log)
             if isinstance(error, TimeoutError):
-                raise NotReadyError(f"what was written is not on the disk after {COPY_PAUSE_S:g} s") from None
+                raise NotReadyError(f"what was written is not on the disk after {INSTALL_PAUSE_S:g} s") from None
             raise
         record = content(plan.last.index, plan.configuration_index, plan.configuration)
         if not await install.decide(self._env.disk, install.installation_of(plan, record)):
             self._driver.resume(self.log)
             raise StorageFullError("the disk is full, the copy waits")
 
-    async def _replace_log(self, plan: CopyPlan) -> None:
+    async def _replace_log(self, plan: SnapshotPlan) -> None:
         """Put the copy in place and go on with it.  The node is paused and decided; a crash in here is finished by the next start."""
         self._applying.cancel()
         await asyncio.wait([self._applying])
@@ -529,7 +533,7 @@ class RaftNode:
         log, before = self.log, self._applier
         self._applier = Applier(log, self._machine, self._applied, self.mend, self._state_replaced)
         self._applier.take_over(before)
-        self._driver.resume(log, CopyDone(log.first_index, log.last, membership, log.before, tuple(log.terms())))
+        self._driver.resume(log, events.SnapshotInstalled(log.first_index, log.last, membership, log.before, tuple(log.terms())))
         self._applying = self._tasks.spawn(self._applier.run(), "apply")
         _logger.warning("%s: goes on behind entry %d, which a copy brought", self.identity.node_id, log.last.index)
 
@@ -565,7 +569,7 @@ class RaftNode:
         if self._members.committed(index):
             self._connect_members()
         self._applier.commit_to(index)
-        self._catch_up.entries_came()
+        self._catch_up.entries_committed()
         self._schedule_offer()
 
     def _applied(self, entries: Sequence[RawEntry]) -> None:
@@ -601,9 +605,9 @@ class RaftNode:
             case MembershipChanged(membership=membership):
                 self.membership = membership
                 self._connect_members()
-            case MemberMet():
+            case UnregisteredMember():
                 self._naming.soon()
-            case FetchCopy():
+            case FetchSnapshot():
                 self._catch_up.offered()
             case Sound() | Diverged():
                 self._tasks.spawn(self._unsynced.told(effect, self._fail), "unsynced")
@@ -654,20 +658,16 @@ class RaftNode:
             self._schedule_offer()
 
     def _connect_members(self) -> None:
-        self._links.set_peers(self._member_links())
-
-    def _member_links(self) -> dict[NodeId, str]:
-        return self._members.links_of(self.membership)
+        self._links.set_peers(self._members.links_of(self.membership))
 
     def _copy_sources(self) -> dict[NodeId, str]:
         """The members, and the leader if it is none as far as this replica knows."""
-        links, leader = self._member_links(), self.leader
+        links, leader = self._members.links_of(self.membership), self.leader
         if leader is not None and (place := self._links.dialled_at(leader)):
             links.setdefault(leader, place)
         return links
 
     def behind(self) -> tuple[int, int | None]:
-        """See ``Raft.behind``."""
         return self._core.behind(self._machine.applied_index, self._env.clock.monotonic_ms())
 
     def address_of(self, node: NodeId) -> str:
@@ -675,9 +675,9 @@ class RaftNode:
         return self._members.addresses.get(node, "")
 
     def status(self) -> RaftStatus:
-        standing, patience_ms = partial(self._folders.standing_of, self._links), self._settings.core.election_timeout_ms
+        standing, timeout_ms = partial(self._folders.standing_of, self._links), self._settings.core.election_timeout_ms
         core, addresses = self._core.status(), self._members.addresses
-        peers = peer_statuses(self.identity.node_id, self.membership, addresses, core, standing, patience_ms)
+        peers = peer_statuses(self.identity.node_id, self.membership, addresses, core, standing, timeout_ms)
         return RaftStatus(
             node_id=self.identity.node_id,
             group=self.identity.group,
@@ -692,7 +692,7 @@ class RaftNode:
             applied_index=self._applier.applied,
             pending_bytes=self._proposals.pending_bytes,
             disk_full=self._driver.disk_full,
-            damaged=tuple(self._mending.unmended),
+            damaged=tuple(self._mending.unrepaired),
             copying=self._catch_up.state,
             refused_messages=self._driver.refused_messages,
             failed=str(self.failed.result()) if self.failed.done() and not self.failed.cancelled() else "",

@@ -28,12 +28,12 @@ from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.segment import log_path
 from dledger.membership.peer_stores import PeerStores
 from dledger.runtime.env import Environment
-from dledger.runtime.service import TaskOwner
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc import envelope, methods
+from dledger_wire.tasks import BackgroundTasks
 
 FETCH_TIMEOUT_S = 5.0
 RETRY_S = 0.5
@@ -63,25 +63,25 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
     return envelope.encode(raft_pb2.CopyChunk(pos=entries[0].pos), entries[0].buffers)
 
 
-class Mending:
+class LogRepairer:
     """Puts damaged entries of the log in use right, one after the other, for whoever came upon them."""
 
-    def __init__(self, repair: Callable[[], LogRepair], log: Callable[[], Log], tasks: TaskOwner) -> None:
+    def __init__(self, repair: Callable[[], PeerRepair], log: Callable[[], Log], tasks: BackgroundTasks) -> None:
         self._repair = repair
         self._log = log
         self._tasks = tasks
         self._under_way: set[int] = set()
-        self._unmended: dict[EntryId, str] = {}  # what is damaged and not whole yet
+        self._unrepaired: dict[EntryId, str] = {}  # what is damaged and not whole yet
         self._one_at_a_time = asyncio.Lock()
 
     @property
-    def unmended(self) -> list[str]:
+    def unrepaired(self) -> list[str]:
         """The damage that is known and could not be put right so far, by index; what was trimmed or replaced since is none any more."""
         log = self._log()
-        self._unmended = {
-            entry: text for entry, text in self._unmended.items() if entry.index >= log.first_index and log.entry_id(entry.index) == entry
+        self._unrepaired = {
+            entry: text for entry, text in self._unrepaired.items() if entry.index >= log.first_index and log.entry_id(entry.index) == entry
         }
-        return [text for _, text in sorted(self._unmended.items(), key=lambda item: item[0].index)]
+        return [text for _, text in sorted(self._unrepaired.items(), key=lambda item: item[0].index)]
 
     def found(self, damage: StorageDamagedError) -> None:
         """Put right in the background what ``damage`` names."""
@@ -102,12 +102,12 @@ class Mending:
                 return False
             whole = await self._is_whole(index)  # somebody else may have put it right meanwhile
             if not whole:
-                if entry not in self._unmended:  # who needs the entry asks again and again
-                    self._unmended[entry] = damage.message
+                if entry not in self._unrepaired:  # who needs the entry asks again and again
+                    self._unrepaired[entry] = damage.message
                     _logger.error("%s", damage.message)
                 whole = await self._repair().repair_entry(self._log(), index)
             if whole:
-                self._unmended.pop(entry, None)
+                self._unrepaired.pop(entry, None)
             return whole
 
     async def _is_whole(self, index: int) -> bool:
@@ -130,7 +130,7 @@ class _ReplacedError(Exception):
     """A peer has committed another entry in the place of the one asked for."""
 
 
-class LogRepair:
+class PeerRepair:
     """Repairs one node's log before the node takes part."""
 
     def __init__(
@@ -185,7 +185,7 @@ class LogRepair:
                 if not await _names_itself(log, place):
                     continue
                 _logger.warning("%s: the log is cut before entry %d: %s", self._identity.node_id, place.index, replaced)
-                await log.give_up_from(place.index)
+                await log.discard_from(place.index)
                 return repaired + 1  # what else was damaged stands before it, or is gone with it
             if entry is not None:
                 await self._write(log, entry)
@@ -208,7 +208,7 @@ class LogRepair:
         if entry is None or log.term_at(index) != entry.term or index < log.first_index:
             return False
         was_whole = not await self._write(log, entry)
-        log.was_put_right(entry)
+        log.entry_repaired(entry)
         if was_whole and with_the_one_before and index > log.first_index:
             # Its bytes are right, so what it has to follow is not: a start takes headers before the verified end as they stand.
             return await self.repair_entry(log, index - 1, with_the_one_before=False)

@@ -41,7 +41,7 @@ class RaftSettings:
     # How long a start with a damaged log asks its peers for the bytes before it gives up.
     repair_limit_s: float = 60.0
     # What all peers together that copy from this node may take of it a second; 0: no limit.
-    copy_bytes_per_s: int = 100 << 20
+    snapshot_bytes_per_s: int = 100 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def peer_statuses(
     addresses: Mapping[NodeId, str],
     core: CoreStatus,
     link: Callable[[NodeId], tuple[bool, str]],
-    patience_ms: int,
+    timeout_ms: int,
 ) -> tuple[PeerStatus, ...]:
     """Every member as this node sees it; ``link`` tells whether one is connected, and why it is refused."""
     known = {peer.node: peer for peer in core.peers}
@@ -77,7 +77,7 @@ def peer_statuses(
     for node in (*membership.voters, *membership.learners):
         peer = known.get(node)
         connected, refused = (True, "") if node == own else link(node)
-        answers = peer is not None and peer.match and peer.state == "replicate" and peer.silent_ms < patience_ms
+        answers = peer is not None and peer.match and peer.state == "replicate" and peer.silent_ms < timeout_ms
         leads = node == own and core.role is Role.LEADER
         found.append(
             PeerStatus(

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from dledger.copy.plan import StateCopy
 from dledger.core.effects import RoleChanged
 from dledger.log.entry import RawEntry
 from dledger.runtime.env import Buffer, Environment
-from dledger.runtime.service import TaskOwner
+from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, ReadOnlyError
+from dledger_wire.tasks import BackgroundTasks
 from store.append.dispatcher import Applied, Dispatcher
 from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.durability.expiry import Expiry, ExpiryHooks, ExpiryTime, HeadFollower, LogHead
@@ -102,7 +102,7 @@ class MessageStore:
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
         self._snapshots = Snapshots(env.disk)
         self._waiters = QueueWaiters()
-        self._tasks = TaskOwner("store", failed)
+        self._tasks = BackgroundTasks("store", failed)
         self._reader: QueueReader | None = None
         self._persistence: Persistence | None = None
         self._expiry: Expiry | None = None
@@ -211,11 +211,11 @@ class MessageStore:
 
     # Copies: another replica takes the state from here, or this one was given one
 
-    def copy_state(self) -> Awaitable[StateCopy]:
+    def capture_state(self) -> Awaitable[StateSnapshot]:
         return self._copied(self._capture())
 
-    async def _copied(self, snapshot: Snapshot) -> StateCopy:
-        return StateCopy(snapshot.index, await self._snapshots.files(snapshot))
+    async def _copied(self, snapshot: Snapshot) -> StateSnapshot:
+        return StateSnapshot(snapshot.index, await self._snapshots.files(snapshot))
 
     async def suspend(self) -> None:
         self._reader = self._expiry = self._query = None

@@ -163,7 +163,7 @@ class AdminService:
     def _clock_state(self) -> str:
         """What is wrong with this node's clock, or with all of them; empty for nothing."""
         clocks = self._face.raft.clocks
-        limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.judge(), clocks.time.lag_ms()
+        limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.update(), clocks.time.lag_ms()
         if abs(skew_ms) > limit_ms:
             return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
         if abs(lag_ms) > limit_ms:

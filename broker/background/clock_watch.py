@@ -11,8 +11,8 @@ import logging
 
 from broker.config.units import format_duration_ms
 from broker.context import ServiceFace
-from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import DledgerError
+from dledger_wire.tasks import BackgroundTasks
 
 CHECK_S = 1.0
 REST_S = 10.0  # after a transfer that was given up
@@ -35,7 +35,7 @@ class ClockWatch:
         self._face = face
         self._leapt = False
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         tasks.spawn(self._watch(), "watch")
 
     async def stop(self) -> None:
@@ -45,7 +45,7 @@ class ClockWatch:
         raft, clocks = self._face.raft, self._face.raft.clocks
         while True:
             await asyncio.sleep(CHECK_S)
-            skew_ms = clocks.judge()
+            skew_ms = clocks.update()
             self._tell_leap(clocks.time.lag_ms())
             if abs(skew_ms) <= clocks.time.max_skew_ms or len(raft.membership.voters) == 1:
                 continue

@@ -16,9 +16,9 @@ from broker.backoff import RETRY_S, Setbacks
 from broker.config.units import parse_duration_ms
 from broker.context import ServiceFace
 from broker.verified_reads import StoredMessages
-from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import SCHEDULE_TOPIC
+from dledger_wire.tasks import BackgroundTasks
 from store.state.delays import ADVANCE, LEVELS
 from store.state.topics import CREATE
 
@@ -40,14 +40,14 @@ class ScheduleService:
         # A level beyond the configured ones is the last of them, as upstream.
         self._delays_ms = {level: configured[min(level, len(configured)) - 1] for level in range(1, LEVELS + 1)}
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         """Begin; what the service needs of the log (a full disk may refuse it for a while) is not waited for here."""
         tasks.spawn(self._begin(tasks), "begin")
 
     async def stop(self) -> None:
         """Nothing is left when the tasks are gone."""
 
-    async def _begin(self, tasks: TaskOwner) -> None:
+    async def _begin(self, tasks: BackgroundTasks) -> None:
         """See to it that the topic is there, then serve every level."""
         while self._face.store.topics.get(SCHEDULE_TOPIC) is None:
             arguments = {"name": SCHEDULE_TOPIC, "read_queues": LEVELS, "write_queues": LEVELS, "if_not_exists": True}

@@ -10,9 +10,9 @@ import asyncio
 import logging
 
 from broker.context import ServiceFace
-from dledger.runtime.service import TaskOwner
 from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire.errors import DledgerError
+from dledger_wire.tasks import BackgroundTasks
 
 CHECK_S = 1.0
 CHECKS_WELL = 3
@@ -34,7 +34,7 @@ class PreferredLeader:
         above = [node for node in face.settings.group.nodes if node.priority > own.priority]
         self._wanted = [node.id for node in sorted(above, key=lambda node: -node.priority)]
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         if self._wanted:
             tasks.spawn(self._watch(), "watch")
 

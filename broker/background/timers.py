@@ -22,11 +22,11 @@ from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_
 from broker.backoff import Setbacks
 from broker.context import ServiceFace
 from broker.verified_reads import StoredMessages, mended, unreadable_offset
-from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import TIMER_TOPIC
+from dledger_wire.tasks import BackgroundTasks
 from store.append.redelivery import SortedOut, moved
 from store.queues.queue_files import Units
 from store.queues.timer_window import NO_HORIZON, TimerWindow
@@ -55,7 +55,7 @@ class TimerService:
     def __init__(self, face: ServiceFace) -> None:
         self._face = face
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         tasks.spawn(self._run(), "deliver")
 
     async def stop(self) -> None:

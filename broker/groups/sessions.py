@@ -20,12 +20,12 @@ from broker.context import ServiceFace
 from broker.groups.lock_manager import LockKeeper
 from broker.groups.session_table import Link, Members, Session, SessionTable
 from broker.requests import decoded
-from dledger.runtime.service import TaskOwner
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from dledger_wire.tasks import BackgroundTasks
 
 HEARTBEAT_MS = 250
 LEASE_MS = 1000
@@ -56,7 +56,7 @@ class SessionService:
         methods.JOIN_GROUP.serve(server, self.attend)
         methods.DESCRIBE_MEMBERS.serve_bytes(server, self.describe)
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self._current = TermSessions(self._face, term, tasks)
 
     async def stop(self) -> None:
@@ -98,7 +98,7 @@ class SessionService:
 class TermSessions:
     """Everything about sessions in one term of this master."""
 
-    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
+    def __init__(self, face: ServiceFace, term: int, tasks: BackgroundTasks) -> None:
         self.term = term
         self.table = SessionTable()
         self._face = face

@@ -25,9 +25,9 @@ from typing import Protocol
 from broker.leadership.lease import ServiceLease
 from dledger.core.effects import RoleChanged
 from dledger.core.types import Role
-from dledger.runtime.service import TaskOwner
 from dledger_wire.clock import Clock
 from dledger_wire.errors import DledgerError
+from dledger_wire.tasks import BackgroundTasks
 
 KEPT_STEPS = 64
 
@@ -49,7 +49,7 @@ class MasterService(Protocol):
 
     name: str
 
-    async def start(self, term: int, tasks: TaskOwner) -> None: ...
+    async def start(self, term: int, tasks: BackgroundTasks) -> None: ...
     async def stop(self) -> None: ...
 
 
@@ -69,7 +69,7 @@ class RoleHooks:
 @dataclass(slots=True)
 class _Running:
     service: MasterService
-    tasks: TaskOwner
+    tasks: BackgroundTasks
 
 
 class RoleChanges:
@@ -208,7 +208,7 @@ class RoleChanges:
         self._enter(RoleState.STARTING, term)
         self._running_term = term
         for service in self._services:
-            tasks = TaskOwner(f"{service.name} in term {term}", self._hooks.failed)
+            tasks = BackgroundTasks(f"{service.name} in term {term}", self._hooks.failed)
             self._running.append(_Running(service, tasks))  # before it starts: a half-started one is stopped too
             await service.start(term, tasks)
             self._step(f"term {term}: {service.name} on")

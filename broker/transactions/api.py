@@ -15,7 +15,6 @@ from broker.transactions.checker import TransactionCheck
 from broker.transactions.half_message_reads import read_halves
 from broker.transactions.producer_sessions import ProducerMembers
 from broker.transactions.resolver import End, Ended, TransactionEnds
-from dledger.runtime.service import TaskOwner
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.frames.frame import Frame
@@ -23,6 +22,7 @@ from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_QUEUE, REAL_TOPIC, producer_group, transaction_id
 from store.state.transactions import Outcome
 
@@ -47,7 +47,7 @@ _OUTCOMES = {
 class _Term:
     """Everything about transactions in one term of this master."""
 
-    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
+    def __init__(self, face: ServiceFace, term: int, tasks: BackgroundTasks) -> None:
         self.term = term
         self.members = ProducerMembers(face.env.clock)
         self.ends = TransactionEnds(face, term, tasks)
@@ -68,7 +68,7 @@ class TransactionService:
         methods.END_TRANSACTIONS.serve_bytes(server, self.end)
         methods.DESCRIBE_TRANSACTIONS.serve_bytes(server, self.describe)
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self._current = _Term(self._face, term, tasks)
 
     async def stop(self) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from broker.context import ServiceFace
 from broker.transactions.half_message_reads import read_halves
-from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
+from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_TOPIC, producer_group, published, transaction_id
 from store.append.redelivery import Together, batches_of
 from store.state.send_backs import runs_of
@@ -57,7 +57,7 @@ class _Ready:
 class TransactionEnds:
     """Ends of one term of this master.  ``tasks`` are stopped with the term."""
 
-    def __init__(self, face: ServiceFace, term: int, tasks: TaskOwner) -> None:
+    def __init__(self, face: ServiceFace, term: int, tasks: BackgroundTasks) -> None:
         self._face = face
         self._term = term
         self._tasks = tasks

@@ -96,10 +96,10 @@ class GroupTime:
 
     # What is told
 
-    def told_by_follower(self) -> Clocks:
+    def for_leader(self) -> Clocks:
         return Clocks(self._clock.wall_ms(), self.wall_ms() if self.is_known else 0)
 
-    def told_by_leader(self, own: NodeId, voters: Sequence[NodeId]) -> Clocks:
+    def for_followers(self, own: NodeId, voters: Sequence[NodeId]) -> Clocks:
         """See ``lead``."""
         agreed = self.lead(own, voters)
         agreed_ms = 0 if agreed is None else self._clock.monotonic_ms() + agreed

@@ -7,11 +7,11 @@ this core breaks by itself still stops the node (``require``).
 
 from __future__ import annotations
 
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, Message, VoteRequest
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, Message, SnapshotOffer, VoteRequest
 from dledger.core.state import CoreState
 from dledger.core.types import MAX_INDEX, MAX_TERM, MAX_TERM_STEP, ZERO_ENTRY, EntryId, NodeId, Role
 
-_OF_LEADER = (AppendRequest, Heartbeat, CopyOffer)
+_OF_LEADER = (AppendRequest, Heartbeat, SnapshotOffer)
 
 
 def contradiction(core: CoreState, source: NodeId, message: Message) -> str | None:
@@ -30,14 +30,14 @@ def contradiction(core: CoreState, source: NodeId, message: Message) -> str | No
             return f"leads term {term}, which {leader} leads"
     if isinstance(message, AppendRequest) and term >= core.term:
         return _of_entries(core, message)
-    if isinstance(message, CopyOffer) and message.upto.term > term:
-        return f"offers a copy up to {message.upto} in term {term}"
+    if isinstance(message, SnapshotOffer) and message.last.term > term:
+        return f"offers a copy up to {message.last} in term {term}"
     return None
 
 
 def _named_entry(message: Message) -> EntryId:
     match message:
-        case AppendRequest(prev=entry) | AppendResponse(match=entry) | VoteRequest(last=entry) | CopyOffer(upto=entry):
+        case AppendRequest(prev=entry) | AppendResponse(match=entry) | VoteRequest(last=entry) | SnapshotOffer(last=entry):
             return entry
     return ZERO_ENTRY
 

@@ -124,23 +124,23 @@ class MembershipChanged:
 
 
 @dataclass(slots=True)
-class MemberMet:
+class UnregisteredMember:
     """A member whose data folder no configuration names has answered this leader: the next configuration may name it (``Raft.named``)."""
 
     node: NodeId
 
 
 @dataclass(slots=True)
-class FetchCopy:
-    """This replica needs entries its leader ``source`` has deleted: fetch sealed segments up to ``upto`` (what is committed there).
+class FetchSnapshot:
+    """This replica needs entries its leader ``source`` has deleted: fetch a snapshot that reaches ``last``, its commit index.
 
     Comes again while the copy runs (the one that runs goes on) and after it failed (then it begins anew).  The copy has become pointless
-    once ``Raft.copy_wanted`` is None.
+    once ``Raft.snapshot_wanted`` is None.
     """
 
     source: NodeId
     first_available: int
-    upto: EntryId
+    last: EntryId
 
 
 @dataclass(slots=True)
@@ -179,8 +179,8 @@ Effect = (
     | Refused
     | TransferEnded
     | MembershipChanged
-    | MemberMet
-    | FetchCopy
+    | UnregisteredMember
+    | FetchSnapshot
     | MessageRefused
     | Sound
     | Diverged

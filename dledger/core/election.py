@@ -35,7 +35,7 @@ class Elections:
         self._contact_ms = 0
         self._leader_lost = False
         self._prompt_until_ms = 0
-        self._stands_back = False
+        self._deprioritized = False
         self.deadline_ms = core.now_ms + self._draw_timeout_ms()
 
     # Time
@@ -44,20 +44,20 @@ class Elections:
         base, priority = self._core.config.election_timeout_ms, self._core.config.priority
         low = base if priority >= 0 else base + base // 2
         high = 2 * base if priority <= 0 else base + base // 2
-        if self._stands_back:
+        if self._deprioritized:
             low, high = 2 * base, 3 * base
         return self._core.random.randrange(low, high)
 
     def reset_timer(self) -> None:
         self.deadline_ms = self._core.now_ms + self._draw_timeout_ms()
 
-    def stand_back(self, *, on: bool) -> None:
+    def deprioritize(self, *, on: bool) -> None:
         """Let others stand first from now on, or no more."""
-        if on != self._stands_back:
-            self._stands_back = on
+        if on != self._deprioritized:
+            self._deprioritized = on
             self.reset_timer()
 
-    def heard_from_leader(self) -> None:
+    def on_leader_contact(self) -> None:
         """A message of the current leader arrived."""
         self._contact_ms = self._core.now_ms
         self._leader_lost = False
@@ -85,7 +85,7 @@ class Elections:
     @property
     def may_campaign(self) -> bool:
         core = self._core
-        return core.takes_entries and core.term < MAX_TERM and core.memberships.is_electable and core.following.copy_wanted is None
+        return core.takes_entries and core.term < MAX_TERM and core.memberships.is_electable and core.following.snapshot_wanted is None
 
     def on_campaign(self) -> None:
         if self._core.role is not Role.LEADER and self.may_campaign:
@@ -99,7 +99,7 @@ class Elections:
         if core.leader != peer or core.role is not Role.FOLLOWER or not self.may_campaign:
             return
         self._leader_lost = True
-        if self._stands_back:
+        if self._deprioritized:
             return
         self._prompt_until_ms = core.now_ms + core.config.election_timeout_ms
         slot_ms = max(core.config.heartbeat_interval_ms // 5, 2)
@@ -133,12 +133,12 @@ class Elections:
         core.confirmed = False
         self._tally = None
         if leader is not None:
-            self.heard_from_leader()
+            self.on_leader_contact()
         elif old_role is not core.role:
             self.deadline_ms = core.now_ms + self._round_timeout_ms()
         if leader is None:
             self._leader_lost = False
-        core.tell_role()
+        core.publish_role()
         if old_role is Role.LEADER:
             core.replication.stop()
             core.reads.leadership_lost()
@@ -184,7 +184,7 @@ class Elections:
         had_leader = core.leader is not None
         core.role, core.leader, core.confirmed = role, None, False
         self._leader_lost = False
-        core.tell_role()
+        core.publish_role()
         if had_leader:
             core.reads.leader_changed()
 
@@ -194,7 +194,7 @@ class Elections:
         core.role, core.leader = Role.LEADER, core.node_id
         self._tally = None
         self._prompt_until_ms = 0
-        core.tell_role()
+        core.publish_role()
         core.transfers.leader_known(core.node_id)
         core.replication.start()
 

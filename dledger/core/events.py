@@ -88,10 +88,10 @@ class PeerLost:
 
 
 @dataclass(slots=True)
-class CopyDone:
+class SnapshotInstalled:
     """A catch-up copy ended: the log now ends at ``last`` and starts at ``first_index``, everything durable and committed.
 
-    To be stepped only while ``Raft.copy_wanted`` is set, right after the log was replaced and with no event in between.  ``before`` and
+    To be stepped only while ``Raft.snapshot_wanted`` is set, right after the log was replaced and with no event in between.  ``before`` and
     ``terms`` describe the copy as ``Saved`` does; without them the core serves nothing of it to others.
     """
 
@@ -128,7 +128,7 @@ class Campaign:
 
 
 @dataclass(slots=True)
-class StandBack:
+class Deprioritize:
     """Whether this node is to lead only when nobody else can: others are given an election timeout more to stand before it does."""
 
     on: bool
@@ -145,10 +145,10 @@ Event = (
     | TransferRequested
     | ChangeRequested
     | PeerLost
-    | CopyDone
+    | SnapshotInstalled
     | LogTrimmed
     | StorageFailed
     | StorageRecovered
     | Campaign
-    | StandBack
+    | Deprioritize
 )

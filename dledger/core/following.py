@@ -8,9 +8,9 @@ the last entry the request verified, and the answer waits for stable storage*; i
 from __future__ import annotations
 
 from dledger.core.contradictions import committed_clash
-from dledger.core.effects import Append, CutTail, Diverged, FetchCopy
-from dledger.core.events import CopyDone, LogTrimmed
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
+from dledger.core.effects import Append, CutTail, Diverged, FetchSnapshot
+from dledger.core.events import LogTrimmed, SnapshotInstalled
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer
 from dledger.core.state import CoreState
 from dledger.core.types import ZERO_ENTRY, EntryId, NodeId, Role
 from dledger_wire.check import require
@@ -22,7 +22,7 @@ class Following:
     def __init__(self, core: CoreState) -> None:
         self._core = core
         # The copy asked for; None again when a leader's entries turn out to fit, which makes it pointless.
-        self.copy_wanted: FetchCopy | None = None
+        self.snapshot_wanted: FetchSnapshot | None = None
         # How far the group is, and when this node was last told, by any leader.  For those who ask; nothing is decided by it.
         self.heard_commit = 0
         self.heard_ms: int | None = None
@@ -33,7 +33,7 @@ class Following:
         self.heard_commit, self.heard_ms = max(self.heard_commit, newest_commit), core.now_ms
         require(core.role is not Role.LEADER, "two leaders in term %d: %s and %s", core.term, core.node_id, source)
         if core.leader == source and core.role in (Role.FOLLOWER, Role.LEARNER):
-            core.elections.heard_from_leader()
+            core.elections.on_leader_contact()
         else:
             require(core.leader is None or core.leader == source, "two leaders in term %d: %s and %s", core.term, core.leader, source)
             core.elections.become_follower(core.term, source)
@@ -56,7 +56,7 @@ class Following:
             return
         if message.entries and not self._take(message):
             return
-        self.copy_wanted = None
+        self.snapshot_wanted = None
         verified = prev.index + len(message.entries)
         self._learn_commit(min(message.commit, verified))
         # What is committed here the leader has too, unless a majority lost it.
@@ -126,22 +126,22 @@ class Following:
 
     # Copies
 
-    def on_copy_offer(self, source: NodeId, message: CopyOffer) -> None:
+    def on_snapshot_offer(self, source: NodeId, message: SnapshotOffer) -> None:
         core = self._core
-        self._follow(source, message.upto.index)
-        if message.upto.index <= core.commit:
+        self._follow(source, message.last.index)
+        if message.last.index <= core.commit:
             self._acknowledge(source, core.commit)
-        elif core.log.holds(message.upto):
-            self._acknowledge(source, message.upto.index)
+        elif core.log.holds(message.last):
+            self._acknowledge(source, message.last.index)
         elif core.takes_entries:
             # Repeated while it runs: whoever fetches keeps going, or begins again if that failed.
-            self.copy_wanted = FetchCopy(source, message.first_available, message.upto)
-            core.emit(self.copy_wanted)
+            self.snapshot_wanted = FetchSnapshot(source, message.first_available, message.last)
+            core.emit(self.snapshot_wanted)
 
-    def on_copy_done(self, event: CopyDone) -> None:
-        """The log was replaced.  The driver steps this only while ``copy_wanted`` is set, and nothing between the swap and this."""
+    def on_snapshot_installed(self, event: SnapshotInstalled) -> None:
+        """The log was replaced.  The driver steps this only while ``snapshot_wanted`` is set, and nothing between the swap and this."""
         core = self._core
-        self.copy_wanted = None
+        self.snapshot_wanted = None
         if event.last.index <= core.commit:
             return
         require(core.role is not Role.LEADER, "a leader's log was replaced")

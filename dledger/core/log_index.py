@@ -126,8 +126,8 @@ class LogIndex:
         start = first_index - self._first_meta
         return sum([meta.size_bytes for meta in self._metas[max(start, 0) : max(last_index - self._first_meta + 1, 0)]])
 
-    def _drop_metas(self, upto_index: int) -> None:
-        count = upto_index + 1 - self._first_meta
+    def _drop_metas(self, last_index: int) -> None:
+        count = last_index + 1 - self._first_meta
         if count > 0:
             del self._metas[:count]
-            self._first_meta = max(min(upto_index + 1, self.last.index + 1), self._first_meta)
+            self._first_meta = max(min(last_index + 1, self.last.index + 1), self._first_meta)

@@ -57,13 +57,13 @@ class Memberships:
         core = self._core
         return core.node_id in membership.voters and membership.store_of(core.node_id) in ("", core.store)
 
-    def is_named(self, member: NodeId, store: str) -> bool:
+    def is_registered(self, member: NodeId, store: str) -> bool:
         """Whether ``member`` may be on the folder ``store``: that one is named, or none is."""
         return self._stores.get(member, store) == store
 
-    def named(self, membership: Membership) -> Membership:
+    def with_known_stores(self, membership: Membership) -> Membership:
         """``membership`` with the folders of those named now and of those this leader has met."""
-        return membership.with_stores({**self._core.replication.stores_met(), **self._stores})
+        return membership.with_stores({**self._core.replication.known_stores(), **self._stores})
 
     @property
     def is_electable(self) -> bool:
@@ -125,7 +125,7 @@ class Memberships:
         core = self._core
         if core.role in (Role.FOLLOWER, Role.LEARNER) and core.role is not self.follower_role:
             core.role = self.follower_role
-            core.tell_role()
+            core.publish_role()
 
     def commit_advanced(self) -> None:
         """Old configurations may go; whoever is out now is out for good."""
@@ -161,7 +161,7 @@ class Memberships:
             return RefusedReason.CHANGE_IN_PROGRESS
         if not _is_single_step(self.current, wanted):
             return RefusedReason.INVALID_CHANGE
-        if wanted != self.named(wanted):
+        if wanted != self.with_known_stores(wanted):
             return RefusedReason.INVALID_CHANGE
         added = [voter for voter in wanted.voters if voter not in self.current.voters]
         if added and not core.replication.has_caught_up(added[0]):

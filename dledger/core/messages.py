@@ -109,12 +109,12 @@ class ReadIndexResponse:
 
 
 @dataclass(slots=True, kw_only=True)
-class CopyOffer:
-    """The leader no longer has the entries the receiver needs; it should fetch sealed segments up to ``upto`` (catch-up by copy)."""
+class SnapshotOffer:
+    """The leader no longer has the entries the receiver needs; it should install a snapshot that reaches ``last``."""
 
     term: int
     first_available: int
-    upto: EntryId
+    last: EntryId
 
 
 Message = (
@@ -127,5 +127,5 @@ Message = (
     | TimeoutNow
     | ReadIndexRequest
     | ReadIndexResponse
-    | CopyOffer
+    | SnapshotOffer
 )

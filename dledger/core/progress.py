@@ -19,7 +19,7 @@ from dledger_wire.check import require
 class ProgressState(Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
-    COPY = "copy"
+    SNAPSHOT = "copy"  # the word that status reports
 
 
 class Progress:
@@ -27,9 +27,9 @@ class Progress:
 
     __slots__ = (
         "answers",
-        "beat_match",
-        "commit_told",
+        "commit_sent",
         "contact_ms",
+        "heartbeat_match",
         "inflight",
         "inflight_bytes",
         "match",
@@ -53,9 +53,9 @@ class Progress:
         self.inflight_bytes = 0
         self.contact_ms = now_ms  # when it last answered, or when this began
         self.answers = False  # it has answered since, and its connection did not break afterwards
-        self.commit_told = 0
+        self.commit_sent = 0
         self.notice_open = False  # a heartbeat is out and not answered
-        self.beat_match = -1  # ``match`` at the last heartbeat
+        self.heartbeat_match = -1  # ``match`` at the last heartbeat
         self.probe_due = False  # the answer to the last heartbeat shall let one request out
         self.round = 0
         self.store = ""  # the data folder it answers from; empty: it has not answered, or tells none
@@ -131,8 +131,8 @@ class Progress:
         self.paused = False
         self._empty_window()
 
-    def become_copy(self) -> None:
-        self.state = ProgressState.COPY
+    def become_snapshot(self) -> None:
+        self.state = ProgressState.SNAPSHOT
         self._empty_window()
 
     @property

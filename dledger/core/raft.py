@@ -11,13 +11,13 @@ from typing import Any
 
 from dledger.core.config import CoreConfig
 from dledger.core.contradictions import contradiction
-from dledger.core.effects import Effect, FetchCopy, MessageRefused, ReadFailed, Refused, RefusedReason
+from dledger.core.effects import Effect, FetchSnapshot, MessageRefused, ReadFailed, Refused, RefusedReason
 from dledger.core.election import Elections
 from dledger.core.events import (
     Applied,
     Campaign,
     ChangeRequested,
-    CopyDone,
+    Deprioritize,
     Event,
     HardStateStored,
     LogTrimmed,
@@ -25,7 +25,7 @@ from dledger.core.events import (
     Propose,
     ReadRequested,
     Received,
-    StandBack,
+    SnapshotInstalled,
     StorageFailed,
     StorageRecovered,
     Stored,
@@ -38,12 +38,12 @@ from dledger.core.membership import Memberships
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
-    CopyOffer,
     Heartbeat,
     HeartbeatResponse,
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
+    SnapshotOffer,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -58,7 +58,7 @@ from dledger.core.transfer import Transfers
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger_wire.check import require
 
-_FROM_LEADER = (AppendRequest, Heartbeat, CopyOffer, TimeoutNow)
+_FROM_LEADER = (AppendRequest, Heartbeat, SnapshotOffer, TimeoutNow)
 _TO_LEADER = (AppendResponse, HeartbeatResponse, ReadIndexRequest)
 _PROMISES = (VoteResponse, AppendResponse, HeartbeatResponse)
 
@@ -99,12 +99,12 @@ class Raft:
             TransferRequested: core.transfers.on_requested,
             ChangeRequested: core.memberships.on_change_requested,
             PeerLost: self._on_peer_lost,
-            CopyDone: core.following.on_copy_done,
+            SnapshotInstalled: core.following.on_snapshot_installed,
             LogTrimmed: core.following.on_log_trimmed,
             StorageFailed: self._on_storage_failed,
             StorageRecovered: self._on_storage_recovered,
             Campaign: self._on_campaign,
-            StandBack: self._on_stand_back,
+            Deprioritize: self._on_deprioritize,
         }
         self._receivers: Mapping[type[Message], Callable[[NodeId, Any], None]] = {
             VoteRequest: core.elections.on_vote_request,
@@ -116,7 +116,7 @@ class Raft:
             TimeoutNow: core.elections.on_timeout_now,
             ReadIndexRequest: core.reads.on_request,
             ReadIndexResponse: self._on_read_response,
-            CopyOffer: core.following.on_copy_offer,
+            SnapshotOffer: core.following.on_snapshot_offer,
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -183,8 +183,8 @@ class Raft:
     def _on_campaign(self, _event: Campaign) -> None:
         self._core.elections.on_campaign()
 
-    def _on_stand_back(self, event: StandBack) -> None:
-        self._core.elections.stand_back(on=event.on)
+    def _on_deprioritize(self, event: Deprioritize) -> None:
+        self._core.elections.deprioritize(on=event.on)
 
     def _on_storage_failed(self, event: StorageFailed) -> None:
         core = self._core
@@ -220,7 +220,7 @@ class Raft:
 
     def _on_received(self, event: Received) -> None:
         core, source, message = self._core, event.source, event.message
-        if isinstance(message, _PROMISES) and not core.memberships.is_named(source, event.store):
+        if isinstance(message, _PROMISES) and not core.memberships.is_registered(source, event.store):
             return  # another folder under a member's name: what it says does not bind the member
         fault = contradiction(core, source, message)
         if fault is not None:
@@ -233,7 +233,7 @@ class Raft:
             self._older_term(source, message)
             return
         if core.role is Role.LEADER or not isinstance(message, _TO_LEADER):
-            if core.role is Role.LEADER and isinstance(message, _PROMISES) and not core.replication.meets(source, event.store):
+            if core.role is Role.LEADER and isinstance(message, _PROMISES) and not core.replication.accepts_store(source, event.store):
                 return
             self._receivers[type(message)](source, message)
         elif isinstance(message, ReadIndexRequest):
@@ -259,7 +259,7 @@ class Raft:
         core = self._core
         if isinstance(message, AppendRequest):
             core.following.refuse_old_leader(source, message)
-        elif isinstance(message, Heartbeat | CopyOffer):
+        elif isinstance(message, Heartbeat | SnapshotOffer):
             core.send(source, HeartbeatResponse(term=core.term, round=NO_ROUND))
         elif isinstance(message, VoteRequest):
             core.send(source, VoteResponse(term=core.term, granted=False, pre_vote=message.pre_vote), after_sync=True)
@@ -329,8 +329,8 @@ class Raft:
         return self._core.memberships.current
 
     @property
-    def copy_wanted(self) -> FetchCopy | None:
-        return self._core.following.copy_wanted
+    def snapshot_wanted(self) -> FetchSnapshot | None:
+        return self._core.following.snapshot_wanted
 
     def term_at(self, index: int) -> int | None:
         """The term of an entry in the log (or just below it)."""
@@ -341,9 +341,9 @@ class Raft:
         """The entry of the configuration in force; 0: none is in the log."""
         return self._core.memberships.index
 
-    def named(self, membership: Membership) -> Membership:
+    def with_known_stores(self, membership: Membership) -> Membership:
         """``membership`` with the data folders that the configuration in force names or, of others, this leader has been answered from."""
-        return self._core.memberships.named(membership)
+        return self._core.memberships.with_known_stores(membership)
 
     def acknowledged(self, node: NodeId) -> EntryId | None:
         """What ``node`` has promised this leader for certain: the last committed entry it acknowledged, and the term; None: nothing."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.core.effects import Append, MemberMet, Refused, RefusedReason
+from dledger.core.effects import Append, Refused, RefusedReason, UnregisteredMember
 from dledger.core.events import Propose
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer
 from dledger.core.progress import Progress, ProgressState
 from dledger.core.quorum import majority, quorum_value
 from dledger.core.reads import NO_ROUND
@@ -151,7 +151,7 @@ class Replication:
         prev_term = log.term_at(first - 1)
         entries = log.metas(first, max_bytes) if prev_term is not None and first <= log.last.index else ()
         if prev_term is None or (not entries and first <= log.last.index):
-            self._offer_copy(peer)
+            self._offer_snapshot(peer)
             return False
         size = sum([entry.size_bytes for entry in entries])
         if size > max_bytes and peer.inflight:
@@ -159,7 +159,7 @@ class Replication:
         request = AppendRequest(term=core.term, prev=EntryId(first - 1, prev_term), entries=entries, commit=core.commit)
         core.send(peer.node, request)
         verified = first - 1 + len(entries)
-        peer.commit_told = max(peer.commit_told, min(core.commit, verified))
+        peer.commit_sent = max(peer.commit_sent, min(core.commit, verified))
         if peer.state is ProgressState.REPLICATE and entries:
             peer.sent(verified, size)
         return True
@@ -169,15 +169,15 @@ class Replication:
         core = self._core
         prev_term = core.log.term_at(peer.next - 1)
         if prev_term is None:
-            self._offer_copy(peer)  # trimmed here while it was under way
+            self._offer_snapshot(peer)  # trimmed here while it was under way
             return
         core.send(peer.node, AppendRequest(term=core.term, prev=EntryId(peer.next - 1, prev_term), entries=(), commit=core.commit))
 
-    def _offer_copy(self, peer: Progress) -> None:
+    def _offer_snapshot(self, peer: Progress) -> None:
         core = self._core
-        peer.become_copy()
-        upto = EntryId(core.commit, core.log.term_at(core.commit) or 0)
-        core.send(peer.node, CopyOffer(term=core.term, first_available=core.log.first_index, upto=upto))
+        peer.become_snapshot()
+        last = EntryId(core.commit, core.log.term_at(core.commit) or 0)
+        core.send(peer.node, SnapshotOffer(term=core.term, first_available=core.log.first_index, last=last))
 
     # Acknowledgements
 
@@ -199,7 +199,7 @@ class Replication:
                     return
                 core.transfers.advanced(peer)
             self.replicate(peer)
-            self.tell_commit(peer)
+            self.notify_commit(peer)
 
     def _on_rejection(self, peer: Progress, message: AppendResponse) -> None:
         hint = message.match
@@ -235,7 +235,7 @@ class Replication:
         core.commit_to(index)
         if not core.confirmed:
             core.confirmed = True
-            core.tell_role()
+            core.publish_role()
             core.soundness.confirmed()
             core.reads.start_round()
         core.memberships.commit_advanced()
@@ -243,9 +243,9 @@ class Replication:
             core.transfers.resign()
             return
         for peer in self.peers.values():
-            self.tell_commit(peer)
+            self.notify_commit(peer)
 
-    def tell_commit(self, peer: Progress) -> None:
+    def notify_commit(self, peer: Progress) -> None:
         """Let an idle peer know of a new commit index soon; one that gets entries meanwhile learns it from those."""
         core = self._core
         if not self._owes_notice(peer):
@@ -256,7 +256,7 @@ class Replication:
             self.notice_due_ms = core.now_ms + core.config.commit_notice_delay_ms
 
     def _owes_notice(self, peer: Progress) -> bool:
-        return not peer.notice_open and peer.idle and peer.commit_told < min(self._core.commit, peer.match)
+        return not peer.notice_open and peer.idle and peer.commit_sent < min(self._core.commit, peer.match)
 
     def _send_due_notices(self) -> None:
         self.notice_due_ms = None
@@ -269,7 +269,7 @@ class Replication:
     def _send_heartbeat(self, peer: Progress) -> None:
         core = self._core
         commit = min(core.commit, peer.match)
-        peer.commit_told = max(peer.commit_told, commit)
+        peer.commit_sent = max(peer.commit_sent, commit)
         peer.notice_open = True
         core.send(peer.node, Heartbeat(term=core.term, commit=commit, round=core.reads.round, newest_commit=core.commit))
 
@@ -299,11 +299,11 @@ class Replication:
             if peer.state is ProgressState.PROBE:
                 peer.paused = False
                 self.replicate(peer)
-            elif peer.state is ProgressState.COPY:
-                self._offer_copy(peer)
+            elif peer.state is ProgressState.SNAPSHOT:
+                self._offer_snapshot(peer)
             else:
                 self._send_empty(peer)
-        self.tell_commit(peer)
+        self.notify_commit(peer)
 
     def on_tick(self) -> None:
         """Heartbeats and the check for a majority."""
@@ -319,9 +319,9 @@ class Replication:
             return
         self.next_heartbeat_ms = core.now_ms + core.config.heartbeat_interval_ms
         for peer in self.peers.values():
-            stalled = peer.match == peer.beat_match and bool(peer.inflight)
+            stalled = peer.match == peer.heartbeat_match and bool(peer.inflight)
             peer.probe_due = stalled or peer.state is not ProgressState.REPLICATE
-            peer.beat_match = peer.match
+            peer.heartbeat_match = peer.match
             self._send_heartbeat(peer)
         core.transfers.on_heartbeat()
         self._set_quorum_deadline()
@@ -345,7 +345,7 @@ class Replication:
 
     # Peers
 
-    def meets(self, node: NodeId, store: str) -> bool:
+    def accepts_store(self, node: NodeId, store: str) -> bool:
         """An answer came from ``node`` on the folder ``store``; whether it is the folder that answers under that name."""
         peer = self.peers.get(node)
         if peer is None or peer.store == store:
@@ -354,10 +354,10 @@ class Replication:
             return False
         peer.store = store
         if not self._core.memberships.current.store_of(node):
-            self._core.emit(MemberMet(node))
+            self._core.emit(UnregisteredMember(node))
         return True
 
-    def stores_met(self) -> dict[NodeId, str]:
+    def known_stores(self) -> dict[NodeId, str]:
         """The folders that this leader has been answered from, and its own."""
         return {self._core.node_id: self._core.store} | {peer.node: peer.store for peer in self.peers.values()}
 
@@ -366,7 +366,7 @@ class Replication:
         peer = self.peers.get(node)
         if peer is not None:
             peer.answers = False
-        if peer is not None and peer.state is not ProgressState.COPY:
+        if peer is not None and peer.state is not ProgressState.SNAPSHOT:
             peer.become_probe()
             peer.paused = True
             peer.notice_open = False

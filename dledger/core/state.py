@@ -109,7 +109,7 @@ class CoreState:
             self._hard_state_dirty = False
             self.effects.append(SaveHardState(self.term, self.vote))
 
-    def tell_role(self) -> None:
+    def publish_role(self) -> None:
         """Tell the driver of a change of role, term, leader or confirmation."""
         now = (self.role, self.term, self.leader, self.confirmed)
         if now != self._told:

@@ -84,30 +84,30 @@ class Preparer:
             if self.next is None:
                 await self._make_next()
                 return True
-            upto = min(self.next.end_pos, self.next.start_pos + window_end - active.end_pos)
-            if not self._lacks_a_step(self.next, upto):
+            end_pos = min(self.next.end_pos, self.next.start_pos + window_end - active.end_pos)
+            if not self._lacks_a_step(self.next, end_pos):
                 return False
-            await self._fill(self.next, upto)
+            await self._fill(self.next, end_pos)
             return True
 
-    def _lacks_a_step(self, segment: Filled, upto: int) -> bool:
-        """Whether filling up to ``upto`` is worth a sync: not for every few bytes that the window moves."""
-        missing = upto - segment.ready_pos
-        return missing >= self._config.fill_step_bytes or (missing > 0 and upto == segment.end_pos)
+    def _lacks_a_step(self, segment: Filled, end_pos: int) -> bool:
+        """Whether filling up to ``end_pos`` is worth a sync: not for every few bytes that the window moves."""
+        missing = end_pos - segment.ready_pos
+        return missing >= self._config.fill_step_bytes or (missing > 0 and end_pos == segment.end_pos)
 
-    async def _fill(self, segment: Filled, upto: int) -> None:
-        upto = min(upto, segment.ready_pos + self._config.fill_step_bytes)
+    async def _fill(self, segment: Filled, end_pos: int) -> None:
+        end_pos = min(end_pos, segment.ready_pos + self._config.fill_step_bytes)
         async with InUse(self._files, log_path(segment.start_pos)) as file:
-            await file.allocate(upto - segment.start_pos, fill=True)
-        segment.ready_pos = upto
+            await file.allocate(end_pos - segment.start_pos, fill=True)
+        segment.ready_pos = end_pos
 
     async def reserve(self, file: File, end: int) -> None:
         """Reserve space for a write of the active segment up to ``end``.  The caller holds ``extending``."""
         if not self._config.fill_window_bytes:
             return
-        upto = min(self.active.end_pos, end + RESERVE_BYTES)
-        await file.allocate(upto - self.active.start_pos, fill=False)
-        self.active.ready_pos = max(self.active.ready_pos, upto)
+        end_pos = min(self.active.end_pos, end + RESERVE_BYTES)
+        await file.allocate(end_pos - self.active.start_pos, fill=False)
+        self.active.ready_pos = max(self.active.ready_pos, end_pos)
 
     async def _make_next(self) -> None:
         start_pos = self.active.end_pos

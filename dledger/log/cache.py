@@ -51,9 +51,9 @@ class EntryCache:
             self.size_bytes -= _cost(self._entries.pop(index))
         self._first = min(self._first, from_index)
 
-    def evict(self, upto_index: int) -> None:
-        """Bring the size under the limit; entries up to ``upto_index`` may go."""
-        while self.size_bytes > self._limit_bytes and self._first <= upto_index and self._first in self._entries:
+    def evict(self, last_index: int) -> None:
+        """Bring the size under the limit; entries up to ``last_index`` may go."""
+        while self.size_bytes > self._limit_bytes and self._first <= last_index and self._first in self._entries:
             self.size_bytes -= _cost(self._entries.pop(self._first))
             self._first += 1
 
@@ -63,10 +63,10 @@ class EntryCache:
             self.size_bytes -= _cost(self._entries.pop(self._first))
             self._first += 1
 
-    def run(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:
+    def run(self, first_index: int, max_bytes: int, last_index: int) -> list[RawEntry]:
         """Entries from ``first_index`` on, at least one and as many as fit ``max_bytes``."""
         entries: list[RawEntry] = []
-        for index in range(first_index, upto_index + 1):
+        for index in range(first_index, last_index + 1):
             entry = self._entries[index]
             max_bytes -= entry.size_bytes
             if entries and max_bytes < 0:

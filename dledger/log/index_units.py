@@ -153,7 +153,7 @@ class PlaceTable:
             return None
         return self._chain[at]
 
-    def put_right(self, place: EntryPlace, chain_crc: int | None = None) -> None:
+    def correct(self, place: EntryPlace, chain_crc: int | None = None) -> None:
         """The entry at ``place`` was read: so it lies and so it is, if the table knows it.  ``chain_crc``: its own, if proven."""
         at = place.index - self._first
         if 0 <= at < len(self._pos):
@@ -176,11 +176,11 @@ class PlaceTable:
             self._drop_head(min(first_index - self._first, len(self._pos)))
             self._first = max(self._first, first_index)
 
-    def fitting(self, first_index: int, upto_index: int, max_bytes: int) -> int:
+    def fitting(self, first_index: int, last_index: int, max_bytes: int) -> int:
         """The last entry up to which the entries from ``first_index`` take at most ``max_bytes`` (``first_index`` itself always)."""
         first = first_index - self._first
         limit = self._pos[first] + max_bytes
-        low, high = first, upto_index - self._first + 1
+        low, high = first, last_index - self._first + 1
         while high - low > 1:
             middle = (low + high) // 2
             if self._pos[middle] + self._size[middle] <= limit:

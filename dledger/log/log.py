@@ -21,13 +21,12 @@ from dledger.log.hard_state import HARD_STATE_PATH, HardStateFile
 from dledger.log.index_units import EntryPlace
 from dledger.log.queue import Cut, WriteQueue
 from dledger.log.reader import LogReader
-from dledger.log.recovery import Recovered, give_up_from, recover, remove_segment
+from dledger.log.recovery import Recovered, discard_from, recover, remove_segment
 from dledger.log.report import RecoveryReport
 from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.log.writer import Writer
 from dledger.runtime.env import Buffer, Disk, is_full
-from dledger.runtime.service import TaskOwner
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     CorruptEntryError,
@@ -38,6 +37,7 @@ from dledger_wire.errors import (
     StorageFullError,
 )
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, MAX_SEGMENT_BYTES
+from dledger_wire.tasks import BackgroundTasks
 
 # What ``make_durable`` writes at a time, so that the driver's own flushes get their turn in between.
 _SYNC_BYTES = 8 << 20
@@ -84,7 +84,7 @@ class Log:
         self._failure: StorageFailedError | StorageDamagedError | None = None
         # Told when background work fails the log; a failing flush tells its caller.
         self.background_failed: Callable[[StorageFailedError | StorageDamagedError], None] = _not_told
-        self._tasks = TaskOwner("log", self._on_crash)
+        self._tasks = BackgroundTasks("log", self._on_crash)
         self._units_timer: asyncio.TimerHandle | None = None
         self._wanted_index = 0  # up to where somebody needs the log durable
         self._syncing: asyncio.Task[None] | None = None
@@ -208,7 +208,7 @@ class Log:
         """Where an entry lies; None when it is not in the log or older than the places in memory (then ``await find(index)``)."""
         return self._places.get(index) if self.first_index <= index <= self._last.index else None
 
-    def durable_upto(self) -> int:
+    def durable_end(self) -> int:
         """A position up to which the files hold the log durably; the log's first one when that is not known without reading."""
         place = self.locate(self._durable_index)
         return place.end_pos if place is not None else self.first_pos
@@ -257,7 +257,7 @@ class Log:
         self._end_pos = entry.end_pos
         self._chain_crc = entry.chain_crc
 
-    def misfit(self, prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
+    def incompatibility(self, prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
         """Why entries that a peer sent behind ``prev`` cannot stand in this log; None when they can, or ``prev`` is not in it.
 
         What ``append`` and ``cut`` take for granted: chain checksums, places without gaps, and no cut deeper than memory tells.
@@ -319,14 +319,14 @@ class Log:
         self._cut_floor = min(self._cut_floor, from_index)
         self._cuts += 1
 
-    async def give_up_from(self, index: int) -> None:
+    async def discard_from(self, index: int) -> None:
         """In a log opened with damage: give up ``index``, where the damage lies, and all after it.  The next ``Log.open`` cuts there.
 
         Only for entries that are proven not to be committed.
         """
         require(self._failure is not None, "a log in use is cut with cut()")
         place = await self.find(index)
-        await give_up_from(self._disk, self._files, self._segments.of_pos(place.pos), index)
+        await discard_from(self._disk, self._files, self._segments.of_pos(place.pos), index)
 
     def save_hard_state(self, term: int, vote: NodeId | None) -> None:
         """Queue the promise; durable once a flush returned it."""
@@ -449,22 +449,22 @@ class Log:
 
     # -- reading
 
-    async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:
-        """Entries from ``first_index`` to at most ``upto_index``: as many as fit ``max_bytes``, at least one, checked.
+    async def read(self, first_index: int, max_bytes: int, last_index: int) -> list[RawEntry]:
+        """Entries from ``first_index`` to at most ``last_index``: as many as fit ``max_bytes``, at least one, checked.
 
         Empty when ``first_index`` is not in the log (any more).  The newest come from memory; older ones from one large read of one
         file, off the loop.  StorageDamagedError names file, position and index of an entry that is not whole.
         """
         while True:
-            upto = min(upto_index, self._last.index)
-            if not self.first_index <= first_index <= upto:
+            last = min(last_index, self._last.index)
+            if not self.first_index <= first_index <= last:
                 return []
             if first_index >= self._cache.first_index:
-                return self._cache.run(first_index, max_bytes, upto)
+                return self._cache.run(first_index, max_bytes, last)
             cuts = self._cuts
-            upto = min(upto, self._cache.first_index - 1)
+            last = min(last, self._cache.first_index - 1)
             try:
-                entries = await self._reader.read(first_index, max_bytes, upto)
+                entries = await self._reader.read(first_index, max_bytes, last)
             except (FileNotFoundError, StorageDamagedError):
                 if cuts == self._cuts and first_index >= self.first_index:
                     raise
@@ -495,9 +495,9 @@ class Log:
         """Where what is in the files ends; behind it lies what only memory has."""
         return min(self._writer.end_pos, self._end_pos)
 
-    def was_put_right(self, entry: RawEntry) -> None:
+    def entry_repaired(self, entry: RawEntry) -> None:
         """An entry's file has the bytes of ``entry`` again: what memory took from a damaged header follows."""
-        self._places.put_right(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
+        self._places.correct(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
 
     async def read_stored(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file below ``written_pos``, as it stands there, whatever memory holds of it."""
@@ -508,12 +508,12 @@ class Log:
             self._check_not_deleted(pos)
             raise
 
-    async def check_stored(self, first_index: int, upto_index: int) -> None:
+    async def check_stored(self, first_index: int, last_index: int) -> None:
         """Check entries as they stand in the files, whatever memory holds; StorageDamagedError names the first that is not whole."""
         index = max(first_index, self.first_index)
-        while index <= upto_index:
+        while index <= last_index:
             try:
-                entries = await self._reader.read(index, _CHECK_BYTES, upto_index)
+                entries = await self._reader.read(index, _CHECK_BYTES, last_index)
             except (FileNotFoundError, StorageDamagedError):
                 if index >= self.first_index:
                     raise
@@ -526,9 +526,9 @@ class Log:
         """From a file, as far as the bytes are not in memory."""
         self._check_not_deleted(pos)
         first_cached = self._cache.first_pos
-        upto = end if first_cached is None or first_cached <= pos else min(end, first_cached)
+        file_end = end if first_cached is None or first_cached <= pos else min(end, first_cached)
         try:
-            return await self._reader.read_bytes(pos, upto - pos)
+            return await self._reader.read_bytes(pos, file_end - pos)
         except (FileNotFoundError, StorageDamagedError):
             self._check_not_deleted(pos)
             raise
@@ -540,7 +540,7 @@ class Log:
 
     # -- trimming the head
 
-    async def give_back_prepared(self) -> bool:
+    async def release_prepared(self) -> bool:
         """Remove the file prepared for the next segment, on a disk that has no room left; False when there is none."""
         return self._failure is None and not self._closed and await self._writer.preparer.give_back()
 

@@ -46,13 +46,13 @@ class LogReader:
             return place
         return place_of_unit((await self._units(self._segments.of_index(index), index, 1))[0])
 
-    async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]:
+    async def read(self, first_index: int, max_bytes: int, last_index: int) -> list[RawEntry]:
         """Entries of one segment from ``first_index`` on, at least one; every one of them is in its file."""
         segment = self._segments.of_index(first_index)
         after = self._segments.after(segment)
         if after is not None:
-            upto_index = min(upto_index, after.first_index - 1)
-        start, end = await self._span(segment, first_index, max_bytes, upto_index)
+            last_index = min(last_index, after.first_index - 1)
+        start, end = await self._span(segment, first_index, max_bytes, last_index)
         place, chain_crc = await self.find(first_index), await self._chain_crc_before(first_index)
         data = await self._pread(segment, start, end - start)
         entries = self._check(segment, first_index, start, chain_crc, memoryview(data))
@@ -69,7 +69,7 @@ class LogReader:
         """Write an index unit anew that says something else than its entry, which is whole, in its place and of the right term."""
         path = units_path(segment.start_pos)
         _logger.warning("%s: the index unit of entry %d is wrong; written anew", self._disk.local_path(path), place.index)
-        self._places.put_right(place)
+        self._places.correct(place)
         try:
             async with InUse(self._files, path) as file:
                 await file.pwrite((place.index - segment.first_index) * INDEX_UNIT_SIZE, [encode_units([place])])
@@ -102,14 +102,14 @@ class LogReader:
             index += 1
         return pieces
 
-    async def _span(self, segment: Segment, first_index: int, max_bytes: int, upto_index: int) -> tuple[int, int]:
+    async def _span(self, segment: Segment, first_index: int, max_bytes: int, last_index: int) -> tuple[int, int]:
         """From where to where to read."""
         first = self._places.get(first_index)
         if first is not None:
-            last = self._places.get(self._places.fitting(first_index, upto_index, max_bytes))
+            last = self._places.get(self._places.fitting(first_index, last_index, max_bytes))
             require(last is not None, "entry %d has a place, one after it has none", first_index)
             return first.pos, last.end_pos if last is not None else first.end_pos
-        units = await self._units(segment, first_index, min(upto_index - first_index + 1, UNITS_PIECE))
+        units = await self._units(segment, first_index, min(last_index - first_index + 1, UNITS_PIECE))
         start = int(units["pos"][0])
         ends = units["pos"].astype(np.int64) + units["size"]
         fitting = int(np.searchsorted(ends, start + max_bytes, side="right"))

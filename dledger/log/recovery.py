@@ -143,7 +143,7 @@ async def _remove_empty_end(disk: Disk, files: FilePool, empty: list[int], segme
             await file.fdatasync()
 
 
-async def give_up_from(disk: Disk, files: FilePool, segment: Segment, index: int) -> None:
+async def discard_from(disk: Disk, files: FilePool, segment: Segment, index: int) -> None:
     """Take back the word for ``index``, which lies in ``segment``, and all after it: the next start cuts a tail there.
 
     What is cut is kept in ``quarantine``.  Running it again after a crash in the middle of it ends the same way.

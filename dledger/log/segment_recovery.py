@@ -9,7 +9,7 @@ its index unit says so: nothing else can have stood there; else damage |
 | anything else, and the last segment behind it begins with no entry that continues the chain | file there, none in it | that segment was
 only prepared: removed, what is not zero in it kept in quarantine; this one is the last |
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
-units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.give_up_from``); cut, kept in
+units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.discard_from``); cut, kept in
 quarantine |
 | bad bytes, in the last segment | file missing | damage: nothing tells a torn tail from a lost entry |
 | zeros or filler, in the last segment | none beyond | the log ends here |

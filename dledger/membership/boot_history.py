@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class Boot:
     """One start: its number and what it drew."""
 
     start: int
@@ -31,20 +31,20 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class BootHistory:
     """All starts of a folder, the latest with what they drew, oldest first."""
 
     starts: int = 0
     drawn: tuple[int, ...] = ()
 
     @property
-    def newest(self) -> Life | None:
-        return Life(self.starts, self.drawn[-1]) if self.drawn else None
+    def newest(self) -> Boot | None:
+        return Boot(self.starts, self.drawn[-1]) if self.drawn else None
 
-    def begun(self, drawn: int) -> Lives:
-        return Lives(self.starts + 1, (*self.drawn, drawn)[-KEPT:])
+    def recorded(self, drawn: int) -> BootHistory:
+        return BootHistory(self.starts + 1, (*self.drawn, drawn)[-KEPT:])
 
-    def why_older(self, known: Life) -> str | None:
+    def rollback_reason(self, known: Boot) -> str | None:
         """Why these are not the starts of a folder that once came with ``known``; None when they may be."""
         if self.starts < known.start:
             return f"it was started {self.starts} times, and came with start {known.start} before"
@@ -54,27 +54,27 @@ class Lives:
         return None
 
 
-async def begin_life(disk: Disk, random: DrawSource) -> Lives:
+async def record_boot(disk: Disk, random: DrawSource) -> BootHistory:
     """Count this start, on stable storage.  When that cannot be written, this start shows itself as the one before."""
     lives = await _load(disk)
-    begun = lives.begun(random.getrandbits(DRAW_BITS))
+    recorded = lives.recorded(random.getrandbits(DRAW_BITS))
     try:
-        await disk.write_atomic(PATH, json.dumps({"starts": begun.starts, "drawn": begun.drawn}).encode() + b"\n")
+        await disk.write_atomic(PATH, json.dumps({"starts": recorded.starts, "drawn": recorded.drawn}).encode() + b"\n")
     except OSError as error:
         _logger.warning("cannot write %s: %s", disk.local_path(PATH), error)
         return lives
-    return begun
+    return recorded
 
 
-async def _load(disk: Disk) -> Lives:
+async def _load(disk: Disk) -> BootHistory:
     if not await disk.exists(PATH):
-        return Lives()
+        return BootHistory()
     file = await disk.open(PATH)
     data = await file.pread(0, await file.size())
     await file.close()
     try:
         saved = json.loads(data)
-        lives = Lives(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
+        lives = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(disk, str(error)) from None
     if len(lives.drawn) != min(lives.starts, KEPT):

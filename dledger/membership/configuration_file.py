@@ -23,10 +23,10 @@ SAVE_EVERY = 50_000  # entries: what a start after a crash scans at most
 _logger = logging.getLogger(__name__)
 
 
-def content(upto: int, index: int, configuration: Configuration | None) -> str:
-    """What the file says of the newest configuration among the entries up to ``upto``."""
+def content(last_index: int, index: int, configuration: Configuration | None) -> str:
+    """What the file says of the newest configuration among the entries up to ``last_index``."""
     body = configuration.encode().decode() if configuration is not None else ""
-    return json.dumps({"upto": upto, "index": index, "configuration": body}, indent=1) + "\n"
+    return json.dumps({"upto": last_index, "index": index, "configuration": body}, indent=1) + "\n"
 
 
 class ConfigurationFile:
@@ -36,21 +36,21 @@ class ConfigurationFile:
         self._disk = disk
         self._index = 0  # of the configuration entry; 0: the initial membership still counts
         self._configuration: Configuration | None = None
-        self._upto = 0
-        self._saved_upto = 0
+        self._last_index = 0
+        self._saved_index = 0
         self._log: Log | None = None
 
     async def find_all(self, log: Log, applied: int) -> list[tuple[int, Configuration]]:
         """(index, configuration) of the newest applied configuration and of every later one in the log, oldest first."""
         self._log = log
-        self._index, self._configuration, self._upto = 0, None, 0
+        self._index, self._configuration, self._last_index = 0, None, 0
         if await self._disk.exists(PATH):
             await self._load(log)
-        if self._upto + 1 < log.first_index:
+        if self._last_index + 1 < log.first_index:
             path = self._disk.local_path(PATH)
             raise StorageDamagedError(f"{path}: the configuration before entry {log.first_index} is not known", file=path, pos=0)
         found = [] if self._configuration is None else [(self._index, self._configuration)]
-        for index in range(max(self._upto + 1, log.first_index), log.last.index + 1):
+        for index in range(max(self._last_index + 1, log.first_index), log.last.index + 1):
             place = log.locate(index) or await log.find(index)
             if place.kind is EntryKind.CONFIG:
                 (entry,) = await log.read(index, place.size, index)
@@ -58,7 +58,7 @@ class ConfigurationFile:
         for index, configuration in found:
             if index <= applied:
                 self._index, self._configuration = index, configuration
-        self._upto = max(self._upto, applied)
+        self._last_index = max(self._last_index, applied)
         return found
 
     def applied(self, entries: Sequence[RawEntry]) -> bool:
@@ -66,9 +66,9 @@ class ConfigurationFile:
         for entry in entries:
             if entry.kind is EntryKind.CONFIG:
                 self._index, self._configuration = entry.index, Configuration.decode(entry.body_bytes())
-                self._saved_upto = -SAVE_EVERY
-        self._upto = max(self._upto, entries[-1].index)
-        return self._upto - self._saved_upto >= SAVE_EVERY
+                self._saved_index = -SAVE_EVERY
+        self._last_index = max(self._last_index, entries[-1].index)
+        return self._last_index - self._saved_index >= SAVE_EVERY
 
     @property
     def newest(self) -> tuple[int, Configuration | None]:
@@ -87,11 +87,11 @@ class ConfigurationFile:
 
         What is deleted from the log's head must be in the file before.
         """
-        upto = min(self._upto, self._log.durable.index) if self._log is not None else 0
-        if self._index <= upto:  # else the newest configuration is not on this disk yet
-            await self._disk.write_atomic(PATH, content(upto, self._index, self._configuration).encode())
-            self._saved_upto = upto
-        return self._saved_upto
+        last_index = min(self._last_index, self._log.durable.index) if self._log is not None else 0
+        if self._index <= last_index:  # else the newest configuration is not on this disk yet
+            await self._disk.write_atomic(PATH, content(last_index, self._index, self._configuration).encode())
+            self._saved_index = last_index
+        return self._saved_index
 
     async def _load(self, log: Log) -> None:
         file = await self._disk.open(PATH)
@@ -99,13 +99,13 @@ class ConfigurationFile:
         await file.close()
         try:
             record = json.loads(data)
-            upto, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
+            last_index, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
             configuration = Configuration.decode(body.encode()) if body else None
         except (ValueError, KeyError, TypeError, CorruptEntryError) as error:
             _logger.warning("%s is unreadable and is made anew from the log: %s", self._disk.local_path(PATH), error)
-            upto, index, configuration = 0, 0, None
-        if upto > log.last.index:
-            _logger.warning("%s is of another log (upto %d, the log ends at %d) and is made anew", PATH, upto, log.last.index)
-            upto, index, configuration = 0, 0, None
-        self._upto = self._saved_upto = upto
+            last_index, index, configuration = 0, 0, None
+        if last_index > log.last.index:
+            _logger.warning("%s is of another log (up to entry %d, the log ends at %d) and is made anew", PATH, last_index, log.last.index)
+            last_index, index, configuration = 0, 0, None
+        self._last_index = self._saved_index = last_index
         self._index, self._configuration = index, configuration

@@ -17,7 +17,7 @@ from dledger_wire.errors import DledgerError
 _logger = logging.getLogger(__name__)
 
 
-class MemberNaming:
+class FolderRegistration:
     """Of one replica."""
 
     def __init__(
@@ -30,7 +30,7 @@ class MemberNaming:
         self._offered: asyncio.Future[EntryId] | None = None
 
     def soon(self) -> None:
-        """Somebody was met, or this node has begun to lead."""
+        """Somebody was met, or this node has become leader."""
         if self._timer is None and self._is_due():
             self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._name)
 
@@ -45,7 +45,7 @@ class MemberNaming:
 
     def _is_due(self) -> bool:
         core = self._core()
-        return core.role is Role.LEADER and core.named(core.membership) != core.membership
+        return core.role is Role.LEADER and core.with_known_stores(core.membership) != core.membership
 
     def _name(self) -> None:
         self._timer = None

@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.core.types import NodeId
-from dledger.membership.boot_history import Lives
+from dledger.membership.boot_history import BootHistory
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
+class Handshake:
     """``configuration`` is the entry of the newest configuration in its log, 0 for none; ``term`` and ``last_index`` what it holds."""
 
     store_id: str
     configuration: int
     term: int
     last_index: int
-    lives: Lives
+    lives: BootHistory
 
     def encode(self, node_id: NodeId) -> bytes:
         hello = raft_pb2.LinkHello(
@@ -36,7 +36,7 @@ class Introduction:
         return bytes(hello.SerializeToString())
 
 
-def decode(data: bytes) -> tuple[NodeId, Introduction]:
+def decode(data: bytes) -> tuple[NodeId, Handshake]:
     """Who speaks, and of which folder.  InvalidArgumentError when it is no introduction."""
     try:
         hello = raft_pb2.LinkHello.FromString(data)
@@ -44,5 +44,5 @@ def decode(data: bytes) -> tuple[NodeId, Introduction]:
         raise InvalidArgumentError("unreadable greeting") from error
     if not hello.store_id:
         raise InvalidArgumentError(f"store: {hello.node_id!r} gave no store id")
-    lives = Lives(hello.starts, tuple(hello.lives))
-    return NodeId(hello.node_id), Introduction(hello.store_id, hello.configuration, hello.term, hello.last_index, lives)
+    lives = BootHistory(hello.starts, tuple(hello.lives))
+    return NodeId(hello.node_id), Handshake(hello.store_id, hello.configuration, hello.term, hello.last_index, lives)

@@ -14,8 +14,8 @@ import json
 import logging
 
 from dledger.core.types import Membership, NodeId
-from dledger.membership.boot_history import Life
-from dledger.membership.handshake import Introduction
+from dledger.membership.boot_history import Boot
+from dledger.membership.handshake import Handshake
 from dledger.runtime.env import Disk
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 
@@ -31,7 +31,7 @@ class PeerStores:
         self._disk = disk
         self._own_id = own_id
         self._stores: dict[NodeId, str] = {}
-        self._lives: dict[NodeId, Life] = {}  # of the folder in _stores
+        self._lives: dict[NodeId, Boot] = {}  # of the folder in _stores
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
@@ -43,12 +43,12 @@ class PeerStores:
         try:
             saved = json.loads(data)
             self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
-            self._lives = {NodeId(node): Life(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
+            self._lives = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._disk.local_path(PATH)
             raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
 
-    def check(self, peer: NodeId, said: Introduction, named: str, index: int) -> None:
+    def check(self, peer: NodeId, said: Handshake, named: str, index: int) -> None:
         """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older
         copy of it.
 
@@ -64,11 +64,11 @@ class PeerStores:
                 "a member whose folder was lost or exchanged must be replaced as a member"
             )
         life = self._lives.get(peer)
-        why = said.lives.why_older(life) if life is not None and said.store_id == known else None
+        why = said.lives.rollback_reason(life) if life is not None and said.store_id == known else None
         if why is not None:
             raise older_folder(peer, why)
 
-    async def met(self, peer: NodeId, said: Introduction, named: str) -> None:
+    async def met(self, peer: NodeId, said: Handshake, named: str) -> None:
         """A member answered at its address, and was let in: keep its folder if none is known, and its newest start."""
         store = named or self._stores.get(peer, "") or said.store_id
         if said.store_id != store:

@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 from dledger.core.raft import Raft
 from dledger.core.types import Membership, NodeId
-from dledger.membership.boot_history import Lives, begin_life
-from dledger.membership.handshake import Introduction
+from dledger.membership.boot_history import BootHistory, record_boot
+from dledger.membership.handshake import Handshake
 from dledger.membership.members import Members
 from dledger.membership.peer_stores import PeerStores, is_older_folder, older_folder
 from dledger.runtime.env import Environment
-from dledger.runtime.service import TaskOwner
 from dledger.settings import RaftSettings
 from dledger.transport.link import NodeIdentity, RaftLinks
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+from dledger_wire.tasks import BackgroundTasks
 
 
-class MemberFolders:
+class PeerAdmission:
     """The folders of one replica and its peers."""
 
     def __init__(
@@ -30,7 +30,7 @@ class MemberFolders:
         env: Environment,
         settings: RaftSettings,
         members: Members,
-        tasks: TaskOwner,
+        tasks: BackgroundTasks,
         core: Callable[[], Raft],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -42,18 +42,18 @@ class MemberFolders:
         self._core = core
         self._failed = failed
         self._sync_flush = settings.sync_flush
-        self._lives = Lives()
+        self._lives = BootHistory()
 
     async def start(self) -> None:
         """Read what is known of the peers, and count this start."""
         await self.stores.load()
-        self._lives = await begin_life(self._env.disk, self._env.random)
+        self._lives = await record_boot(self._env.disk, self._env.random)
 
-    def introduction(self) -> Introduction:
+    def introduction(self) -> Handshake:
         core = self._core()
-        return Introduction(self._identity.store_id, self._members.newest_index, core.term, core.last.index, self._lives)
+        return Handshake(self._identity.store_id, self._members.newest_index, core.term, core.last.index, self._lives)
 
-    async def check(self, peer: NodeId, said: Introduction, dialled: bool) -> None:
+    async def check(self, peer: NodeId, said: Handshake, dialled: bool) -> None:
         """InvalidArgumentError when ``peer`` may not come with the folder it introduces."""
         core, named = self._core(), self._members.settled_store(peer)
         self.stores.check(peer, said, named, self._members.settled_index)

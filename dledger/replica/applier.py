@@ -12,10 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from dledger.copy.plan import StateCopy
 from dledger.core.effects import RoleChanged
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError, StorageDamagedError
 
@@ -35,7 +35,7 @@ class StateMachine(Protocol):
 
     async def apply(self, entries: Sequence[RawEntry]) -> None: ...
     def role_changed(self, event: RoleChanged) -> None: ...
-    def copy_state(self) -> Awaitable[StateCopy]:
+    def capture_state(self) -> Awaitable[StateSnapshot]:
         """The state as it is at this call, as files of the data folder from which a restart makes it again together with the log."""
         ...
 

@@ -144,11 +144,11 @@ class Proposals:
         pending, self._pending, self._pending_bytes = self._pending, deque(), 0
         _fail([item.future for item in pending], make)
 
-    def fail_rounds(self, reason: str, upto_term: int | None = None) -> None:
-        """Answer what was in the log but is not known to be committed: only entries of terms up to ``upto_term`` when given."""
-        late = [a_round for a_round in (*self._rounds, *self._cut) if upto_term is None or a_round.entry.term <= upto_term]
-        self._rounds = deque(a_round for a_round in self._rounds if upto_term is not None and a_round.entry.term > upto_term)
-        self._cut = [a_round for a_round in self._cut if upto_term is not None and a_round.entry.term > upto_term]
+    def fail_rounds(self, reason: str, max_term: int | None = None) -> None:
+        """Answer what was in the log but is not known to be committed: only entries of terms up to ``max_term`` when given."""
+        late = [a_round for a_round in (*self._rounds, *self._cut) if max_term is None or a_round.entry.term <= max_term]
+        self._rounds = deque(a_round for a_round in self._rounds if max_term is not None and a_round.entry.term > max_term)
+        self._cut = [a_round for a_round in self._cut if max_term is not None and a_round.entry.term > max_term]
         for a_round in late:
             _fail(a_round.futures, lambda: OutcomeUnknownError(reason))
 

@@ -2,7 +2,7 @@
 
 Owns ``unsynced.json``, which is there while such a replica runs: the machine's boot (what a killed process wrote survives it, a new boot
 means that memory was lost), whether the replica is suspect (``core/soundness.py``), and, once a majority turned out to have lost an entry
-that was committed here, that log and state must be begun anew at the next start.  An orderly stop takes the file away.
+that was committed here, that log and state must be rebuilt from scratch at the next start.  An orderly stop takes the file away.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dledger.log import quarantine
 from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LOG_START_PATH
 from dledger.runtime.env import Environment
-from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger_wire.errors import StorageDamagedError
 
 PATH = "unsynced.json"
@@ -100,7 +100,7 @@ class UnsyncedMark:
             if await disk.exists(kept):
                 await disk.remove(kept)
             await disk.rename(f"{LOG_FOLDER}/{name}", kept)
-        for path in (UNITS_FOLDER, COPY_FOLDER, LOG_START_PATH, *self._derived):
+        for path in (UNITS_FOLDER, SNAPSHOT_FOLDER, LOG_START_PATH, *self._derived):
             await self._remove(path)
         _logger.warning("the log of before is in %s; this replica begins anew", disk.local_path(quarantine.FOLDER))
 

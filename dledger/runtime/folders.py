@@ -1,4 +1,4 @@
 """Names of the folders of a replica's data directory that more than one part works with."""
 
 LOG_FOLDER = "commitlog"
-COPY_FOLDER = "copy"
+SNAPSHOT_FOLDER = "copy"

@@ -126,10 +126,10 @@ def any_set(data: bytes) -> bool:
 _ZEROS = mmap.mmap(-1, 1 << 20)
 
 
-def fill_direct(direct_fd: int, pos: int, upto: int) -> int:
-    """Write zeros from the aligned ``pos`` to at most ``upto``, whole blocks only; where they end."""
-    upto -= upto % BLOCK
+def fill_direct(direct_fd: int, pos: int, end: int) -> int:
+    """Write zeros from the aligned ``pos`` to at most ``end``, whole blocks only; where they end."""
+    end -= end % BLOCK
     view = memoryview(_ZEROS)
-    while pos < upto:
-        pos += os.pwrite(direct_fd, view[: min(len(view), upto - pos)], pos)
+    while pos < end:
+        pos += os.pwrite(direct_fd, view[: min(len(view), end - pos)], pos)
     return pos

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dledger.runtime.env import Environment
-from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.runtime.real_disk import RealDisk
 from dledger_wire.clock import SystemClock, system_random
 from dledger_wire.rpc.transport import Network
@@ -13,7 +13,7 @@ from dledger_wire.rpc.transport import Network
 
 def real_environment(data_dir: str, network: Network) -> Environment:
     """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
-    disk = RealDisk(data_dir, direct_folders=(LOG_FOLDER, COPY_FOLDER))
+    disk = RealDisk(data_dir, direct_folders=(LOG_FOLDER, SNAPSHOT_FOLDER))
     return Environment(clock=SystemClock(), random=system_random(), disk=disk, network=network, boot_id=_boot_id())
 
 

@@ -13,12 +13,12 @@ from dledger.clock.group_time import Clocks
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
-    CopyOffer,
     Heartbeat,
     HeartbeatResponse,
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
+    SnapshotOffer,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -58,8 +58,8 @@ def _fields(message: Message) -> dict[str, Any]:
             return {"read_index_request": raft_pb2.ReadIndexRequest(token=token, suspect=suspect)}
         case ReadIndexResponse(token=token, index=index, ok=ok, last=last):
             return {"read_index_response": raft_pb2.ReadIndexResponse(token=token, index=index, ok=ok, last=last)}
-        case CopyOffer(first_available=first, upto=upto):
-            return {"copy_offer": raft_pb2.CopyOffer(first_available=first, upto=_wire_id(upto))}
+        case SnapshotOffer(first_available=first, last=last):
+            return {"copy_offer": raft_pb2.CopyOffer(first_available=first, upto=_wire_id(last))}
 
 
 def encode(message: Message, entries: Sequence[RawEntry] = (), clocks: Clocks | None = None) -> bytes:
@@ -127,5 +127,5 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
     "timeout_now": lambda term, _body: TimeoutNow(term=term),
     "read_index_request": lambda term, body: ReadIndexRequest(term=term, token=body.token, suspect=body.suspect),
     "read_index_response": lambda term, body: ReadIndexResponse(term=term, token=body.token, index=body.index, ok=body.ok, last=body.last),
-    "copy_offer": lambda term, body: CopyOffer(term=term, first_available=body.first_available, upto=_entry_id(body.upto)),
+    "copy_offer": lambda term, body: SnapshotOffer(term=term, first_available=body.first_available, last=_entry_id(body.upto)),
 }

@@ -17,12 +17,12 @@ from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
 from dledger.core.types import NodeId
 from dledger.log.hard_state import MAX_VOTE_BYTES
 from dledger.membership import handshake as introduction
-from dledger.membership.handshake import Introduction
-from dledger.runtime.service import TaskOwner
+from dledger.membership.handshake import Handshake
 from dledger_wire.addresses import is_address
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server
+from dledger_wire.tasks import BackgroundTasks
 
 RECONNECT_MIN_S = 0.03
 RECONNECT_MAX_S = 0.5
@@ -51,9 +51,9 @@ class LinkHooks:
     encode: Callable[[Message], Awaitable[bytes | None]]
     received: Callable[[NodeId, str, bytes], None]  # from whom, and on which data folder
     lost: Callable[[NodeId], None]
-    introduction: Callable[[], Introduction]  # of this replica's own folder
+    introduction: Callable[[], Handshake]  # of this replica's own folder
     # Raises when a peer may not come with this folder (wiped, exchanged, put back from a copy).  True: the peer was dialled at its address.
-    check: Callable[[NodeId, Introduction, bool], Awaitable[None]]
+    check: Callable[[NodeId, Handshake, bool], Awaitable[None]]
     refused: Callable[[NodeId, InvalidArgumentError], None]  # a peer that was dialled takes no link from this replica, or it none from it
     place_of: Callable[[NodeId], str]  # where a replica is that some configuration has named; else empty
 
@@ -179,7 +179,7 @@ class RaftLinks:
     configuration that neither the leader nor a candidate of today is in, and it is their messages that bring it the newer ones.
     """
 
-    def __init__(self, identity: NodeIdentity, network: Network, tasks: TaskOwner, hooks: LinkHooks) -> None:
+    def __init__(self, identity: NodeIdentity, network: Network, tasks: BackgroundTasks, hooks: LinkHooks) -> None:
         self.identity = identity
         self.network = network
         self.tasks = tasks

@@ -63,7 +63,7 @@ def node_folders(data: Path) -> list[Path]:
 
 def _verify_offline(data: str, *, as_json: bool) -> bool:
     from broker.process.data_dir_lock import holder_pid
-    from dledger.copy.install import INSTALL_PATH
+    from dledger.snapshot.install import INSTALL_PATH
     from dledger_wire.errors import DataDirectoryError
 
     folders = node_folders(Path(data))

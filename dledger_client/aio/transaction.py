@@ -19,7 +19,6 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
-from dledger_client.runtime.tasks import OwnedTasks
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_client.transactions.check_stream import TransactionCheckStream
 from dledger_client.transactions.resolver import (
@@ -34,6 +33,7 @@ from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
 from dledger_wire.rpc.transport import Network
+from dledger_wire.tasks import BackgroundTasks
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], CheckAnswer]
 Runner: TypeAlias = Callable[[CheckListener, ReceivedMessage], Awaitable[TransactionState]]
@@ -109,7 +109,7 @@ class TransactionProducer(Producer):
         self._listener: CheckListener = checks.check_listener
         self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(checks.check_requests_held)
         self._ends: dict[str, TransactionResolver] = {}
-        self._tasks = OwnedTasks("transactions")
+        self._tasks = BackgroundTasks("transactions")
         self._warned = False  # of a listener's answer that is none
         self._attending: dict[str, None] = {}
 

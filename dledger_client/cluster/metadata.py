@@ -333,11 +333,11 @@ class Router:
         """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
         it the newest of what replicas say and of what was known before.  ``answer``: what the node at ``first`` has said already."""
         by_group = {queues.group: [queues] for queues in self._topics.get(name, ())}
-        told_by_leader: set[str] = set()
+        for_followers: set[str] = set()
 
         def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
-            told_by_leader.update(info.name for info in response.groups if self._leads(address, info))
-            return len(told_by_leader) == len(self.groups)
+            for_followers.update(info.name for info in response.groups if self._leads(address, info))
+            return len(for_followers) == len(self.groups)
 
         answers = [(first, answer)]
         if not enough(first, answer):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dledger_client.consumer.listener import ConsumeContext, Listener, call, call_async
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.runtime.tasks import OwnedTasks
+from dledger_wire.tasks import BackgroundTasks
 
 Calls = Generator[tuple[list[ReceivedMessage], ConsumeContext], int, None]
 
@@ -41,7 +41,7 @@ class TaskExecutor:
         self._listener = listener
         self._jobs: deque[Job] = deque()
         self._free = workers
-        self._tasks = OwnedTasks("consumer", self._start_worker)
+        self._tasks = BackgroundTasks("consumer", self._start_worker)
 
     def submit(self, job: Job) -> None:
         self._jobs.append(job)

@@ -24,11 +24,11 @@ from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
-from dledger_client.runtime.tasks import OwnedTasks
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire._pb import broker_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX, retry_topic
+from dledger_wire.tasks import BackgroundTasks
 
 ROUTE_REFRESH_S = 2.0
 ROUTE_TIMEOUT_MS = 2000
@@ -56,7 +56,7 @@ class Rebalancer:
     ) -> None:
         self.group = profile.group
         self.positions = positions
-        self._tasks = OwnedTasks(f"consumer group {self.group}")
+        self._tasks = BackgroundTasks(f"consumer group {self.group}")
         self.workshop = ConsumerContext(options, runner, self._send_back, self._tasks.spawn, self._may_start)
         self.queues: dict[MessageQueue, QueueConsumer] = {}
         self._router, self._replicas, self._profile, self._options = router, replicas, profile, options

@@ -26,7 +26,6 @@ from dledger_client.producer.record_encoder import encode_messages
 from dledger_client.producer.redispatch import Redispatcher
 from dledger_client.producer.sender import Sender
 from dledger_client.producer.settings import ProducerOptions
-from dledger_client.runtime.tasks import OwnedTasks
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DledgerError,
@@ -41,6 +40,7 @@ from dledger_wire.frames.compress import compression_of
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
+from dledger_wire.tasks import BackgroundTasks
 
 REFRESH_S = 30.0
 REFRESH_PAUSE_S = 0.5
@@ -70,7 +70,7 @@ class ProducerEngine:
         self.topics: dict[str, Partitioner] = {}
         self._lanes: dict[tuple[str, str, int], QueueBatcher] = {}
         self._links: dict[str, Sender] = {}
-        self.tasks = OwnedTasks("producer", self._bug)
+        self.tasks = BackgroundTasks("producer", self._bug)
         self._room: list[Callable[[], object]] = []  # who waits for buffer room
         self._refreshing: asyncio.Task[None] | None = None
         self.doubted = asyncio.Event()  # a topic may have other queues than we think

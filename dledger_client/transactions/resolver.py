@@ -17,11 +17,11 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import garbage, parse
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import SendResult, SendStatus
-from dledger_client.runtime.tasks import OwnedTasks
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import DledgerError, NotSentError, OutcomeUnknownError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
+from dledger_wire.tasks import BackgroundTasks
 
 MAX_ENDS = 1000
 CALLS_AT_ONCE = 2
@@ -85,7 +85,7 @@ class TransactionResolver:
     def __init__(self, router: Router, group: str, producer_group: str) -> None:
         self._router, self._group, self._producer_group = router, group, producer_group
         self._waiting: deque[_Waiting] = deque()
-        self._calls = OwnedTasks(f"end transactions at {group}", self._give_up)
+        self._calls = BackgroundTasks(f"end transactions at {group}", self._give_up)
         self._calling = 0  # calls that will look at what waits once more; a task that ends is counted out before others run
         self._stopped = False
 

@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 class LogHead(Protocol):
     """Who may cut the log's head; ``dledger.node.RaftNode`` is one."""
 
-    def latest_start(self) -> int: ...
+    def trim_limit(self) -> int: ...
     async def truncate_head(self, upto_index: int) -> int: ...
 
 
@@ -198,7 +198,7 @@ class Expiry:
         """(the last entry of the newest segment that may go, below the log's start when none may; what one that is old enough stays for)"""
         hold = await self._hooks.hold()
         self.waits_for_timers = False
-        segments, latest = self._log.segments, self._head.latest_start()
+        segments, latest = self._log.segments, self._head.trim_limit()
         upto = self._log.first_index - 1
         for segment, following in islice(pairwise(segments), most):
             if following.first_index > latest:
@@ -245,7 +245,7 @@ class Expiry:
             full = error
         else:
             return
-        for give_back in (self._reserve.release, self._log.give_back_prepared):
+        for give_back in (self._reserve.release, self._log.release_prepared):
             try:
                 if await give_back():
                     await self._head.truncate_head(upto)

@@ -82,7 +82,7 @@ def frames_in_place(log: LogView, units: Units, offsets: npt.NDArray[np.int64], 
     starts = units["pos"].astype(np.int64)
     ends = starts + units["size"]
     _check_places(log, starts, ends, offsets)
-    if int(ends[-1]) > log.durable_upto():
+    if int(ends[-1]) > log.durable_end():
         return [], 0
     segments = np.searchsorted([segment.start_pos for segment in log.segments], starts, side="right")
     gaps = starts[1:] - ends[:-1]

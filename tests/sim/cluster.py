@@ -111,7 +111,7 @@ class SimCluster:
     def bootstrap(self) -> str:
         return ",".join(host.address for host in self.hosts.values())
 
-    # Lives of nodes
+    # Starting and stopping nodes
 
     def start(self, node_id: str) -> None:
         """Start a node's process; it runs until it is killed or fails."""

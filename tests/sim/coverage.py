@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dledger.core.effects import CutTail, Effect, TransferEnded
-from dledger.core.events import CopyDone, Event, StorageFailed, StorageRecovered, Tick
+from dledger.core.events import Event, SnapshotInstalled, StorageFailed, StorageRecovered, Tick
 from dledger.core.raft import Raft
 from dledger.core.types import Role
 
@@ -57,7 +57,7 @@ class Coverage:
 
     def after_step(self, core: Raft, was_leader: bool, event: Event, effects: Sequence[Effect]) -> None:
         """``was_leader``: of the term it is in now."""
-        if isinstance(event, CopyDone):
+        if isinstance(event, SnapshotInstalled):
             self.count(COPIED)
         elif isinstance(event, StorageFailed) and not event.fatal:
             self.count(FULL)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from broker.node import BrokerNode
-from dledger.copy.source import CopySource
+from dledger.snapshot.source import SnapshotSource
 from dledger_wire.errors import DledgerError
 from tests.sim import folders, operators, recipes, rot
 from tests.sim.cluster import Host, SimCluster
@@ -214,7 +214,7 @@ async def _flip_pieces(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> 
     await asyncio.sleep(fault.lasts_s)
 
 
-def _flip_pieces_of(cluster: SimCluster, source: CopySource, until_s: float, where: float) -> None:
+def _flip_pieces_of(cluster: SimCluster, source: SnapshotSource, until_s: float, where: float) -> None:
     made, count = source._piece, 0
 
     def flipped(copy_id: str, pos: int, data: bytes) -> bytes:

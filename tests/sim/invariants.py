@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.node import BrokerNode
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused
-from dledger.core.events import CopyDone, Event, HardStateStored, Stored
+from dledger.core.events import Event, HardStateStored, SnapshotInstalled, Stored
 from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
@@ -89,15 +89,15 @@ class Invariants:
 
         async def watched_recover(log: Log) -> None:
             await recover(log)
-            misfit = log.misfit
+            incompatibility = log.incompatibility
 
             def watched_misfit(prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
-                fault = misfit(prev, entries)
+                fault = incompatibility(prev, entries)
                 if fault is not None:
                     self._violated(f"{node_id} refused a correct peer's entries: {fault}")
                 return fault
 
-            log.misfit = watched_misfit  # type: ignore[method-assign]
+            log.incompatibility = watched_misfit  # type: ignore[method-assign]
             raft = node.raft
             if raft.recovery.torn is not None:
                 self.coverage.count(coverage.TORN)
@@ -157,7 +157,7 @@ class Invariants:
         self.services.check_told()
         was_leader = seen.role is Role.LEADER and seen.term == core.term
         self.coverage.after_step(core, was_leader, event, effects)
-        if isinstance(event, Stored | CopyDone) or any(isinstance(effect, CutTail) for effect in effects):
+        if isinstance(event, Stored | SnapshotInstalled) or any(isinstance(effect, CutTail) for effect in effects):
             self._stored[seen.node_id] = EntryId(core.durable, core.term_at(core.durable) or 0)
         if isinstance(event, HardStateStored):
             self._durable[seen.node_id] = (event.term, event.vote)

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from dledger.copy.source import CopySource
+from dledger.snapshot.source import SnapshotSource
 from tests.sim import coverage, operators
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
@@ -109,7 +109,7 @@ class StalePieces:
         self._cluster = cluster
         self._draw = draw
         self._until_s = until_s
-        self._sources: dict[CopySource, None] = {}
+        self._sources: dict[SnapshotSource, None] = {}
         self._earlier: list[bytes] = []
 
     async def watch(self) -> None:
@@ -119,7 +119,7 @@ class StalePieces:
                     self._stand_before(host.node.raft._source)
             await asyncio.sleep(POLL_S)
 
-    def _stand_before(self, source: CopySource) -> None:
+    def _stand_before(self, source: SnapshotSource) -> None:
         self._sources[source] = None
         make, take = source._piece, source._budget.take
 

@@ -22,7 +22,7 @@ from typing import Any
 from broker.leadership.role_manager import MasterService
 from broker.node import BrokerNode
 from dledger.node import RaftNode
-from dledger.runtime.service import TaskOwner
+from dledger_wire.tasks import BackgroundTasks
 from tests.sim.loop import Process, SimLoop
 
 
@@ -86,7 +86,7 @@ class ServiceWatch:
     def _watch_service(self, node_id: str, service: MasterService) -> None:
         start = service.start
 
-        async def watched_start(term: int, tasks: TaskOwner) -> None:
+        async def watched_start(term: int, tasks: BackgroundTasks) -> None:
             run = _Run(node_id, term, self._loop.current())
             self._watch_tasks(run, service.name, tasks)
             self._acts(run, f"starts {service.name}")
@@ -94,7 +94,7 @@ class ServiceWatch:
 
         service.start = watched_start  # type: ignore[method-assign]
 
-    def _watch_tasks(self, run: _Run, name: str, tasks: TaskOwner) -> None:
+    def _watch_tasks(self, run: _Run, name: str, tasks: BackgroundTasks) -> None:
         spawn = tasks.spawn
 
         def watched_spawn(work: Coroutine[Any, Any, None], task_name: str) -> asyncio.Task[None]:

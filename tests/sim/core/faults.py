@@ -78,7 +78,7 @@ class Strikes:
             self._put_right(node)
             world.restart(node)
 
-    # Lives
+    # Lifecycle
 
     def _end(self, fault: Fault, nodes: list[CoreNode]) -> None:
         for node in nodes:

@@ -59,7 +59,7 @@ class CoreNode:
         self.since_ms = now_ms
         self.rate = rate
 
-    # Lives
+    # Lifecycle
 
     def boot(self, now_ms: float, operations: Sequence[Operation]) -> None:
         """Start from the disk; everything in memory is new."""
@@ -85,7 +85,7 @@ class CoreNode:
             self.config, self.name, self.disk.membership, self.disk.saved(), draws, self, store=self.store, now_ms=self.local_ms(now_ms)
         )
         self.machine = Machine()
-        self.applied = self.commit_told = self.disk.commit
+        self.applied = self.commit_sent = self.disk.commit
         self.applying = False
         for meta in self.disk.entries[: self.applied]:
             self._apply(meta, operations)

@@ -16,7 +16,6 @@ from dledger.core.effects import (
     CommitTo,
     CutTail,
     Effect,
-    MemberMet,
     MembershipChanged,
     ReadFailed,
     ReadReady,
@@ -24,6 +23,7 @@ from dledger.core.effects import (
     SaveHardState,
     Send,
     Sound,
+    UnregisteredMember,
 )
 from dledger.core.events import (
     Applied,
@@ -136,7 +136,7 @@ class World:
             elif isinstance(effect, RoleChanged | MembershipChanged):
                 node.steady_since_ms = self.now_ms
                 self._name_soon(node)
-            elif isinstance(effect, MemberMet):
+            elif isinstance(effect, UnregisteredMember):
                 self._name_soon(node)
             elif isinstance(effect, Sound):
                 node.disk.suspect = False
@@ -312,7 +312,7 @@ class World:
         if node.pending and not node.flushing:
             self._start_flush(node)
 
-    # Lives
+    # Lifecycle
 
     def crash(self, node: CoreNode, *, silent: bool) -> None:
         """It ends between two instructions; some of what was not synced survives.  Unless ``silent``, peers notice the broken streams."""
@@ -393,11 +393,11 @@ class World:
             self.after(self.settings.delay_ms, self.answered, operation, result)
 
     def _commit(self, node: CoreNode, index: int) -> None:
-        node.commit_told = index
+        node.commit_sent = index
         self._apply_soon(node)
 
     def _apply_soon(self, node: CoreNode) -> None:
-        if not node.applying and node.commit_told > node.applied:
+        if not node.applying and node.commit_sent > node.applied:
             node.applying = True
             self.after(self.settings.apply_ms, self._apply, node, node.starts)
 
@@ -408,7 +408,7 @@ class World:
             node.inbox.append((self._apply, node, start))
             return
         node.applying = False
-        for operation, result in node.apply_upto(node.commit_told, self.operations):
+        for operation, result in node.apply_upto(node.commit_sent, self.operations):
             self._answer(operation, result)
         self.step(node, Applied(node.applied))
         self._serve_reads(node)
@@ -433,7 +433,7 @@ class World:
 
     def _name_soon(self, node: CoreNode) -> None:
         """A leader has those named that it has met, as the node does (``dledger/membership/folder_registration.py``)."""
-        if node.role is Role.LEADER and not node.naming and node.core.named(node.core.membership) != node.core.membership:
+        if node.role is Role.LEADER and not node.naming and node.core.with_known_stores(node.core.membership) != node.core.membership:
             node.naming = True
             self.after(HEARTBEAT_MS, self._name, node, node.starts)
 
@@ -445,13 +445,13 @@ class World:
             return
         node.naming = False
         core = node.core
-        if node.role is Role.LEADER and core.named(core.membership) != core.membership:
+        if node.role is Role.LEADER and core.with_known_stores(core.membership) != core.membership:
             self.change(node, core.membership, CONFIG_BYTES)
             self._name_soon(node)
 
     def change(self, leader: CoreNode, members: Membership, size_bytes: int) -> None:
         """Ask a leader for these members."""
-        self.step(leader, ChangeRequested(leader.core.named(members), size_bytes))
+        self.step(leader, ChangeRequested(leader.core.with_known_stores(members), size_bytes))
 
     def are_named(self, name: NodeId) -> bool:
         """Whether every folder there ever was, but empty ones outside the group, has a committed entry that names the folder of ``name``.

@@ -24,8 +24,8 @@ from dledger.log.scan import Found, SegmentWalk, Stop
 from dledger.log.segment import SegmentMap
 from dledger.log.segment_recovery import UnitsFound
 from dledger.runtime.env import SyncFailedError
-from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import NotLeaderError
+from dledger_wire.tasks import BackgroundTasks
 from tests.sim.disk import MountedDisk, SimFile
 
 
@@ -165,14 +165,14 @@ def services_without_asking(patch: pytest.MonkeyPatch) -> None:
 
 
 def tasks_of_services_go_on(patch: pytest.MonkeyPatch) -> None:
-    cancel = TaskOwner.cancel
+    cancel = BackgroundTasks.cancel
 
-    def spare_services(self: TaskOwner) -> None:
+    def spare_services(self: BackgroundTasks) -> None:
         if " in term " not in self._name:
             cancel(self)
 
-    async def spare_and_leave(self: TaskOwner) -> None:
+    async def spare_and_leave(self: BackgroundTasks) -> None:
         self.cancel()
 
-    patch.setattr(TaskOwner, "cancel", spare_services)
-    patch.setattr(TaskOwner, "stop", spare_and_leave)
+    patch.setattr(BackgroundTasks, "cancel", spare_services)
+    patch.setattr(BackgroundTasks, "stop", spare_and_leave)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import dledger.core.replication
-from dledger.core.effects import FetchCopy
+from dledger.core.effects import FetchSnapshot
 from dledger.core.following import Following
 from dledger.core.log_index import LogIndex
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, SnapshotOffer
 from dledger.core.progress import Progress
 from dledger.core.raft import Raft
 from dledger.core.replication import Replication
@@ -224,23 +224,23 @@ def uncommitted_bytes_leak(patch: pytest.MonkeyPatch) -> None:
 
 
 def copy_older_than_the_commit_index_taken(patch: pytest.MonkeyPatch) -> None:
-    def always(self: Following, source: NodeId, message: CopyOffer) -> None:
-        self._follow(source, message.upto.index)
-        self.copy_wanted = FetchCopy(source, message.first_available, message.upto)
-        self._core.emit(self.copy_wanted)
+    def always(self: Following, source: NodeId, message: SnapshotOffer) -> None:
+        self._follow(source, message.last.index)
+        self.snapshot_wanted = FetchSnapshot(source, message.first_available, message.last)
+        self._core.emit(self.snapshot_wanted)
 
-    patch.setattr(Following, "on_copy_offer", always)
+    patch.setattr(Following, "on_snapshot_offer", always)
 
 
 def copy_drops_a_tail_that_matches(patch: pytest.MonkeyPatch) -> None:
-    on_copy_offer = Following.on_copy_offer
+    on_snapshot_offer = Following.on_snapshot_offer
 
-    def blind(self: Following, source: NodeId, message: CopyOffer) -> None:
+    def blind(self: Following, source: NodeId, message: SnapshotOffer) -> None:
         holds = LogIndex.holds
         try:
             LogIndex.holds = lambda _self, _entry: False  # type: ignore[method-assign]
-            on_copy_offer(self, source, message)
+            on_snapshot_offer(self, source, message)
         finally:
             LogIndex.holds = holds  # type: ignore[method-assign]
 
-    patch.setattr(Following, "on_copy_offer", blind)
+    patch.setattr(Following, "on_snapshot_offer", blind)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 import dledger.node
-from dledger.copy import install
-from dledger.copy.plan import CopyPlan
 from dledger.driver import Driver
 from dledger.membership.configuration_file import ConfigurationFile
 from dledger.node import RaftNode
+from dledger.snapshot import install
+from dledger.snapshot.plan import SnapshotPlan
 from store.durability.persistence import Persistence
 from store.queues.queue_trim import QueueHeads
 
 
 def head_deleted_up_to_what_may_be_cut(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RaftNode, "latest_start", lambda self: self.log.last.index)
+    patch.setattr(RaftNode, "trim_limit", lambda self: self.log.last.index)
     patch.setattr(Persistence, "save_behind", _reaches)
 
 
@@ -46,7 +46,7 @@ def queues_do_not_follow(patch: pytest.MonkeyPatch) -> None:
 def copy_without_the_state(patch: pytest.MonkeyPatch) -> None:
     whole = install.installation_of
 
-    def log_only(plan: CopyPlan, configuration: str) -> install.Installation:
+    def log_only(plan: SnapshotPlan, configuration: str) -> install.Installation:
         installation = whole(plan, configuration)
         installation.files.clear()
         return installation
@@ -55,7 +55,7 @@ def copy_without_the_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def copy_taken_whatever_is_here(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dledger.node.RaftNode, "_misfit", lambda _self, _plan: None)
+    patch.setattr(dledger.node.RaftNode, "_incompatibility", lambda _self, _plan: None)
 
 
 def log_replaced_without_a_pause(patch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 from broker.leadership.role_manager import RoleChanges, RoleHooks, RoleState
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId, Role
-from dledger.runtime.service import TaskOwner
 from dledger_wire.errors import NotReadyError
+from dledger_wire.tasks import BackgroundTasks
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop
 
@@ -27,7 +27,7 @@ class Service:
         self.hold: asyncio.Event | None = None
         self.ticks = 0
 
-    async def start(self, term: int, tasks: TaskOwner) -> None:
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self.journal.append(f"{self.name} start {term}")
         self.ticks = 0
         tasks.spawn(self._tick(), "tick")

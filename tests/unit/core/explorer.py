@@ -192,16 +192,16 @@ class Explorer:
     def copy(self) -> None:
         """A replica that was offered a copy gets it."""
         for node in self.cluster.nodes.values():
-            wanted = node.core.copy_wanted
+            wanted = node.core.snapshot_wanted
             source = self.cluster.nodes.get(wanted.source) if wanted is not None else None
             if wanted is None or source is None or not node.up:
                 continue
-            upto = min(wanted.upto.index, source.disk.last.index, source.commit)
+            upto = min(wanted.last.index, source.disk.last.index, source.commit)
             if upto <= node.commit or upto < source.disk.before.index:
                 continue
             self.sync_node(node, len(node.pending))
             self.complete_node(node)
-            if node.core.copy_wanted is wanted and node.commit < upto >= source.disk.before.index:
+            if node.core.snapshot_wanted is wanted and node.commit < upto >= source.disk.before.index:
                 node.copy_from(source)
                 self.safety.count("copied")
 

@@ -28,7 +28,6 @@ from dledger.core.effects import (
 from dledger.core.events import (
     Campaign,
     ChangeRequested,
-    CopyDone,
     Event,
     HardStateStored,
     LogTrimmed,
@@ -36,6 +35,7 @@ from dledger.core.events import (
     Propose,
     ReadRequested,
     Received,
+    SnapshotInstalled,
     Stored,
     Tick,
     TransferRequested,
@@ -344,9 +344,9 @@ class Node:
 
     def copy_from(self, source: Node) -> None:
         """The catch-up copy that was asked for: ``source``'s committed log takes the place of ours."""
-        assert self.core.copy_wanted is not None
+        assert self.core.snapshot_wanted is not None
         self.persist()
-        upto = min(self.core.copy_wanted.upto.index, source.disk.last.index, source.commit)
+        upto = min(self.core.snapshot_wanted.last.index, source.disk.last.index, source.commit)
         membership = self._membership_at(source.disk, upto)
         for log in (self.log, self.disk):
             log.before, log.membership = source.disk.before, source.disk.membership
@@ -354,7 +354,7 @@ class Node:
         self.cluster.log_replaced(self)
         last, first = self.disk.last, self.disk.before.index + 1
         terms = tuple(runs_of(self.disk.entries, first))
-        self.step(CopyDone(first, last, membership, self.disk.before, terms))
+        self.step(SnapshotInstalled(first, last, membership, self.disk.before, terms))
 
 
 class Cluster:

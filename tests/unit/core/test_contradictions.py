@@ -8,10 +8,10 @@ from dledger.core.effects import MessageRefused
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
-    CopyOffer,
     Heartbeat,
     HeartbeatResponse,
     Message,
+    SnapshotOffer,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -52,7 +52,7 @@ def follower() -> Node:
         append(5, (2, 4)),
         append(6, (1, 1), [1, 5]),
         append(6, (0, 0), [1, 1, 5, 5]),
-        CopyOffer(term=6, first_available=9, upto=EntryId(20, 7)),
+        SnapshotOffer(term=6, first_available=9, last=EntryId(20, 7)),
     ],
     ids=str,
 )
@@ -67,7 +67,9 @@ def test_a_message_that_no_correct_peer_sends_is_refused_and_changes_nothing(mes
 
 @pytest.mark.parametrize("role", [Role.FOLLOWER, Role.LEADER])
 @pytest.mark.parametrize(
-    "message", [Heartbeat(term=5, commit=0, round=1), append(5, (5, 5)), CopyOffer(term=5, first_available=9, upto=EntryId(20, 5))], ids=str
+    "message",
+    [Heartbeat(term=5, commit=0, round=1), append(5, (5, 5)), SnapshotOffer(term=5, first_available=9, last=EntryId(20, 5))],
+    ids=str,
 )
 def test_a_second_leader_of_a_term_is_refused(role: Role, message: Message) -> None:
     node = follower()

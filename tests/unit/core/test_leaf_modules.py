@@ -140,9 +140,9 @@ def test_progress_moves_between_its_states() -> None:
     assert not peer.rejected(3, 0), "below what it acknowledged: late"
     assert peer.rejected(8, 5)
     assert (peer.state, peer.next, peer.inflight_bytes) == (ProgressState.PROBE, 5, 0)
-    peer.become_copy()
+    peer.become_snapshot()
     assert not peer.acked(4)
-    assert peer.state is ProgressState.COPY
+    assert peer.state is ProgressState.SNAPSHOT
     assert peer.acked(20)
     assert (peer.state, peer.next) == (ProgressState.REPLICATE, 21)
 

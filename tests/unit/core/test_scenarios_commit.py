@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.effects import CommitTo, Send
 from dledger.core.events import Stored
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, VoteRequest
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, SnapshotOffer, VoteRequest
 from dledger.core.types import EntryId, EntryKind, Role
 from tests.unit.core.explorer import explore
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, ack, append, leader_by_hand, solo
@@ -197,7 +197,7 @@ def test_a_follower_knows_how_far_the_group_is_and_since_when_it_heard_nothing()
     node.receive(2, Heartbeat(term=1, commit=4, round=0, newest_commit=120))
     assert (node.commit, core.behind(4, now_ms)) == (4, (116, 0))
     node.cluster.now_ms += 1000
-    node.receive(2, CopyOffer(term=1, first_available=50, upto=EntryId(130, 1)))
+    node.receive(2, SnapshotOffer(term=1, first_available=50, last=EntryId(130, 1)))
     assert (node.commit, core.behind(3, node.now_ms + 1)) == (4, (127, 1))
     leader = leader_by_hand(solo())
     leader.cluster.now_ms += 1000

@@ -1,16 +1,16 @@
 """Rows S of the scenario sheet: head truncation and the copy that replaces a snapshot.
 
-There is no snapshot message: a peer that needs entries its leader has deleted is offered the leader's sealed segments (``CopyOffer``),
-fetches them beside the protocol, and then goes on at ``CopyDone``.
+There is no snapshot message: a peer that needs entries its leader has deleted is offered the leader's sealed segments (``SnapshotOffer``),
+fetches them beside the protocol, and then goes on at ``SnapshotInstalled``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from dledger.core.effects import FetchCopy
-from dledger.core.events import CopyDone, LogTrimmed, Stored
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse, VoteRequest, VoteResponse
+from dledger.core.effects import FetchSnapshot
+from dledger.core.events import LogTrimmed, SnapshotInstalled, Stored
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer, VoteRequest, VoteResponse
 from dledger.core.types import EntryId, HardState, Membership, Role
 from dledger_wire.check import InvariantBrokenError
 from tests.unit.core.harness import (
@@ -50,7 +50,7 @@ REJECTION = AppendResponse(term=2, success=False, match=EntryId(0, 0), rejected=
 def test_S1_a_peer_that_needs_deleted_entries_is_offered_a_copy() -> None:
     node = copying_leader()
     node.receive(2, REJECTION)
-    assert node.sent(CopyOffer, to=2) == [CopyOffer(term=2, first_available=11, upto=EntryId(13, 2))]
+    assert node.sent(SnapshotOffer, to=2) == [SnapshotOffer(term=2, first_available=11, last=EntryId(13, 2))]
     assert state_of(node, 2)[0] == "copy"
 
 
@@ -63,9 +63,9 @@ def test_S2_a_silent_peer_is_not_offered_one_again_and_again() -> None:
         node.cluster.now_ms += HEARTBEAT_MS
         node.receive(3, HeartbeatResponse(term=2, round=1))
         node.tick()
-    assert node.sent(CopyOffer, to=2) == []
+    assert node.sent(SnapshotOffer, to=2) == []
     node.receive(2, HeartbeatResponse(term=2, round=1))
-    assert len(node.sent(CopyOffer, to=2)) == 1, "until it shows life"
+    assert len(node.sent(SnapshotOffer, to=2)) == 1, "until it shows life"
 
 
 def test_S4_a_finished_copy_is_acknowledged_and_replication_goes_on_behind_it() -> None:
@@ -91,11 +91,11 @@ def copied(node: Node, upto: int = 20, *, term: int = 3, membership: Membership 
     for log in (node.log, node.disk):
         log.before, log.entries = EntryId(10, 1), log_of([1] * upto)[10:]
     runs = ((1, 11),)
-    node.step(CopyDone(11, EntryId(upto, 1), membership or node.core.membership, EntryId(10, 1), runs))
+    node.step(SnapshotInstalled(11, EntryId(upto, 1), membership or node.core.membership, EntryId(10, 1), runs))
 
 
 def offer(node: Node, upto: int = 20, *, term: int = 3) -> None:
-    node.receive(2, CopyOffer(term=term, first_available=11, upto=EntryId(upto, 1)))
+    node.receive(2, SnapshotOffer(term=term, first_available=11, last=EntryId(upto, 1)))
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def offer(node: Node, upto: int = 20, *, term: int = 3) -> None:
 def test_S7_a_copy_replaces_log_commit_index_and_configuration(membership: Membership, role: Role) -> None:
     node = solo([1, 2], term=2)
     offer(node)
-    assert FetchCopy(node_id(2), 11, EntryId(20, 1)) in node.effects
+    assert FetchSnapshot(node_id(2), 11, EntryId(20, 1)) in node.effects
     copied(node, membership=membership)
     assert (node.last, node.commit, node.core.membership, node.role) == (EntryId(20, 1), 20, membership, role)
     assert node.sent(AppendResponse, to=2) == [ack(3, 20, 1)]
     node.cluster.drop()
     offer(node)
-    assert node.core.copy_wanted is None
+    assert node.core.snapshot_wanted is None
     assert node.sent(AppendResponse, to=2) == [ack(3, 20, 1)], "already there"
 
 
@@ -132,20 +132,20 @@ def test_S7_a_learner_is_promoted_by_the_configuration_of_a_copy() -> None:
 def test_S8_an_offer_of_what_is_committed_here_is_answered_with_the_own_commit_index() -> None:
     node = solo([1] * 5, commit=3)
     offer(node, upto=2)
-    assert (node.core.copy_wanted, node.sent(AppendResponse)) == (None, [ack(3, 3, 1)])
+    assert (node.core.snapshot_wanted, node.sent(AppendResponse)) == (None, [ack(3, 3, 1)])
     assert node.terms == [1] * 5
 
 
 def test_S8_an_offer_whose_end_is_in_the_log_keeps_the_tail() -> None:
     node = solo([1] * 5, commit=3)
     offer(node, upto=4)
-    assert (node.core.copy_wanted, node.sent(AppendResponse)) == (None, [ack(3, 4, 1)])
+    assert (node.core.snapshot_wanted, node.sent(AppendResponse)) == (None, [ack(3, 4, 1)])
     assert node.terms == [1] * 5
 
 
 def test_S8_a_copy_that_comes_too_late_changes_nothing() -> None:
     node = solo([1] * 30, commit=25)
-    node.step(CopyDone(11, EntryId(20, 1), node.core.membership, EntryId(10, 1), ((1, 11),)))
+    node.step(SnapshotInstalled(11, EntryId(20, 1), node.core.membership, EntryId(10, 1), ((1, 11),)))
     assert (node.commit, node.last) == (25, EntryId(30, 1))
 
 
@@ -164,7 +164,7 @@ def test_S10_trimming_under_a_peer_leads_to_an_offer(stage: str) -> None:
         node.tick()
         node.receive(2, HeartbeatResponse(term=2, round=1))
         node.receive(2, AppendResponse(term=2, success=False, match=EntryId(3, 1), rejected=12))
-    assert node.sent(CopyOffer, to=2)
+    assert node.sent(SnapshotOffer, to=2)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_S11_a_copy_under_way_goes_on_unless_a_leaders_entries_make_it_pointless
     node = solo([1, 2], term=2)
     offer(node)
     node.receive(3 if message != Heartbeat(term=3, commit=0, round=1) else 2, message)  # type: ignore[arg-type]
-    assert (node.core.copy_wanted is not None) is goes_on
+    assert (node.core.snapshot_wanted is not None) is goes_on
     assert node.last == (EntryId(2, 2) if goes_on else EntryId(3, 4))
 
 
@@ -247,7 +247,7 @@ def test_S20_a_lagging_follower_comes_back_by_copy_while_the_group_serves() -> N
     cluster.run(ELECTION_MS)
     leader.trim(15)
     cluster.heal()
-    assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[3].core.copy_wanted is not None)
+    assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[3].core.snapshot_wanted is not None)
     leader.propose(5)
     cluster.run(HEARTBEAT_MS)
     cluster[3].copy_from(leader)

@@ -7,7 +7,7 @@ import pytest
 from dledger.core.config import CoreConfig
 from dledger.core.effects import RefusedReason
 from dledger.core.events import Applied
-from dledger.core.messages import AppendRequest, AppendResponse, CopyOffer, Heartbeat, HeartbeatResponse
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer
 from dledger.core.status import PeerProgress
 from dledger.core.types import EntryId
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Envelope, Node, ack, leader_by_hand, node_id, solo
@@ -67,7 +67,7 @@ def test_F5_nothing_is_sent_to_a_peer_that_was_offered_a_copy() -> None:
     assert requests(node) == []
     beat(node)
     assert requests(node) == []
-    assert node.sent(CopyOffer, to=2), "only the offer is repeated"
+    assert node.sent(SnapshotOffer, to=2), "only the offer is repeated"
 
 
 def copying() -> Node:

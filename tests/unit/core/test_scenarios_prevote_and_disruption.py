@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dledger.core.effects import ReadFailed, RoleChanged, SaveHardState, TransferEnded
-from dledger.core.messages import CopyOffer, Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.messages import Heartbeat, HeartbeatResponse, SnapshotOffer, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.types import EntryId, HardState, Membership, Role
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Disk, Node, ids, leader_by_hand, node_id, solo
 
@@ -169,8 +169,8 @@ def stranger() -> Node:
 
 def awaiting_copy() -> Node:
     node = solo()
-    node.receive(2, CopyOffer(term=1, first_available=50, upto=EntryId(60, 1)))
-    assert node.core.copy_wanted is not None
+    node.receive(2, SnapshotOffer(term=1, first_available=50, last=EntryId(60, 1)))
+    assert node.core.snapshot_wanted is not None
     return node
 
 

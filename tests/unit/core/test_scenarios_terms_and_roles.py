@@ -8,16 +8,16 @@ import pytest
 
 from dledger.core.config import CoreConfig
 from dledger.core.effects import MessageRefused, RoleChanged, SaveHardState
-from dledger.core.events import PeerLost, StandBack, Tick
+from dledger.core.events import Deprioritize, PeerLost, Tick
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
-    CopyOffer,
     Heartbeat,
     HeartbeatResponse,
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
+    SnapshotOffer,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -64,7 +64,7 @@ OLD_REQUESTS: list[Message] = [
     VoteRequest(term=1, last=EntryId(9, 1)),
     VoteRequest(term=1, last=EntryId(9, 1), pre_vote=True),
     TimeoutNow(term=1),
-    CopyOffer(term=1, first_available=5, upto=EntryId(9, 1)),
+    SnapshotOffer(term=1, first_available=5, last=EntryId(9, 1)),
     ReadIndexRequest(term=1, token=7),
     VoteResponse(term=1, granted=True),
     ack(1, 1, 1),
@@ -210,7 +210,7 @@ def test_E11_priority_biases_the_timeout(priority: int, low: int, high: int) -> 
 
 def test_a_node_that_stands_back_waits_an_election_timeout_longer_and_does_not_hurry_when_its_leader_is_lost() -> None:
     node = solo(config=CoreConfig())
-    node.step(StandBack(on=True))
+    node.step(Deprioritize(on=True))
     drawn = []
     for _ in range(2000):
         node.receive(2, Heartbeat(term=1, commit=0, round=0))
@@ -219,7 +219,7 @@ def test_a_node_that_stands_back_waits_an_election_timeout_longer_and_does_not_h
     assert 1780 <= max(drawn) < 1800
     node.step(PeerLost(node_id(2)))
     assert (node.core.next_wakeup_ms() or 0) - node.cluster.now_ms >= 1200
-    node.step(StandBack(on=False))
+    node.step(Deprioritize(on=False))
     assert (node.core.next_wakeup_ms() or 0) - node.cluster.now_ms < 1200
 
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from dledger.copy.plan import StateCopy
 from dledger.core.config import CoreConfig
 from dledger.core.effects import RoleChanged
 from dledger.core.types import EntryKind, Membership, NodeId, Role
@@ -23,6 +22,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger.runtime.env import After, Buffer, Environment, SyncFailedError
+from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
 
@@ -394,15 +394,15 @@ class Recorder:
             assert log.first_index - 1 <= state["index"] <= log.last.index
             self.applied_index, self.bodies = state["index"], [bytes.fromhex(body) for body in state["bodies"]]
 
-    async def copy_state(self) -> StateCopy:
+    async def capture_state(self) -> StateSnapshot:
         state = {"index": self.applied_index, "bodies": [body.hex() for body in self.bodies]}
-        return StateCopy(self.applied_index, {self.STATE: json.dumps(state).encode(), "old-state.json": None})
+        return StateSnapshot(self.applied_index, {self.STATE: json.dumps(state).encode(), "old-state.json": None})
 
     async def suspend(self) -> None:
         self.suspended += 1
 
     async def save(self) -> None:
-        content = (await self.copy_state()).files[self.STATE]
+        content = (await self.capture_state()).files[self.STATE]
         assert content is not None
         await self.disk.write_atomic(self.STATE, content)
 
@@ -496,7 +496,7 @@ class Cluster:
         def settled(node: RaftNode) -> bool:
             """All it has met are named in its log, so that nothing is written there unasked."""
             core = node._core
-            return core.named(core.membership) == core.membership and core.membership_index <= core.commit
+            return core.with_known_stores(core.membership) == core.membership and core.membership_index <= core.commit
 
         def confirmed() -> RaftNode | None:
             leaders = [node for node in self.nodes.values() if node.role is Role.LEADER and node.is_confirmed_leader]

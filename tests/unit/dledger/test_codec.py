@@ -12,12 +12,12 @@ from dledger.clock.group_time import Clocks
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
-    CopyOffer,
     Heartbeat,
     HeartbeatResponse,
     Message,
     ReadIndexRequest,
     ReadIndexResponse,
+    SnapshotOffer,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -43,7 +43,7 @@ MESSAGES: list[Message] = [
     TimeoutNow(term=3),
     ReadIndexRequest(term=3, token=1, suspect=True),
     ReadIndexResponse(term=3, token=1, index=9, ok=True, last=11),
-    CopyOffer(term=3, first_available=100, upto=EntryId(200, 2)),
+    SnapshotOffer(term=3, first_available=100, last=EntryId(200, 2)),
 ]
 
 

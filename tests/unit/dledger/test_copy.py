@@ -343,12 +343,12 @@ def test_S11_a_copy_that_is_not_wanted_any_more_is_given_up_and_cleared() -> Non
         cluster = Cluster(log=SMALL)
         leader, victim = await lagging(cluster)
         node = await cluster.start_one(victim)
-        await cluster.until(lambda: node._core.copy_wanted is not None)
+        await cluster.until(lambda: node._core.snapshot_wanted is not None)
         plan_served = asyncio.Event()
         decide = node._decide_copy
 
         async def too_late(plan: Any) -> None:
-            node._core._core.following.copy_wanted = None
+            node._core._core.following.snapshot_wanted = None
             plan_served.set()
             await decide(plan)
 
@@ -409,7 +409,7 @@ def test_a_copy_that_would_take_acknowledged_entries_away_is_refused() -> None:
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         captured = await leader._capture()
         plan = await leader._source._made("x", captured)
-        assert node._misfit(plan) is not None
+        assert node._incompatibility(plan) is not None
         with pytest.raises(NotReadyError):
             await node._decide_copy(plan)
         await write(leader, 80, 82)
@@ -421,7 +421,7 @@ def test_a_copy_that_would_take_acknowledged_entries_away_is_refused() -> None:
 
 def test_head_truncation_waits_for_a_copy_and_for_members_that_follow() -> None:
     async def scenario() -> None:
-        cluster = Cluster(log=SMALL, copy_bytes_per_s=2000)
+        cluster = Cluster(log=SMALL, snapshot_bytes_per_s=2000)
         leader, victim = await lagging(cluster)
         await write(leader, 80, 120)
         other = next(node for node in cluster.nodes.values() if node is not leader)
@@ -441,7 +441,7 @@ def test_head_truncation_waits_for_a_copy_and_for_members_that_follow() -> None:
 
 def test_a_source_gives_no_more_than_its_budget() -> None:
     async def scenario() -> None:
-        cluster = Cluster(log=SMALL, copy_bytes_per_s=4000)
+        cluster = Cluster(log=SMALL, snapshot_bytes_per_s=4000)
         leader, victim = await lagging(cluster)
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -10,9 +10,9 @@ import logging
 import pytest
 
 from dledger.core.types import Membership, NodeId, Role
-from dledger.membership.boot_history import KEPT, Life, Lives
+from dledger.membership.boot_history import KEPT, Boot, BootHistory
 from dledger.membership.configuration import Configuration
-from dledger.membership.handshake import Introduction
+from dledger.membership.handshake import Handshake
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
@@ -155,7 +155,7 @@ def monkeyed(node: RaftNode, check: object) -> object:
     return hooks
 
 
-async def call(cluster: Cluster, node: RaftNode, name: NodeId, said: Introduction) -> None:
+async def call(cluster: Cluster, node: RaftNode, name: NodeId, said: Handshake) -> None:
     """Open a link to ``node`` as ``name``, say nothing, and go."""
     own = node.identity
     metadata = {"dledger-cluster": own.cluster, "dledger-group": own.group, "dledger-to": own.node_id, "dledger-node": name}
@@ -181,7 +181,7 @@ def test_a_stranger_under_a_members_name_locks_nobody_out(named: bool) -> None:
             await caught_up(cluster)
             await cluster.kill(third)
         for claimed in ("stranger", f"store-{third}"):
-            said = Introduction(claimed, 1 << 40, 1 << 20, 1 << 40, Lives(1 << 40, (7,) * KEPT))
+            said = Handshake(claimed, 1 << 40, 1 << 20, 1 << 40, BootHistory(1 << 40, (7,) * KEPT))
             for node in list(cluster.nodes.values()):
                 await call(cluster, node, third, said)
         for name in list(cluster.nodes):
@@ -279,13 +279,13 @@ def test_a_folder_of_before_folders_were_named_is_named_at_its_next_start() -> N
 
 
 def test_starts_are_told_apart() -> None:
-    lives = Lives()
+    lives = BootHistory()
     for drawn in range(100, 100 + KEPT + 3):
-        lives = lives.begun(drawn)
+        lives = lives.recorded(drawn)
     assert lives.starts == KEPT + 3
-    assert lives.newest == Life(KEPT + 3, 100 + KEPT + 2)
-    assert lives.why_older(Life(KEPT, 100 + KEPT - 1)) is None
-    assert "its start 34 was another one" in str(lives.why_older(Life(34, 7)))
-    assert "was started 35 times, and came with start 36 before" in str(lives.why_older(Life(36, 7)))
-    assert lives.why_older(Life(1, 7)) is None, "too long ago to tell"
-    assert Lives().why_older(Life(1, 7)) is not None
+    assert lives.newest == Boot(KEPT + 3, 100 + KEPT + 2)
+    assert lives.rollback_reason(Boot(KEPT, 100 + KEPT - 1)) is None
+    assert "its start 34 was another one" in str(lives.rollback_reason(Boot(34, 7)))
+    assert "was started 35 times, and came with start 36 before" in str(lives.rollback_reason(Boot(36, 7)))
+    assert lives.rollback_reason(Boot(1, 7)) is None, "too long ago to tell"
+    assert BootHistory().rollback_reason(Boot(1, 7)) is not None

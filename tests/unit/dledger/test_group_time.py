@@ -40,11 +40,11 @@ class Group:
     def beat(self, leader: str, ms: int = 100, times: int = 1) -> None:
         for _ in range(times):
             HandClock.passed_ms += ms
-            told = self.times[NodeId(leader)].told_by_leader(NodeId(leader), self.voters)
+            told = self.times[NodeId(leader)].for_followers(NodeId(leader), self.voters)
             for name, time in self.times.items():
                 if name != leader and name not in self.down:
                     time.led(NodeId(leader), told)
-                    self.times[NodeId(leader)].answered(name, time.told_by_follower())
+                    self.times[NodeId(leader)].answered(name, time.for_leader())
 
     def restart(self, name: str) -> GroupTime:
         time = self.times[NodeId(name)] = GroupTime(self.clocks[NodeId(name)], 10_000)
@@ -169,7 +169,7 @@ def test_a_small_difference_is_made_up_slowly_and_time_never_goes_back() -> None
 def test_a_message_that_lay_somewhere_is_no_clock_that_is_behind() -> None:
     group = Group(0, 0, 0)
     group.beat("n0", times=20)
-    old = group.times[NAMES[0]].told_by_leader(NAMES[0], group.voters)
+    old = group.times[NAMES[0]].for_followers(NAMES[0], group.voters)
     HandClock.passed_ms += 60_000
     group.times[NAMES[1]].led(NAMES[0], old)
     assert abs(group.skew_ms("n1")) < 100

@@ -10,8 +10,8 @@ import pytest
 from dledger.core.messages import AppendRequest, Heartbeat
 from dledger.core.types import EntryId, EntryKind, NodeId, Role
 from dledger.log.entry import RawEntry, encode_entry
-from dledger.membership.boot_history import Lives
-from dledger.membership.handshake import Introduction
+from dledger.membership.boot_history import BootHistory
+from dledger.membership.handshake import Handshake
 from dledger.node import RaftNode
 from dledger.transport import codec
 from dledger_wire.errors import InvalidArgumentError, UnreachableError
@@ -48,7 +48,7 @@ async def say(cluster: Cluster, node: RaftNode, data: bytes, *, name: NodeId = S
         "dledger-group": own.group,
         "dledger-to": own.node_id,
         "dledger-node": name,
-        "dledger-hello": Introduction(f"store-{name}", 0, 0, 0, Lives()).encode(name).hex(),
+        "dledger-hello": Handshake(f"store-{name}", 0, 0, 0, BootHistory()).encode(name).hex(),
     }
     stream = channel.open(methods.RAFT_LINK.path, metadata=metadata)
     try:

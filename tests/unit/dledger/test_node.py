@@ -206,7 +206,7 @@ def test_what_was_proposed_is_settled_when_it_is_applied_also_what_nobody_waits_
             proposals.append(leader.propose(Text(text)))
             await asyncio.sleep(0)
         proposals[0].cancel()
-        await leader.wait_settled(1.0)
+        await leader.drain_proposals(1.0)
         assert machine.bodies[0] == b"in the log"
         assert all(proposal.done() for proposal in proposals)
         await cluster.stop()

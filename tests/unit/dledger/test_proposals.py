@@ -147,6 +147,6 @@ def test_only_rounds_of_terms_that_ended_fail(rig: Rig) -> None:
     old, new = rig.add(10), rig.add(10)
     rig.proposals.take(1, EntryId(7, 3))
     rig.proposals.take(1, EntryId(9, 5))
-    rig.proposals.fail_rounds("leadership was lost", upto_term=3)
+    rig.proposals.fail_rounds("leadership was lost", max_term=3)
     assert isinstance(old.exception(), OutcomeUnknownError)
     assert not new.done()

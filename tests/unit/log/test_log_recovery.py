@@ -342,7 +342,7 @@ def test_a_tail_that_was_given_up_is_cut_and_kept_whenever_the_power_goes(index:
             try:
                 log, report = await Log.open(disk, TINY)
                 assert [finding.index for finding in report.damaged] == [index]
-                await log.give_up_from(index)
+                await log.discard_from(index)
                 await log.close()
                 log, report = await Log.open(disk, TINY)
                 await log.close()
@@ -351,7 +351,7 @@ def test_a_tail_that_was_given_up_is_cut_and_kept_whenever_the_power_goes(index:
             disk = disk.after_power_loss(random.Random(step))
             log, report = await Log.open(disk, TINY)
             if report.damaged:
-                await log.give_up_from(index)
+                await log.discard_from(index)
                 await log.close()
                 log, report = await Log.open(disk, TINY)
             assert not report.damaged

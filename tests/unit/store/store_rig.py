@@ -106,11 +106,11 @@ class RigHead:
         self.store = store
         self.limit: int | None = None
 
-    def latest_start(self) -> int:
+    def trim_limit(self) -> int:
         return self.store.applied_index if self.limit is None else self.limit
 
     async def truncate_head(self, upto_index: int) -> int:
-        return await self.log.trim(min(upto_index + 1, self.latest_start()))
+        return await self.log.trim(min(upto_index + 1, self.trim_limit()))
 
 
 class StoreRig:

@@ -32,7 +32,7 @@ class Log:
     def segments(self) -> list[Segment]:
         return [Segment(start) for start in range(0, self.end_pos, SEGMENT)]
 
-    def durable_upto(self) -> int:
+    def durable_end(self) -> int:
         return self.durable
 
     def file_of(self, pos: int) -> tuple[str, int]:

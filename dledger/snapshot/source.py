@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from dledger.copy.plan import CopyPlan, PlanSegment, StateCopy, state_files
 from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.runtime.env import Clock, Random
+from dledger.snapshot.plan import PlanSegment, SnapshotPlan, StateSnapshot, state_files
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 20
 # A small budget is given out in small pieces, so that whoever waits for the next one need not wait for seconds.
 PIECES_PER_S = 4
 SMALLEST_PIECE = 4096
-MAX_COPIES = 4
+MAX_SNAPSHOTS = 4
 UNUSED_MS = 120_000
 # The budget never holds more than this much of a second, however long nothing was sent.
 BURST_S = 0.05
@@ -44,15 +44,15 @@ class Captured:
     """What is taken in one moment: the log up to the entry the state holds, and the configuration there."""
 
     log: Log
-    state: StateCopy
+    state: StateSnapshot
     configuration: Configuration | None
     configuration_index: int
 
 
 @dataclass(slots=True)
 class _Copy:
-    plan: CopyPlan
-    state: StateCopy
+    plan: SnapshotPlan
+    state: StateSnapshot
     node_id: str
     used_ms: int
 
@@ -76,7 +76,7 @@ class Budget:
             await asyncio.sleep((due_ms - now_ms) / 1000)
 
 
-class CopySource:
+class SnapshotSource:
     """What one node gives to others."""
 
     def __init__(
@@ -132,8 +132,8 @@ class CopySource:
         # A node that asks again has lost the thread of its earlier copy; what it has already fits the new one too.
         for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.node_id == request.node_id]:
             self._drop(copy_id)
-        if len(self._copies) >= MAX_COPIES:
-            raise BusyError(f"{self._identity.node_id}: {MAX_COPIES} copies are being taken already")
+        if len(self._copies) >= MAX_SNAPSHOTS:
+            raise BusyError(f"{self._identity.node_id}: {MAX_SNAPSHOTS} copies are being taken already")
         captured = await self._capture()
         copy_id = f"{self._random.getrandbits(64):016x}"
         plan = await self._made(copy_id, captured)
@@ -143,7 +143,7 @@ class CopySource:
         _logger.info(text, self._identity.node_id, request.node_id, plan.start.first_index, plan.last.index, plan.size_bytes)
         return plan.encode()
 
-    async def _made(self, copy_id: str, captured: Captured) -> CopyPlan:
+    async def _made(self, copy_id: str, captured: Captured) -> SnapshotPlan:
         log, last_index = captured.log, captured.state.index
         start, segments = log.start, []
         listed = [segment for segment in log.segments if segment.first_index <= last_index]
@@ -157,7 +157,7 @@ class CopySource:
             raise BusyError(f"{self._identity.node_id}: the log has just changed; ask again")
         identity, files = self._identity, state_files(captured.state.files)
         configuration, index = captured.configuration, captured.configuration_index
-        return CopyPlan(copy_id, identity.cluster, identity.group, start, last, tuple(segments), files, configuration, index)
+        return SnapshotPlan(copy_id, identity.cluster, identity.group, start, last, tuple(segments), files, configuration, index)
 
     # Bytes
 
@@ -213,7 +213,7 @@ class CopySource:
         return message
 
 
-def _pieces(plan: CopyPlan, from_pos: int, most: int) -> Iterator[tuple[int, int]]:
+def _pieces(plan: SnapshotPlan, from_pos: int, most: int) -> Iterator[tuple[int, int]]:
     """(position, size) of every piece from ``from_pos`` on."""
     piece = _piece_after(plan, from_pos, most)
     while piece is not None:
@@ -221,7 +221,7 @@ def _pieces(plan: CopyPlan, from_pos: int, most: int) -> Iterator[tuple[int, int
         piece = _piece_after(plan, piece[0] + piece[1], most)
 
 
-def _piece_after(plan: CopyPlan, pos: int, most: int) -> tuple[int, int] | None:
+def _piece_after(plan: SnapshotPlan, pos: int, most: int) -> tuple[int, int] | None:
     """The piece that starts at ``pos``, or where the entries go on behind a filler; None at the plan's end."""
     for segment in plan.segments:
         if pos < segment.end_pos:

@@ -21,7 +21,7 @@ from dledger_wire.layout import MAX_SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class StateCopy:
+class StateSnapshot:
     """The state machine's files at one index: path in the data folder -> content, None for a file that must not be there."""
 
     index: int
@@ -47,7 +47,7 @@ class PlanFile:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyPlan:
+class SnapshotPlan:
     """Everything a receiver needs to know before the first byte."""
 
     copy_id: str
@@ -64,7 +64,7 @@ class CopyPlan:
     def size_bytes(self) -> int:
         return self.segments[-1].end_pos - self.start.first_pos
 
-    def misfit(self, log: Log, commit_index: int) -> str | None:
+    def incompatibility(self, log: Log, commit_index: int) -> str | None:
         """Why the copy may not take the place of ``log``: it must bring something, and take nothing away that was acknowledged."""
         if self.last.index <= commit_index or log.term_at(self.last.index) == self.last.term:
             return f"a copy up to entry {self.last.index} brings nothing, committed here is {commit_index}"
@@ -93,14 +93,14 @@ class CopyPlan:
         return bytes(message.SerializeToString())
 
     @staticmethod
-    def decode(data: bytes) -> CopyPlan:
+    def decode(data: bytes) -> SnapshotPlan:
         """InvalidArgumentError for bytes that are not a plan, or one that cannot be."""
         message = copy_pb2.CopyPlan()
         try:
             message.ParseFromString(data)
         except Exception as error:  # protobuf raises its own class
             raise InvalidArgumentError("unreadable plan of a copy") from error
-        plan = CopyPlan(
+        plan = SnapshotPlan(
             copy_id=message.copy_id,
             cluster=message.cluster,
             group=message.group,
@@ -122,7 +122,7 @@ def state_files(files: Mapping[str, bytes | None]) -> tuple[PlanFile, ...]:
     return tuple(PlanFile(path, -1, 0) if data is None else PlanFile(path, len(data), crc32c(data)) for path, data in files.items())
 
 
-def _fault(plan: CopyPlan) -> str | None:
+def _fault(plan: SnapshotPlan) -> str | None:
     segments, start, last = plan.segments, plan.start, plan.last
     if not plan.copy_id or not segments:
         return "no copy id or no segment"

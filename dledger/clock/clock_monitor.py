@@ -30,25 +30,25 @@ class NodeView(Protocol):
 
 
 @dataclass(slots=True)
-class ClockJudge:
-    """``stand_back`` is called when that changes."""
+class ClockMonitor:
+    """``deprioritize`` is called when that changes."""
 
     own: NodeId
     time: GroupTime
     config: CoreConfig
     node: NodeView
-    stand_back: Callable[[bool], object]
-    stands_back: bool = False
+    deprioritize: Callable[[bool], object]
+    deprioritized: bool = False
 
     @property
     def _voters(self) -> Sequence[NodeId]:
         return self.node.membership.voters
 
-    def told_with(self, message: Message) -> Clocks | None:
+    def clocks_for(self, message: Message) -> Clocks | None:
         """The clocks that go with a message."""
         if isinstance(message, Heartbeat):
-            return self.time.told_by_leader(self.own, self._voters)
-        return self.time.told_by_follower() if isinstance(message, HeartbeatResponse) else None
+            return self.time.for_followers(self.own, self._voters)
+        return self.time.for_leader() if isinstance(message, HeartbeatResponse) else None
 
     def told(self, source: NodeId, message: Message, clocks: Clocks) -> None:
         """A peer told its clocks with a message, which the core has seen."""
@@ -57,19 +57,19 @@ class ClockJudge:
                 self.time.led(source, clocks)
         elif self.node.role is Role.LEADER and message.term == self.node.term:
             self.time.answered(source, clocks)
-        self.judge()
+        self.update()
 
-    def judge(self) -> int:
+    def update(self) -> int:
         """How far this node's clock is off from the majority's; while that is too far, the node lets others lead."""
         if self.node.role is Role.LEADER:
             self.time.lead(self.own, self._voters)
         skew_ms = self.time.skew_ms(self.own, self._voters)
-        stands_back = abs(skew_ms) > self.time.max_skew_ms
-        if stands_back != self.stands_back:
-            self.stands_back = stands_back
-            level, text = (logging.ERROR, "off from") if stands_back else (logging.WARNING, "near")
+        deprioritized = abs(skew_ms) > self.time.max_skew_ms
+        if deprioritized != self.deprioritized:
+            self.deprioritized = deprioritized
+            level, text = (logging.ERROR, "off from") if deprioritized else (logging.WARNING, "near")
             _logger.log(level, "%s: the clock is %s that of the group's majority: %+.1f s", self.own, text, skew_ms / 1000)
-            self.stand_back(stands_back)
+            self.deprioritize(deprioritized)
         return skew_ms
 
     def off(self) -> dict[str, int]:
@@ -78,7 +78,7 @@ class ClockJudge:
         skews[self.own] = self.time.skew_ms(self.own, self._voters)
         return {peer: skew_ms for peer, skew_ms in skews.items() if abs(skew_ms) > self.time.max_skew_ms}
 
-    def best_taker(self, peers: Sequence[PeerStatus]) -> NodeId | None:
+    def best_successor(self, peers: Sequence[PeerStatus]) -> NodeId | None:
         """Who is furthest of those whose clocks are right; None leaves it to the core."""
         off = self.off()
         right = [peer for peer in peers if peer.voter and peer.connected and peer.node_id != self.own and peer.node_id not in off]

@@ -12,17 +12,17 @@ import json
 import logging
 from dataclasses import asdict, dataclass
 
-from dledger.copy.plan import CopyPlan
-from dledger.copy.receiver import copied_log_path, copied_state_path, copied_units_path
 from dledger.log.recovery import remove_segment
 from dledger.log.segment import UNITS_FOLDER, FilePool, list_starts, log_path, units_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.runtime.env import Disk, SyncFailedError
-from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
+from dledger.snapshot.plan import SnapshotPlan
+from dledger.snapshot.receiver import received_log_path, received_state_path, received_units_path
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 
-INSTALL_PATH = f"{COPY_FOLDER}/install.json"
+INSTALL_PATH = f"{SNAPSHOT_FOLDER}/install.json"
 
 _logger = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class Installation:
     configuration: str  # content of configuration.json
 
 
-def installation_of(plan: CopyPlan, configuration: str) -> Installation:
+def installation_of(plan: SnapshotPlan, configuration: str) -> Installation:
     files = [(file.path, number if file.size_bytes >= 0 else -1) for number, file in enumerate(plan.files)]
     return Installation(plan.start, [segment.start_pos for segment in plan.segments], files, configuration)
 
 
-async def check_whole(disk: Disk, plan: CopyPlan) -> None:
+async def check_whole(disk: Disk, plan: SnapshotPlan) -> None:
     """CorruptEntryError when something of a copy is not there."""
-    paths = [path for segment in plan.segments for path in (copied_log_path(segment.start_pos), copied_units_path(segment.start_pos))]
-    paths += [copied_state_path(number) for number, file in enumerate(plan.files) if file.size_bytes >= 0]
+    paths = [path for segment in plan.segments for path in (received_log_path(segment.start_pos), received_units_path(segment.start_pos))]
+    paths += [received_state_path(number) for number, file in enumerate(plan.files) if file.size_bytes >= 0]
     for path in paths:
         if not await disk.exists(path):
             raise CorruptEntryError(f"{disk.local_path(path)} of the copy is gone")
@@ -76,7 +76,7 @@ async def finish(disk: Disk, configuration_path: str) -> bool:
     await _move_segments(disk, installation)
     for path, number in installation.files:
         if number >= 0:
-            await _move(disk, copied_state_path(number), path)
+            await _move(disk, received_state_path(number), path)
         elif await disk.exists(path):
             await disk.remove(path)
     await save_log_start(disk, installation.start)
@@ -113,8 +113,8 @@ async def _move_segments(disk: Disk, installation: Installation) -> None:
     finally:
         await files.close()
     for start_pos in installation.segments:
-        await _move(disk, copied_log_path(start_pos), log_path(start_pos))
-        await _move(disk, copied_units_path(start_pos), units_path(start_pos))
+        await _move(disk, received_log_path(start_pos), log_path(start_pos))
+        await _move(disk, received_units_path(start_pos), units_path(start_pos))
 
 
 async def _move(disk: Disk, source: str, target: str) -> None:
@@ -125,9 +125,9 @@ async def _move(disk: Disk, source: str, target: str) -> None:
 async def clear(disk: Disk) -> None:
     """Remove what is left of a copy."""
     for folder in (LOG_FOLDER, UNITS_FOLDER, "state"):
-        for name in await disk.list(f"{COPY_FOLDER}/{folder}"):
+        for name in await disk.list(f"{SNAPSHOT_FOLDER}/{folder}"):
             if not name.endswith("/"):
-                await disk.remove(f"{COPY_FOLDER}/{folder}/{name}")
-    for name in await disk.list(COPY_FOLDER):
+                await disk.remove(f"{SNAPSHOT_FOLDER}/{folder}/{name}")
+    for name in await disk.list(SNAPSHOT_FOLDER):
         if not name.endswith("/"):
-            await disk.remove(f"{COPY_FOLDER}/{name}")
+            await disk.remove(f"{SNAPSHOT_FOLDER}/{name}")

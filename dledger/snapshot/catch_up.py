@@ -14,14 +14,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from dledger.copy import install
-from dledger.copy.plan import CopyPlan, PlanFile
-from dledger.copy.receiver import CopyReceiver, copied_state_path
-from dledger.core.effects import FetchCopy
+from dledger.core.effects import FetchSnapshot
 from dledger.core.types import NodeId
 from dledger.runtime.env import Environment
-from dledger.runtime.folders import COPY_FOLDER
-from dledger.runtime.service import TaskOwner
+from dledger.runtime.folders import SNAPSHOT_FOLDER
+from dledger.snapshot import install
+from dledger.snapshot.plan import PlanFile, SnapshotPlan
+from dledger.snapshot.receiver import SnapshotReceiver, received_state_path
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
@@ -36,6 +35,7 @@ from dledger_wire.errors import (
 )
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, Channel
+from dledger_wire.tasks import BackgroundTasks
 
 CALL_TIMEOUT_S = 5.0
 PIECE_TIMEOUT_S = 10.0
@@ -48,17 +48,17 @@ _logger = logging.getLogger(__name__)
 class CatchUpHooks:
     """What a copy needs from the node."""
 
-    wanted: Callable[[], FetchCopy | None]
+    wanted: Callable[[], FetchSnapshot | None]
     addresses: Callable[[], Mapping[NodeId, str]]  # of the members, and of the leader
-    misfit: Callable[[CopyPlan], str | None]  # why a copy may not take the place of this node's log, None when it may
-    decide: Callable[[CopyPlan], Awaitable[None]]  # pause the node and decide for the copy; DledgerError: not any more
-    replace: Callable[[CopyPlan], Awaitable[None]]  # put it in place; an error here ends the node, the next start finishes it
+    incompatibility: Callable[[SnapshotPlan], str | None]  # why a copy may not take the place of this node's log, None when it may
+    decide: Callable[[SnapshotPlan], Awaitable[None]]  # pause the node and decide for the copy; DledgerError: not any more
+    replace: Callable[[SnapshotPlan], Awaitable[None]]  # put it in place; an error here ends the node, the next start finishes it
 
 
 class CatchUp:
     """Downloads copies."""
 
-    def __init__(self, identity: NodeIdentity, env: Environment, tasks: TaskOwner, hooks: CatchUpHooks) -> None:
+    def __init__(self, identity: NodeIdentity, env: Environment, tasks: BackgroundTasks, hooks: CatchUpHooks) -> None:
         self._identity = identity
         self._env = env
         self._tasks = tasks
@@ -70,7 +70,7 @@ class CatchUp:
 
     async def start(self) -> None:
         """Look whether an earlier life of this node left a copy unfinished."""
-        self._leftover = bool(await self._env.disk.list(COPY_FOLDER))
+        self._leftover = bool(await self._env.disk.list(SNAPSHOT_FOLDER))
 
     @property
     def _running(self) -> bool:
@@ -82,7 +82,7 @@ class CatchUp:
             self._leftover = True
             self._task = self._tasks.spawn(self._run(), "copy")
 
-    def entries_came(self) -> None:
+    def entries_committed(self) -> None:
         """Entries were committed here the usual way: what an unfinished copy left behind is of no use."""
         if self._leftover and not self._running and self._hooks.wanted() is None:
             self._leftover, self.state = False, ""
@@ -113,7 +113,7 @@ class CatchUp:
 
     # Whom to ask
 
-    async def _download(self) -> CopyPlan:
+    async def _download(self) -> SnapshotPlan:
         offer = self._hooks.wanted()
         if offer is None:
             raise NotReadyError("the copy is not wanted any more")
@@ -133,7 +133,7 @@ class CatchUp:
                 await channel.close()
         raise UnreachableError(f"no peer gave a copy: {'; '.join(problems)}")
 
-    def _candidates(self, offer: FetchCopy) -> list[tuple[NodeId, str]]:
+    def _candidates(self, offer: FetchSnapshot) -> list[tuple[NodeId, str]]:
         """The leader last; those that gave damaged bytes only when nobody else is left."""
         addresses = {node: address for node, address in self._hooks.addresses().items() if node != self._identity.node_id}
         trusted = {node: address for node, address in addresses.items() if node not in self._distrusted}
@@ -142,26 +142,26 @@ class CatchUp:
             trusted = addresses
         return sorted(trusted.items(), key=lambda item: (item[0] == offer.source, item[0]))
 
-    async def _plan_of(self, channel: Channel, node: NodeId, offer: FetchCopy) -> CopyPlan:
+    async def _plan_of(self, channel: Channel, node: NodeId, offer: FetchSnapshot) -> SnapshotPlan:
         own = self._identity
         request = copy_pb2.CopyPlanRequest(cluster=own.cluster, group=own.group, node_id=own.node_id)
-        plan = CopyPlan.decode(await methods.COPY_PLAN.call_bytes(channel, request, timeout_s=CALL_TIMEOUT_S))
+        plan = SnapshotPlan.decode(await methods.COPY_PLAN.call_bytes(channel, request, timeout_s=CALL_TIMEOUT_S))
         if (plan.cluster, plan.group) != (own.cluster, own.group):
             raise InvalidArgumentError(f"a copy of {plan.cluster}/{plan.group}, expected {own.cluster}/{own.group}")
-        if node != offer.source and plan.last.index < offer.upto.index:
-            raise NotReadyError(f"has applied {plan.last.index}, the leader had committed {offer.upto.index}")
+        if node != offer.source and plan.last.index < offer.last.index:
+            raise NotReadyError(f"has applied {plan.last.index}, the leader had committed {offer.last.index}")
         if plan.last.index + 1 < offer.first_available:
             raise NotReadyError(f"has applied {plan.last.index}, the leader's log begins at {offer.first_available}")
-        misfit = self._hooks.misfit(plan)
-        if misfit is not None:
-            raise NotReadyError(misfit)
+        incompatibility = self._hooks.incompatibility(plan)
+        if incompatibility is not None:
+            raise NotReadyError(incompatibility)
         return plan
 
     # The bytes
 
-    async def _fetch(self, channel: Channel, node: NodeId, plan: CopyPlan) -> None:
+    async def _fetch(self, channel: Channel, node: NodeId, plan: SnapshotPlan) -> None:
         disk = self._env.disk
-        receiver = CopyReceiver(disk, plan)
+        receiver = SnapshotReceiver(disk, plan)
         try:
             await receiver.resume()
             wanted, free = plan.size_bytes - receiver.received_bytes, await disk.free_bytes()
@@ -179,7 +179,7 @@ class CatchUp:
             if file.size_bytes >= 0:
                 await self._fetch_file(channel, plan, number, file)
 
-    async def _fetch_log(self, channel: Channel, node: NodeId, plan: CopyPlan, receiver: CopyReceiver) -> None:
+    async def _fetch_log(self, channel: Channel, node: NodeId, plan: SnapshotPlan, receiver: SnapshotReceiver) -> None:
         own = self._identity
         stream = methods.COPY_LOG.open(channel)
         request = copy_pb2.CopyLogRequest(cluster=own.cluster, group=own.group, copy_id=plan.copy_id, from_pos=receiver.pos)
@@ -193,7 +193,7 @@ class CatchUp:
             await receiver.take(pos, data)
             self.state = f"copying from {node}: {receiver.received_bytes >> 20} of {plan.size_bytes >> 20} MiB"
 
-    async def _fetch_file(self, channel: Channel, plan: CopyPlan, number: int, file: PlanFile) -> None:
+    async def _fetch_file(self, channel: Channel, plan: SnapshotPlan, number: int, file: PlanFile) -> None:
         own = self._identity
         content = bytearray()
         while len(content) < file.size_bytes:
@@ -207,7 +207,7 @@ class CatchUp:
             content += data
         if len(content) != file.size_bytes or crc32c(content) != file.crc:
             raise CorruptEntryError(f"{file.path} is not what the plan says")
-        await self._env.disk.write_atomic(copied_state_path(number), bytes(content))
+        await self._env.disk.write_atomic(received_state_path(number), bytes(content))
 
 
 async def _read(stream: ByteStream) -> bytes:
@@ -221,7 +221,7 @@ async def _read(stream: ByteStream) -> bytes:
     return piece
 
 
-def _checked(plan: CopyPlan, piece: bytes) -> tuple[int, memoryview]:
+def _checked(plan: SnapshotPlan, piece: bytes) -> tuple[int, memoryview]:
     """Place and bytes of a piece.  CorruptEntryError unless it belongs to this copy and came whole."""
     header, payload = envelope.decode(copy_pb2.CopyPiece, piece)
     if header.copy_id != plan.copy_id:

@@ -15,31 +15,31 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from dledger.copy.plan import CopyPlan, PlanSegment
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LogStart
 from dledger.runtime.env import Buffer, Disk, File
-from dledger.runtime.folders import COPY_FOLDER, LOG_FOLDER
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
+from dledger.snapshot.plan import PlanSegment, SnapshotPlan
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, INDEX_UNIT, MAGIC_FILLER, parse_segment_name, segment_name
 
-PROGRESS_PATH = f"{COPY_FOLDER}/progress.json"
+PROGRESS_PATH = f"{SNAPSHOT_FOLDER}/progress.json"
 WALK_BYTES = 4 << 20
 
 
-def copied_log_path(start_pos: int) -> str:
-    return f"{COPY_FOLDER}/{LOG_FOLDER}/{segment_name(start_pos)}"
+def received_log_path(start_pos: int) -> str:
+    return f"{SNAPSHOT_FOLDER}/{LOG_FOLDER}/{segment_name(start_pos)}"
 
 
-def copied_units_path(start_pos: int) -> str:
-    return f"{COPY_FOLDER}/{UNITS_FOLDER}/{segment_name(start_pos)}"
+def received_units_path(start_pos: int) -> str:
+    return f"{SNAPSHOT_FOLDER}/{UNITS_FOLDER}/{segment_name(start_pos)}"
 
 
-def copied_state_path(number: int) -> str:
-    return f"{COPY_FOLDER}/state/{number}"
+def received_state_path(number: int) -> str:
+    return f"{SNAPSHOT_FOLDER}/state/{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ class EntryCheck:
         return at
 
 
-class CopyReceiver:
+class SnapshotReceiver:
     """Receives the log of one plan.  ``pos`` is where it goes on; ``done`` when everything is here."""
 
-    def __init__(self, disk: Disk, plan: CopyPlan) -> None:
+    def __init__(self, disk: Disk, plan: SnapshotPlan) -> None:
         self._disk = disk
         self._plan = plan
         self._received: list[_Received] = []
@@ -132,15 +132,15 @@ class CopyReceiver:
             await self._save_progress()  # it never names a file that is not there
         keep = {segment.start_pos for segment in self._plan.segments[: len(self._received) + 1]}
         for folder in (LOG_FOLDER, UNITS_FOLDER):
-            for name in await self._disk.list(f"{COPY_FOLDER}/{folder}"):
+            for name in await self._disk.list(f"{SNAPSHOT_FOLDER}/{folder}"):
                 if parse_segment_name(name) not in keep:
-                    await self._disk.remove(f"{COPY_FOLDER}/{folder}/{name}")
+                    await self._disk.remove(f"{SNAPSHOT_FOLDER}/{folder}/{name}")
         if not self.done:
             await self._open()
 
     async def _whole(self, received: list[_Received]) -> list[_Received]:
         """The first of these segments, as far as both of their files are there."""
-        paths = [(copied_log_path(segment.start_pos), copied_units_path(segment.start_pos)) for segment in received]
+        paths = [(received_log_path(segment.start_pos), received_units_path(segment.start_pos)) for segment in received]
         for number, (log, units) in enumerate(paths):
             if not (await self._disk.exists(log) and await self._disk.exists(units)):
                 return received[:number]
@@ -169,7 +169,7 @@ class CopyReceiver:
     async def _open(self) -> None:
         """Open the segment under way, checking what is already in its file; what is not whole is cut."""
         segment = self._segment
-        file = self._file = await self._disk.open(copied_log_path(segment.start_pos), create=True)
+        file = self._file = await self._disk.open(received_log_path(segment.start_pos), create=True)
         before = self._received[-1] if self._received else None
         start = self._plan.start
         index, term, chain_crc = start.first_index, start.before_term, start.before_chain_crc
@@ -224,7 +224,7 @@ class CopyReceiver:
         if sealed:
             await self._seal(file, segment, self._plan.segments[number + 1].start_pos)
         await file.fdatasync()
-        units = await self._disk.open(copied_units_path(segment.start_pos), create=True)
+        units = await self._disk.open(received_units_path(segment.start_pos), create=True)
         await units.truncate(0)
         await units.pwrite(0, [check.units], sync=True)
         await units.close()
@@ -259,7 +259,7 @@ class CopyReceiver:
             raise CorruptEntryError(f"the copy ends with entry {last.last_index} of term {last.last_term}, expected {self._plan.last}")
 
 
-def _fitting(received: list[_Received], plan: CopyPlan) -> list[_Received]:
+def _fitting(received: list[_Received], plan: SnapshotPlan) -> list[_Received]:
     """The segments that are here and are the plan's first ones; none when the two do not join."""
     before: _Received | None = None
     while received and received[0].start_pos < plan.start.first_pos:

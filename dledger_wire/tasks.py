@@ -1,0 +1,57 @@
+"""The background tasks of one owner: none of them fails silently.
+
+Owns the only ``create_task`` of servers and clients.  An error that ends a task is a crash: it is logged with its stack and passed to
+the owner's ``on_crash``.  A task that returns or is cancelled is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_logger = logging.getLogger(__name__)
+
+
+class BackgroundTasks:
+    """The tasks of one service or client, in start order.  ``on_crash`` runs on the event loop, once for every crash."""
+
+    def __init__(self, name: str, on_crash: Callable[[BaseException], object] | None = None) -> None:
+        self._name = name
+        self._on_crash = on_crash
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict: its order is the same in every run
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run ``work`` as a task of this owner."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}.{name}")
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel every task except the caller's own, newest first."""
+        for task in reversed(self._others()):
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Cancel every task except the caller's own, and wait until all of them have ended."""
+        tasks = self._others()
+        self.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        current = asyncio.current_task()
+        return [task for task in self._tasks if task is not current]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _logger.critical("%s failed", task.get_name(), exc_info=error)
+        if self._on_crash is not None:
+            self._on_crash(error)
