@@ -138,16 +138,16 @@ class RaftNode:
             limit_bytes=settings.max_pending_bytes,
             max_rounds=settings.max_rounds,
         )
-        self._offer_scheduled = False
         self._room = asyncio.Event()  # set whenever something of what waited went into the log, or nothing will any more
-        self._offered = 0  # payloads the entry being proposed takes
+        self._offer_scheduled, self._offered = False, 0  # payloads the entry being proposed takes
         self._offered_configuration: Configuration | None = None
         self._naming = FolderRegistration(lambda: self._core, self._offer_configuration, settings.core.heartbeat_interval_ms / 1000)
         self._transferring = False
         self._transfer_ended: asyncio.Future[tuple[NodeId, bool]] | None = None
         self._reads = ReadBarriers()
-        limit, is_member = settings.snapshot_bytes_per_s, lambda node: node in self.membership
-        self._source = SnapshotSource(identity, env.clock, env.random, limit, self._capture, is_member)
+        self._source = SnapshotSource(
+            identity, env.clock, env.random, settings.snapshot_bytes_per_s, self._capture, lambda node: node in self.membership
+        )
         copying = CatchUpHooks(
             lambda: self._core.snapshot_wanted, self._copy_sources, self._incompatibility, self._decide_copy, self._replace_log
         )
