@@ -105,12 +105,10 @@ class RaftNode:
         self.identity = identity
         # Awaited with the open log before anything is applied: what is derived from the log recovers there.
         self._log_opened = log_opened
-        self.role = Role.FOLLOWER
-        self.term = 0
+        self.role, self.term, self.commit_index = Role.FOLLOWER, 0, 0
         self.leader: NodeId | None = None
         self.is_confirmed_leader = False
         self.membership = settings.membership
-        self.commit_index = 0
         self._settings = settings
         self._env = env
         time = time or GroupTime(env.clock)
