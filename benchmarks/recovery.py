@@ -37,6 +37,7 @@ from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from store.append.message_log import PreparedBatches, PreparedCommand
+from store.commands.topics import CreateTopic
 from store.settings import StoreSettings
 from store.store import MessageStore
 
@@ -100,7 +101,7 @@ class Replica:
     async def topic(self) -> None:
         if self.store.topics.get("t") is None:
             self.log.save_hard_state(max(1, self.log.last.term), None)
-            await self.append(self.store.command("create_topic", {"name": "t", "write_queues": QUEUES}))
+            await self.append(self.store.command(CreateTopic(name="t", write_queues=QUEUES)))
             await self.commit()
 
     async def close(self) -> None:

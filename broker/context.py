@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from broker.config.cluster_file import NodeSettings
 from broker.leadership.role_manager import RoleChanges
@@ -15,7 +15,10 @@ from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotLeaderError, NotReadyError, OutcomeUnknownError
+from store.commands.command import Command
 from store.store import MessageStore
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,14 @@ class ServiceFace:
         address = self.raft.address_of(leader)
         raise NotLeaderError(f"{own} is not the master; {leader} at {address} is", leader_address=address, leader_id=leader)
 
-    async def command(self, kind: str, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    async def command(self, command: Command[ResultT], timeout_s: float) -> ResultT:
         """Send a command through the log and return what it did; its own refusal is raised as the typed error it is."""
         self.require_master()
-        command = self.store.command(kind, arguments)
-        proposal = self.raft.propose(command)
+        prepared = self.store.command(command)
+        proposal = self.raft.propose(prepared)
         try:
             async with asyncio.timeout(timeout_s):
                 await proposal
         except TimeoutError:
-            raise OutcomeUnknownError(f"{kind} was not committed within {timeout_s:g} s; it may still be") from None
-        return command.result()
+            raise OutcomeUnknownError(f"{command.KIND} was not committed within {timeout_s:g} s; it may still be") from None
+        return prepared.result()

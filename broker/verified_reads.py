@@ -17,7 +17,7 @@ from dledger.node import RaftNode
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame, decode_frame, frame_positions
 from store.queues.queue_files import Units
-from store.state.send_backs import runs_of
+from store.state.offset_runs import runs_of
 
 MAX_MENDED = 8  # damaged entries put right for one read
 

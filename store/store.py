@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from dledger.core.effects import RoleChanged
 from dledger.log.entry import RawEntry
 from dledger.runtime.env import Buffer, Environment
 from dledger.snapshot.plan import StateSnapshot
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, ReadOnlyError
+from dledger_wire.errors import DledgerError, NotReadyError, ReadOnlyError
 from dledger_wire.tasks import BackgroundTasks
 from store.append.dispatcher import Applied, Dispatcher
 from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
+from store.commands.command import Command
 from store.durability.expiry import Expiry, ExpiryHooks, ExpiryTime, HeadFollower, LogHead
 from store.durability.persistence import Persistence, enter_running, leave_running
 from store.durability.recovery import Recovering, StoreRecovery, recover_state
@@ -36,20 +37,22 @@ from store.queues.read import Chunk
 from store.queues.waiters import QueueWaiters
 from store.settings import StoreSettings
 from store.state.commit_times import CommitTimes
-from store.state.consumer_offsets import COMMIT, RESET, ConsumerOffsets, check_offsets
+from store.state.consumer_offsets import ConsumerOffsets
 from store.state.delays import DelayOffsets
 from store.state.log_time import LogTime
-from store.state.producers import producer_handlers
-from store.state.queue_locks import LOCK, UNLOCK, QueueLocks, check_lock
-from store.state.sections import GroupState, Section
+from store.state.producers import ProducerRegistrations
+from store.state.queue_locks import QueueLocks
 from store.state.send_backs import SendBacks
 from store.state.sequences import SequenceTable
-from store.state.subscription_groups import PUT, SubscriptionGroups, check_settings
+from store.state.state_machine import ReplicatedState, StateMachineSection
+from store.state.subscription_groups import SubscriptionGroups
 from store.state.timers import Timers
-from store.state.topics import CREATE, DELETE, UPDATE, Topics, check_arguments
+from store.state.topics import Topics
 from store.state.transactions import Transactions
 
 _logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 
 class MessageStore:
@@ -83,7 +86,7 @@ class MessageStore:
         self.consumer_offsets.on_reset = self._was_reset
         self.timers = Timers()
         self.transactions = Transactions()
-        sections: list[Section] = [
+        sections: list[StateMachineSection] = [
             self.topics,
             self.consumer_offsets,
             self.queue_locks,
@@ -94,7 +97,7 @@ class MessageStore:
             self.transactions,
             self.commit_times,
         ]
-        self._state = GroupState(sections, producer_handlers(self.sequences))
+        self._state = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
         self._message_log = MessageLog(
             settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
         )
@@ -282,19 +285,9 @@ class MessageStore:
             raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
         return self._message_log.prepare(records, for_service=for_service)
 
-    def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
-        """A group-state command to propose; refused here when it could never succeed."""
-        if not self._state.knows(kind):
-            raise InvalidArgumentError(f"unknown command {kind!r}")
-        if kind in (CREATE, UPDATE, DELETE):
-            check_arguments(kind, arguments)
-        if kind in (COMMIT, RESET):
-            check_offsets(arguments)
-        if kind in (LOCK, UNLOCK):
-            check_lock(arguments)
-        if kind == PUT:
-            check_settings(arguments)
-        return self._message_log.command(kind, arguments)
+    def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
+        """A command to propose; refused here when it could never succeed."""
+        return self._message_log.command(command)
 
     # Expiry
 

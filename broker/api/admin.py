@@ -7,7 +7,6 @@ replica that is not the master answers NOT_LEADER with the master's address.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from broker.api.checksums import DamageSeen, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
@@ -23,7 +22,8 @@ from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
 from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.state.topics import CREATE, DELETE, UPDATE
+from store.commands.command import Command
+from store.commands.topics import CreateTopic, DeleteTopic, TopicResult, UpdateTopic
 
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
@@ -55,31 +55,48 @@ class AdminService:
 
     async def create_topic(self, request: bytes, _context: CallContext) -> bytes:
         spec = decoded(admin_pb2.TopicSpec, request)
+        self._check_topic(spec)
         default = self._face.settings.cluster.broker.defaultTopicQueueNums
-        arguments = self._topic_arguments(spec) | {"if_not_exists": spec.if_not_exists}
-        arguments["read_queues"] = spec.read_queues or spec.write_queues or default
-        arguments["write_queues"] = spec.write_queues or spec.read_queues or default
-        return await self._change_topic(CREATE, arguments)
+        command = CreateTopic(
+            name=spec.name,
+            read_queues=spec.read_queues or spec.write_queues or default,
+            write_queues=spec.write_queues or spec.read_queues or default,
+            perm=spec.perm,
+            if_not_exists=spec.if_not_exists,
+        )
+        return await self._change_topic(command)
 
     async def update_topic(self, request: bytes, _context: CallContext) -> bytes:
         spec = decoded(admin_pb2.TopicSpec, request)
-        return await self._change_topic(UPDATE, self._topic_arguments(spec) | {"force": spec.force})
+        self._check_topic(spec)
+        command = UpdateTopic(
+            name=spec.name, read_queues=spec.read_queues, write_queues=spec.write_queues, perm=spec.perm, force=spec.force
+        )
+        return await self._change_topic(command)
 
     async def delete_topic(self, request: bytes, _context: CallContext) -> bytes:
-        return await self._change_topic(DELETE, self._topic_arguments(decoded(admin_pb2.TopicSpec, request)))
+        spec = decoded(admin_pb2.TopicSpec, request)
+        self._check_topic(spec)
+        return await self._change_topic(DeleteTopic(name=spec.name))
 
-    def _topic_arguments(self, spec: admin_pb2.TopicSpec) -> dict[str, Any]:
+    def _check_topic(self, spec: admin_pb2.TopicSpec) -> None:
         group = self._face.settings.group.name
         if spec.group not in ("", group):
             raise InvalidArgumentError(f"this node serves group {group}, not {spec.group}")
         if is_system_topic(spec.name):
             raise InvalidArgumentError(f"topic {spec.name} belongs to the system; expected a name of your own", topic=spec.name)
-        return {"name": spec.name, "read_queues": spec.read_queues, "write_queues": spec.write_queues, "perm": spec.perm}
 
-    async def _change_topic(self, kind: str, arguments: dict[str, Any]) -> bytes:
-        result = await self._face.command(kind, arguments, COMMAND_TIMEOUT_S)
-        fields = {key: result[key] for key in ("name", "read_queues", "write_queues", "perm", "created")}
-        return admin_pb2.TopicReply(group=self._face.settings.group.name, **fields).SerializeToString()
+    async def _change_topic(self, command: Command[TopicResult]) -> bytes:
+        topic = await self._face.command(command, COMMAND_TIMEOUT_S)
+        reply = admin_pb2.TopicReply(
+            name=topic.name,
+            group=self._face.settings.group.name,
+            read_queues=topic.read_queues,
+            write_queues=topic.write_queues,
+            perm=topic.perm,
+            created=topic.created,
+        )
+        return reply.SerializeToString()
 
     async def list_topics(self, _request: bytes, _context: CallContext) -> bytes:
         group = self._face.settings.group.name

@@ -61,7 +61,7 @@ class _Answer:
 
     async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store
-        self._check_incarnation()
+        self._check_topic_epoch()
         chunk = await store.read(
             request.topic,
             request.queue_id,
@@ -71,7 +71,7 @@ class _Answer:
             wanted=self._wanted,
             in_place=request.in_place,
         )
-        self._check_incarnation()
+        self._check_topic_epoch()
         if request.verify:
             await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)
             request.verify = False
@@ -85,11 +85,11 @@ class _Answer:
         enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
         return chunk, at_end or enough or self._left_to_look_at <= 0
 
-    def _check_incarnation(self) -> None:
+    def _check_topic_epoch(self) -> None:
         """Before the reading and after: the topic may have been made again meanwhile."""
         wanted = self._request.incarnation
-        if wanted and (topic := self._store.topics.require(self._request.topic)).incarnation != wanted:
-            raise TopicNotFoundError(f"topic {topic.name} of incarnation {wanted} does not exist, the one there is {topic.incarnation}")
+        if wanted and (topic := self._store.topics.require(self._request.topic)).topic_epoch != wanted:
+            raise TopicNotFoundError(f"topic {topic.name} of epoch {wanted} does not exist; its current epoch is {topic.topic_epoch}")
 
     async def first_chunk(self) -> tuple[Chunk, bool]:
         """The first chunk with messages, after at most as long as the request wants to wait for one, or to be told how far it was read."""

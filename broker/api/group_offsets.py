@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceFace
@@ -13,7 +12,7 @@ from dledger_wire.errors import OffsetOutOfRangeError, error_from_code
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
-from store.state.consumer_offsets import COMMIT, RESET
+from store.commands.consumer_groups import CommitOffsets, OffsetRow, ResetOffsets
 
 TIMEOUT_S = 5.0
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
@@ -35,16 +34,19 @@ class GroupService:
         at_most(len(wish.offsets), "offsets to commit")
         if not wish.initial:
             await self._check_ends(wish)
-        arguments: dict[str, Any] = {"group": wish.group, "offsets": [_row(each) for each in wish.offsets]}
-        if wish.initial:
-            arguments["initial"] = True
-        result = await self._face.command(RESET if wish.reset else COMMIT, arguments, TIMEOUT_S)
+        rows = tuple(_row(each) for each in wish.offsets)
+        command = (
+            ResetOffsets(group=wish.group, offsets=rows)
+            if wish.reset
+            else CommitOffsets(group=wish.group, offsets=rows, initial=wish.initial)
+        )
+        result = await self._face.command(command, TIMEOUT_S)
         if wish.reset:
             self._was_reset(wish.group)
         reply = broker_pb2.CommitOffsetsResponse()
-        for topic, queue_id, code, text in result["refused"]:
-            refused = reply.refused.add(topic=topic, queue_id=queue_id)
-            refused.error.CopyFrom(to_detail(error_from_code(code, text, {})))
+        for row in result.refused:
+            refused = reply.refused.add(topic=row.topic, queue_id=row.queue_id)
+            refused.error.CopyFrom(to_detail(error_from_code(row.code, row.message, {})))
         return reply.SerializeToString()
 
     async def _check_ends(self, wish: broker_pb2.CommitOffsetsRequest) -> None:
@@ -81,8 +83,6 @@ class GroupService:
         return reply.SerializeToString()
 
 
-def _row(each: broker_pb2.GroupOffset) -> list[Any]:
+def _row(each: broker_pb2.GroupOffset) -> OffsetRow:
     generation = each.generation if each.HasField("generation") else None
-    if generation is None and not each.lock_epoch:
-        return [each.topic, each.queue_id, each.offset]
-    return [each.topic, each.queue_id, each.offset, generation, each.lock_epoch]
+    return OffsetRow(each.topic, each.queue_id, each.offset, generation, each.lock_epoch)

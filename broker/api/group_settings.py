@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.context import ServiceFace
 from broker.requests import decoded
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.state.consumer_offsets import DELETE_OFFSETS
-from store.state.subscription_groups import DELETE_GROUP, PUT, settings_of
+from store.commands.consumer_groups import DeleteOffsets, DeleteSubscriptionGroup, PutSubscriptionGroup, SubscriptionGroup
 
 TIMEOUT_S = 5.0
-
-# Upstream's name of each field.
-NAMES = {
-    "name": "groupName",
-    "retry_max_times": "retryMaxTimes",
-    "retry_queue_nums": "retryQueueNums",
-    "consume_enable": "consumeEnable",
-}
 
 
 class GroupSettingsService:
@@ -37,8 +26,13 @@ class GroupSettingsService:
 
     async def put(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(retry_pb2.GroupSettings, request)
-        arguments = {NAMES[field.name]: value for field, value in wish.ListFields()}
-        return _message(await self._face.command(PUT, arguments, TIMEOUT_S)).SerializeToString()
+        command = PutSubscriptionGroup(
+            groupName=wish.name,
+            consumeEnable=wish.consume_enable if wish.HasField("consume_enable") else None,
+            retryQueueNums=wish.retry_queue_nums if wish.HasField("retry_queue_nums") else None,
+            retryMaxTimes=wish.retry_max_times if wish.HasField("retry_max_times") else None,
+        )
+        return _message(await self._face.command(command, TIMEOUT_S)).SerializeToString()
 
     async def delete(self, request: bytes, _context: CallContext) -> bytes:
         """Forget a group: its settings and its positions.  Its retry and dead letter topics stay until they are deleted."""
@@ -48,8 +42,8 @@ class GroupSettingsService:
         if not configured and name not in store.consumer_offsets.groups():
             raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
         if configured:
-            await self._face.command(DELETE_GROUP, {"groupName": name}, TIMEOUT_S)
-        await self._face.command(DELETE_OFFSETS, {"group": name}, TIMEOUT_S)
+            await self._face.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
+        await self._face.command(DeleteOffsets(group=name), TIMEOUT_S)
         return retry_pb2.GroupSettings(name=name).SerializeToString()
 
     async def list_groups(self, request: bytes, _context: CallContext) -> bytes:
@@ -58,8 +52,13 @@ class GroupSettingsService:
         name = decoded(retry_pb2.GroupSettings, request).name
         groups = self._face.store.subscription_groups
         found = [groups.of(name)] if name else groups.configured()
-        return retry_pb2.GroupSettingsList(groups=[_message(settings_of(group)) for group in found]).SerializeToString()
+        return retry_pb2.GroupSettingsList(groups=[_message(group) for group in found]).SerializeToString()
 
 
-def _message(settings: dict[str, Any]) -> retry_pb2.GroupSettings:
-    return retry_pb2.GroupSettings(**{field: settings[name] for field, name in NAMES.items()})
+def _message(group: SubscriptionGroup) -> retry_pb2.GroupSettings:
+    return retry_pb2.GroupSettings(
+        name=group.groupName,
+        retry_max_times=group.retryMaxTimes,
+        retry_queue_nums=group.retryQueueNums,
+        consume_enable=group.consumeEnable,
+    )

@@ -66,7 +66,7 @@ class MetadataService:
             write_queues=topic.write_queues,
             perm=topic.perm,
             found=True,
-            incarnation=topic.incarnation,
+            incarnation=topic.topic_epoch,
         )
 
 

@@ -9,7 +9,7 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.state.producers import INIT_PRODUCER
+from store.commands.producers import InitProducer
 
 TIMEOUT_S = 5.0
 MAX_NAME_CHARS = 255
@@ -27,11 +27,10 @@ class ProducerService:
     async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
         wish = decoded(broker_pb2.InitProducerRequest, request)
         at_most(len(wish.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
-        arguments = {"producer_id": wish.producer_id, "name": wish.producer_name}
-        if wish.stable_id:
-            arguments["stable_id"] = check_group(wish.stable_id)
-        result = await self._face.command(INIT_PRODUCER, arguments, TIMEOUT_S)
-        reply = broker_pb2.InitProducerResponse(producer_id=result["producer_id"], epoch=result["epoch"])
-        for topic, queue_id, count in result["stored"]:
+        stable_id = check_group(wish.stable_id) if wish.stable_id else ""
+        command = InitProducer(producer_id=wish.producer_id, producer_name=wish.producer_name, stable_id=stable_id)
+        registration = await self._face.command(command, TIMEOUT_S)
+        reply = broker_pb2.InitProducerResponse(producer_id=registration.producer_id, epoch=registration.epoch)
+        for topic, queue_id, count in registration.stored:
             reply.stored.add(topic=topic, queue_id=queue_id, count=count)
         return reply.SerializeToString()

@@ -34,7 +34,7 @@ class OffsetsService:
         async for queue in in_slices(wish.queues):
             low, high = store.reader.bounds(queue.topic, queue.queue_id)
             found = reply.queues.add(topic=queue.topic, queue_id=queue.queue_id, min_offset=low, max_offset=high, offset_for_time=high)
-            found.incarnation = store.topics.require(queue.topic).incarnation
+            found.incarnation = store.topics.require(queue.topic).topic_epoch
         searched = [place for place, queue in enumerate(wish.queues) if queue.timestamp_ms != NO_SEARCH]
         async with self._searching if searched else contextlib.nullcontext():
             async for place in in_slices(searched, SEARCHES_AT_ONCE):

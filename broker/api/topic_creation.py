@@ -9,7 +9,7 @@ from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic, is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.state.topics import CREATE
+from store.commands.topics import CreateTopic
 
 TIMEOUT_S = 5.0
 
@@ -33,6 +33,6 @@ class AutoCreateService:
         if is_system_topic(check_topic(wish.name)):
             raise InvalidArgumentError(f"topic {wish.name} belongs to the system; expected a name of your own", topic=wish.name)
         queues = min(wish.queues or settings.defaultTopicQueueNums, settings.defaultTopicQueueNums)
-        arguments = {"name": wish.name, "read_queues": queues, "write_queues": queues, "if_not_exists": True}
-        result = await self._face.command(CREATE, arguments, TIMEOUT_S)
-        return topics_pb2.AutoCreateResponse(queues=result["write_queues"], created=result["created"]).SerializeToString()
+        command = CreateTopic(name=wish.name, read_queues=queues, write_queues=queues, if_not_exists=True)
+        topic = await self._face.command(command, TIMEOUT_S)
+        return topics_pb2.AutoCreateResponse(queues=topic.write_queues, created=topic.created).SerializeToString()

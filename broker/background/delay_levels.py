@@ -19,8 +19,9 @@ from broker.verified_reads import StoredMessages
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.tasks import BackgroundTasks
-from store.state.delays import ADVANCE, LEVELS
-from store.state.topics import CREATE
+from store.commands.redelivery import AdvanceDelayLevel
+from store.commands.topics import CreateTopic
+from store.state.delays import LEVELS
 
 BATCH_MESSAGES = 500
 LONGEST_SLEEP_S = 60.0
@@ -50,9 +51,9 @@ class ScheduleService:
     async def _begin(self, tasks: BackgroundTasks) -> None:
         """See to it that the topic is there, then serve every level."""
         while self._face.store.topics.get(SCHEDULE_TOPIC) is None:
-            arguments = {"name": SCHEDULE_TOPIC, "read_queues": LEVELS, "write_queues": LEVELS, "if_not_exists": True}
+            command = CreateTopic(name=SCHEDULE_TOPIC, read_queues=LEVELS, write_queues=LEVELS, if_not_exists=True)
             try:
-                await self._face.raft.propose(self._face.store.command(CREATE, arguments))
+                await self._face.raft.propose(self._face.store.command(command))
             except DledgerError as error:
                 _logger.info("the schedule topic waits: %s", error.message)
                 await asyncio.sleep(RETRY_S)
@@ -84,6 +85,6 @@ class ScheduleService:
             return
         sorted_out = await sort_out_whole(self._face, stored, due)
         if sorted_out is not None:
-            command = store.command(ADVANCE, {"level": level, "offset": offset + len(due)})
+            command = store.command(AdvanceDelayLevel(level=level, offset=offset + len(due)))
             await store_with(self._face, [*sorted_out.messages, *sorted_out.again], command)
             tell_gone(_logger, f"delay level {level}", sorted_out)

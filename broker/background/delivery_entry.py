@@ -41,7 +41,7 @@ def tell_gone(logger: logging.Logger, what: str, sorted_out: SortedOut) -> None:
         logger.warning(text, what, len(sorted_out.gone), min(sorted_out.gone), max(sorted_out.gone))
 
 
-async def store_with(face: ServiceFace, messages: Sequence[Frame], command: PreparedCommand) -> None:
+async def store_with(face: ServiceFace, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:
     """Store messages and a command, all or nothing.  Raises what one of them is refused with."""
     batches = face.store.prepare(batches_of(messages), for_service=True) if messages else None
     for outcome in batches.outcomes if batches is not None else ():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +28,10 @@ from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.append.redelivery import SortedOut, moved
+from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units
 from store.queues.timer_window import NO_HORIZON, TimerWindow
-from store.state.timers import ADVANCE_TIMERS, TimerProgress
-from store.state.topics import CREATE
+from store.state.timers import TimerProgress
 
 BATCH_MESSAGES = 500
 WINDOW_MESSAGES = 65_536
@@ -72,8 +72,8 @@ class TimerService:
 
     async def _see_to_topic(self) -> None:
         if self._face.store.topics.get(TIMER_TOPIC) is None:
-            arguments = {"name": TIMER_TOPIC, "read_queues": 1, "write_queues": 1, "if_not_exists": True}
-            await self._face.raft.propose(self._face.store.command(CREATE, arguments))
+            command = CreateTopic(name=TIMER_TOPIC, read_queues=1, write_queues=1, if_not_exists=True)
+            await self._face.raft.propose(self._face.store.command(command))
 
 
 class _Delivery:
@@ -282,7 +282,7 @@ class _Delivery:
         return [], unreadable
 
     async def _propose(self, messages: Sequence[Frame], progress: TimerProgress) -> None:
-        await store_with(self._face, messages, self._store.command(ADVANCE_TIMERS, asdict(progress)))
+        await store_with(self._face, messages, self._store.command(progress.command()))
         self._went_on()
 
     def _fit(self, units: Units) -> int:

@@ -22,7 +22,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.append.redelivery import Together, batches_of
 from store.append.retry_copies import origin_of, redriven
-from store.state.send_backs import REDRIVEN
+from store.commands.redelivery import MarkRedriven
 
 TIMEOUT_S = 5.0
 READ_BYTES = 1 << 20
@@ -93,7 +93,7 @@ class DeadLetterService:
             if outcome.error is not None:
                 raise outcome.error
         next_offset = first + len(copies)
-        command = store.command(REDRIVEN, {"group": wish.group, "offset": next_offset})
+        command = store.command(MarkRedriven(group=wish.group, offset=next_offset))
         await self._turns.decide(wish.group, self._face.raft.propose(Together(batches, command)))
         return retry_pb2.RedriveResponse(redriven=len(copies), next_offset=next_offset)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.context import ServiceFace
 from dledger_wire.names import dlq_topic, retry_topic
 from dledger_wire.status import Perm
-from store.state.topics import CREATE
+from store.commands.topics import CreateTopic
 
 TIMEOUT_S = 5.0
 
@@ -22,5 +22,5 @@ async def ensure_dead_letters(face: ServiceFace, group: str) -> None:
 
 async def _ensure(face: ServiceFace, name: str, queues: int, perm: Perm) -> None:
     if face.store.topics.get(name) is None:
-        arguments = {"name": name, "read_queues": queues, "write_queues": queues, "perm": int(perm), "if_not_exists": True}
-        await face.command(CREATE, arguments, TIMEOUT_S)
+        command = CreateTopic(name=name, read_queues=queues, write_queues=queues, perm=int(perm), if_not_exists=True)
+        await face.command(command, TIMEOUT_S)

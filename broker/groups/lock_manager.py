@@ -11,14 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from broker.context import ServiceFace
 from broker.groups.session_table import Session
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.names import check_topic
-from store.state.queue_locks import LOCK, MAX_QUEUES, UNLOCK, Queue
+from store.commands.queue_locks import MAX_LOCKED_QUEUES, LockedQueue, LockQueues, TopicQueue, UnlockQueues
 
 COMMAND_TIMEOUT_S = 5.0
 RETRY_S = 0.05
@@ -32,7 +31,7 @@ class _Release:
 
     group: str
     owner: str
-    rows: list[list[Any]]
+    rows: tuple[LockedQueue, ...]
     done: asyncio.Future[None]
 
     def is_of(self, session: Session) -> bool:
@@ -45,17 +44,17 @@ class LockKeeper:
     def __init__(self, face: ServiceFace, granted: Callable[[Session, list[sessions_pb2.HeldLock]], None]) -> None:
         self._face = face
         self._granted = granted
-        self._wishes: dict[Session, dict[Queue, None]] = {}
+        self._wishes: dict[Session, dict[TopicQueue, None]] = {}
         self._releases: list[_Release] = []
         self._changed = asyncio.Event()
 
-    def wish(self, session: Session, queues: list[Queue]) -> None:
+    def wish(self, session: Session, queues: list[TopicQueue]) -> None:
         """Grant these as soon as they are free.  InvalidArgumentError, InvalidNameError for what can never be granted."""
         for topic in {topic: None for topic, _ in queues}:
             check_topic(topic)
         wishes = self._wishes.get(session, {}) | dict.fromkeys(queues)
-        if len(wishes) > MAX_QUEUES:
-            raise InvalidArgumentError(f"{len(wishes)} queues to lock; expected at most {MAX_QUEUES}")
+        if len(wishes) > MAX_LOCKED_QUEUES:
+            raise InvalidArgumentError(f"{len(wishes)} queues to lock; expected at most {MAX_LOCKED_QUEUES}")
         self._wishes[session] = wishes
         self._changed.set()
 
@@ -68,21 +67,21 @@ class LockKeeper:
         for topic, queue_id, _ in places:
             wishes.pop((topic, queue_id), None)
         locks, gone = self._face.store.queue_locks, self._gone(session)
-        rows: list[list[Any]] = []
+        rows: list[LockedQueue] = []
         for place in dict.fromkeys(places):
             topic, queue_id, epoch = place
             lock = locks.get(session.group, topic, queue_id)
             if lock is not None and (lock.owner, lock.epoch) == (session.session_id, epoch) and gone is not None and place not in gone:
-                rows.append([topic, queue_id, epoch])
+                rows.append(place)
         if rows:
-            self._free(session, rows)
+            self._free(session, tuple(rows))
 
     def free(self, session: Session) -> asyncio.Future[None]:
         """Free everything a session has; the future resolves when that is committed."""
         self.forget_wishes(session)
-        return self._free(session, [])
+        return self._free(session, ())
 
-    def _free(self, session: Session, rows: list[list[Any]]) -> asyncio.Future[None]:
+    def _free(self, session: Session, rows: tuple[LockedQueue, ...]) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._releases.append(_Release(session.group, session.session_id, rows, done))
         self._changed.set()
@@ -99,11 +98,11 @@ class LockKeeper:
     def _gone(self, session: Session) -> set[tuple[str, int, int]] | None:
         """(topic, queue, epoch) of what is on its way to be freed; None for everything."""
         freed = [release.rows for release in self._releases if release.is_of(session)]
-        if [] in freed:
+        if () in freed:
             return None
         return {(topic, queue_id, epoch) for rows in freed for topic, queue_id, epoch in rows}
 
-    def _told(self, group: str, queue: Queue, epoch: int) -> sessions_pb2.HeldLock:
+    def _told(self, group: str, queue: TopicQueue, epoch: int) -> sessions_pb2.HeldLock:
         known = self._face.store.consumer_offsets
         offset = known.known_position(group, *queue)
         told = sessions_pb2.HeldLock(topic=queue[0], queue_id=queue[1], epoch=epoch, generation=known.generation(group, *queue))
@@ -131,8 +130,8 @@ class LockKeeper:
                 raise outcome
 
     async def _unlock(self, release: _Release) -> None:
-        arguments = {"group": release.group, "owner": release.owner, "queues": release.rows}
-        await self._face.command(UNLOCK, arguments, COMMAND_TIMEOUT_S)
+        command = UnlockQueues(group=release.group, owner=release.owner, queues=release.rows)
+        await self._face.command(command, COMMAND_TIMEOUT_S)
         self._releases.remove(release)
         if not release.done.done():
             release.done.set_result(None)
@@ -142,13 +141,11 @@ class LockKeeper:
         wanted = [queue for queue in self._wishes.get(session, {}) if (lock := locks.get(group, *queue)) is None or lock.owner == owner]
         if not wanted:
             return
-        rows = [[topic, queue_id, 0] for topic, queue_id in wanted]
-        result = await self._face.command(
-            LOCK, {"group": group, "owner": owner, "client": session.client_id, "queues": rows}, COMMAND_TIMEOUT_S
-        )
+        command = LockQueues(group=group, owner=owner, client=session.client_id, queues=tuple(wanted))
+        granted = await self._face.command(command, COMMAND_TIMEOUT_S)
         wishes = self._wishes.get(session, {})
         told = []
-        for topic, queue_id, epoch in result["granted"]:
+        for topic, queue_id, epoch in granted:
             wishes.pop((topic, queue_id), None)
             told.append(self._told(group, (topic, queue_id), epoch))
         if not wishes:

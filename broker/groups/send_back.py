@@ -35,7 +35,9 @@ from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
 from store.append.redelivery import Together, batches_of
 from store.append.retry_copies import RetryRule, sent_back
-from store.state.send_backs import MAX_RUNS, SENT_BACK, Place, runs_of
+from store.commands.redelivery import MarkSentBack
+from store.state.offset_runs import runs_of
+from store.state.send_backs import MAX_RUNS, GroupQueue
 
 TIMEOUT_S = 5.0
 MAX_OFFSETS = 4096
@@ -47,7 +49,7 @@ READ_MESSAGES = 500
 class _Work:
     """One request on its way: an answer for each offset that has one."""
 
-    place: Place
+    place: GroupQueue
     term: int  # in another one, what was found out about the place may not hold any more
     rule: RetryRule
     answers: dict[int, retry_pb2.SendBackResult]
@@ -165,5 +167,5 @@ class RetryService:
                 await self._store(work, [copy], [offset])
             return
         group, topic, queue_id = work.place
-        mark = store.command(SENT_BACK, {"group": group, "topic": topic, "queue_id": queue_id, "runs": runs_of(offsets)})
+        mark = store.command(MarkSentBack(group=group, topic=topic, queue_id=queue_id, runs=runs_of(offsets)))
         await self._turns.decide(work.place, self._face.raft.propose(Together(batches, mark)))

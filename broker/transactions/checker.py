@@ -24,9 +24,10 @@ from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.status import Perm
 from store.append.half_messages import first_check_ms, given_up, producer_group
-from store.state.send_backs import runs_of
-from store.state.topics import CREATE
-from store.state.transactions import CHECKED, END, Outcome
+from store.commands.topics import CreateTopic
+from store.commands.transactions import CountTransactionChecks, EndTransactions
+from store.state.offset_runs import runs_of
+from store.state.transactions import Outcome
 
 # Nobody may read half messages; nobody but the system may write parked ones.
 TOPICS = {HALF_TOPIC: Perm.WRITE, CHECK_MAX_TIME_TOPIC: Perm.READ}
@@ -71,8 +72,8 @@ class TransactionCheck:
         proposals = []
         for name, perm in TOPICS.items():
             if self._store.topics.get(name) is None:
-                arguments = {"name": name, "read_queues": 1, "write_queues": 1, "perm": int(perm), "if_not_exists": True}
-                proposals.append(self._face.raft.propose(self._store.command(CREATE, arguments)))
+                command = CreateTopic(name=name, read_queues=1, write_queues=1, perm=int(perm), if_not_exists=True)
+                proposals.append(self._face.raft.propose(self._store.command(command)))
         await asyncio.gather(*proposals)
 
     async def _round(self) -> None:
@@ -100,7 +101,7 @@ class TransactionCheck:
         low, _ = self._bounds()
         if gone := list(self._store.transactions.open_from(0, low)):
             _logger.warning("transactions: %d half messages were deleted with the head of the log before they ended", len(gone))
-            await self._face.raft.propose(self._store.command(END, {Outcome.ENDED.value: runs_of(gone)}))
+            await self._face.raft.propose(self._store.command(EndTransactions(ended=runs_of(gone))))
 
     # What is open
 
@@ -166,7 +167,7 @@ class TransactionCheck:
         halves = list(self._with_frames(offsets, await self._read(offsets))) if offsets else []
         if not halves:
             return
-        await self._face.raft.propose(self._store.command(CHECKED, {"runs": runs_of(offset for offset, _ in halves)}))
+        await self._face.raft.propose(self._store.command(CountTransactionChecks(runs=runs_of(offset for offset, _ in halves))))
         for offset, half in halves:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 times, _ = self._store.transactions.checks(offset)

@@ -19,8 +19,9 @@ from dledger_wire.names import HALF_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_TOPIC, producer_group, published, transaction_id
 from store.append.redelivery import Together, batches_of
-from store.state.send_backs import runs_of
-from store.state.transactions import END, Outcome
+from store.commands.transactions import EndTransactions
+from store.state.offset_runs import runs_of
+from store.state.transactions import Outcome
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1 << 20
@@ -165,7 +166,7 @@ class TransactionEnds:
             outcomes = batches.outcomes if batches is not None else []
             problem = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
             if problem is None:
-                await self._face.raft.propose(Together(batches, store.command(END, _arguments(part))))
+                await self._face.raft.propose(Together(batches, store.command(_command(part))))
         except MessageTooLargeError as error:  # the whole does not fit an entry of this log
             problem = error
         except DledgerError as error:
@@ -196,11 +197,16 @@ class _Claim:
         self._released.set_result(None)
 
 
-def _arguments(part: Sequence[_Ready]) -> dict[str, list[list[int]]]:
-    found: dict[str, list[int]] = {}
+def _command(part: Sequence[_Ready]) -> EndTransactions:
+    offsets: dict[Outcome, list[int]] = {}
     for each in part:
-        found.setdefault(each.outcome.value, []).append(each.offset)
-    return {outcome: runs_of(offsets) for outcome, offsets in found.items()}
+        offsets.setdefault(each.outcome, []).append(each.offset)
+    return EndTransactions(
+        committed=runs_of(offsets.get(Outcome.COMMITTED, ())),
+        rolled_back=runs_of(offsets.get(Outcome.ROLLED_BACK, ())),
+        parked=runs_of(offsets.get(Outcome.PARKED, ())),
+        ended=runs_of(offsets.get(Outcome.ENDED, ())),
+    )
 
 
 def _parts(ready: Sequence[_Ready]) -> Iterator[list[_Ready]]:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from dledger.log.entry import RawEntry
 from dledger_wire.batches.batch import BatchView, CommandView
 from dledger_wire.check import require
+from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import frame_positions
 from dledger_wire.names import TIMER_TOPIC
 from store.append.message_log import VOID, MessageLog
+from store.commands.registry import decode_command
+from store.commands.topics import DeleteTopic
 from store.log_view import entry_records
 from store.queues.queue_table import QueueTable
 from store.queues.unit_tags import unit_tags
-from store.state.sections import CommandContext, CommandOutcome, GroupState
 from store.state.sequences import SequenceTable
-from store.state.topics import DELETE, Topics
+from store.state.state_machine import CommandContext, CommandOutcome, ReplicatedState
+from store.state.topics import Topics
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class Dispatcher:
     def __init__(
         self,
         topics: Topics,
-        state: GroupState,
+        state: ReplicatedState,
         sequences: SequenceTable,
         message_log: MessageLog,
         queues: QueueTable,
@@ -93,19 +96,24 @@ class Dispatcher:
             self._sequences.store(key, made_by, batch.count, first, batch.store_timestamp)
             self._message_log.batch_applied(made_by.producer_id, entry.index)
 
-    def _apply_command(self, entry: RawEntry, pos: int, command: CommandView) -> None:
-        if command.kind == VOID:
+    def _apply_command(self, entry: RawEntry, pos: int, record: CommandView) -> None:
+        if record.kind == VOID:
             return
-        arguments: dict[str, Any] = command.arguments
-        self.applied.store_ms = max(self.applied.store_ms, int(arguments.get("at_ms", 0)))
+        self.applied.store_ms = max(self.applied.store_ms, int(record.arguments.get("at_ms", 0)))
         context = CommandContext(entry.index, entry.term, pos, self.applied.store_ms)
-        outcome: CommandOutcome = self._state.apply(command.kind, arguments, context)
-        if command.kind == DELETE:
-            name = str(arguments.get("name", ""))
-            deleted = outcome.error is None
-            self._message_log.delete_applied(name, deleted=deleted)
-            if deleted:
-                self._queues.drop_topic(name)
-                for state in self._forgetting:
-                    state.forget_topic(name)
+        try:
+            command = decode_command(record.kind, record.arguments)
+        except DledgerError as error:  # of a newer version: every replica of this version refuses it
+            outcome = CommandOutcome(error=error)
+        else:
+            outcome = self._state.apply(command, context)
+            if isinstance(command, DeleteTopic):
+                self._topic_deleted(command.name, deleted=outcome.error is None)
         self._message_log.command_applied(pos, entry.term, outcome)
+
+    def _topic_deleted(self, name: str, *, deleted: bool) -> None:
+        self._message_log.delete_applied(name, deleted=deleted)
+        if deleted:
+            self._queues.drop_topic(name)
+            for state in self._forgetting:
+                state.forget_topic(name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from dledger.runtime.env import Buffer
 from dledger_wire.batches.batch import (
@@ -41,19 +41,23 @@ from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.append.staged_check import check_parked
+from store.commands.command import Command
+from store.commands.producers import InitProducer
+from store.commands.topics import DeleteTopic
 from store.queues.unit_tags import batch_due_times
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
-from store.state.producers import INIT_PRODUCER, who_registers
-from store.state.sections import CommandOutcome, CommandResult
 from store.state.sequences import QueueKey, SequenceTable, TailSequences
-from store.state.topics import DELETE, Topic, Topics
+from store.state.state_machine import CommandOutcome
+from store.state.topics import Topic, Topics
 
 MADE_BY_SERVICES = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})  # by a new group's first master, when its services are on
 ANY_SIZE = 1 << 30  # beyond what an entry holds
 VOID = "void"
 _VOID_BODY = b'{"kind":"void"}'
 VOID_RECORD = encode_command(VOID, {})
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True)
@@ -107,15 +111,15 @@ class PreparedBatches:
         return (out,)
 
 
-class PreparedCommand:
-    """A group-state command to propose; ``result`` tells, once it is applied, what it did."""
+class PreparedCommand(Generic[ResultT]):
+    """A command to propose; ``result`` returns what it did, once it is applied."""
 
-    def __init__(self, owner: MessageLog, kind: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, owner: MessageLog, command: Command[ResultT], at_ms: int) -> None:
         self._owner = owner
-        self._kind = kind
-        self.deletes = str(arguments.get("name", "")) if kind == DELETE else ""
-        self.registers = who_registers(arguments) if kind == INIT_PRODUCER else ""
-        self._record = encode_command(kind, arguments)
+        self._kind = command.KIND
+        self.deletes = command.name if isinstance(command, DeleteTopic) else ""
+        self.registers = command.identity if isinstance(command, InitProducer) else ""
+        self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms})
         self.size_bytes = len(self._record)
         self.term = 0
         self.outcome: CommandOutcome | None = None
@@ -125,13 +129,15 @@ class PreparedCommand:
         self._owner.command_placed(self, pos)
         return (self._record,)
 
-    def result(self) -> CommandResult:
+    def result(self) -> ResultT:
         """The result, once the proposal's future has resolved; raises what the command was refused with."""
         outcome = self.outcome
         require(outcome is not None, "command %s is not applied", self._kind)
-        if outcome is None or outcome.error is not None:
-            raise outcome.error if outcome is not None and outcome.error is not None else NotReadyError("the command is not applied")
-        return outcome.result or {}
+        if outcome is None:
+            raise NotReadyError("the command is not applied")
+        if outcome.error is not None:
+            raise outcome.error
+        return cast(ResultT, outcome.result)
 
 
 class MessageLog:
@@ -156,7 +162,7 @@ class MessageLog:
         self._term = 0
         self._next_offsets: dict[QueueKey, int] = {}
         self._deleting: dict[str, int] = {}
-        self._commands: dict[int, PreparedCommand] = {}
+        self._commands: dict[int, PreparedCommand[Any]] = {}
 
     # Terms
 
@@ -245,14 +251,16 @@ class MessageLog:
             days = MAX_TIMER_DELAY_MS // 86_400_000
             raise InvalidArgumentError(f"message {int(too_late.argmax())}: to be delivered in more than {days} days; expected at most that")
 
-    def command(self, kind: str, arguments: dict[str, Any]) -> PreparedCommand:
-        """A command to propose."""
+    def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
+        """A command to propose; refused here when it could never succeed."""
+        command.check()
         if not self._term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
-        command = PreparedCommand(self, kind, {**arguments, "at_ms": self._time.now_ms()})
-        if command.size_bytes > self._settings.maxMessageSize:
-            raise InvalidArgumentError(f"command {kind} takes {command.size_bytes} bytes; expected at most {self._settings.maxMessageSize}")
-        return command
+        prepared = PreparedCommand(self, command, self._time.now_ms())
+        limit = self._settings.maxMessageSize
+        if prepared.size_bytes > limit:
+            raise InvalidArgumentError(f"command {command.KIND} takes {prepared.size_bytes} bytes; expected at most {limit}")
+        return prepared
 
     # Placing, in log order
 
@@ -295,7 +303,7 @@ class MessageLog:
         outcome.physical_offset = log_pos + batch.frames_at
         outcome.store_timestamp = now_ms
 
-    def command_placed(self, command: PreparedCommand, pos: int) -> None:
+    def command_placed(self, command: PreparedCommand[Any], pos: int) -> None:
         self._commands[pos] = command
         if command.deletes:
             self._deleting[command.deletes] = self._deleting.get(command.deletes, 0) + 1

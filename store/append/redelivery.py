@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ _PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, PARKED_POS)
 class Together:
     """Batches and a command as one payload: committed together or not at all."""
 
-    def __init__(self, batches: PreparedBatches | None, command: PreparedCommand) -> None:
+    def __init__(self, batches: PreparedBatches | None, command: PreparedCommand[Any]) -> None:
         self._batches = batches
         self._command = command
         self.size_bytes = command.size_bytes + (batches.size_bytes if batches is not None else 0)

@@ -18,8 +18,8 @@ from store.queues.consume_queue import ConsumeQueue
 from store.queues.queue_files import QUEUE_FOLDER
 from store.queues.queue_table import QueueTable
 from store.queues.rebuild import rebuild_files
-from store.state.sections import GroupState
 from store.state.sequences import QueueKey, SequenceTable
+from store.state.state_machine import ReplicatedState
 from store.state.topics import Topics
 
 
@@ -48,7 +48,7 @@ class Recovering:
     disk: Disk
     log: LogView
     snapshots: Snapshots
-    state: GroupState
+    state: ReplicatedState
     topics: Topics
     sequences: SequenceTable
     queues: QueueTable

@@ -7,10 +7,9 @@ fewer.  So the time at which a message was passed is known as a span between two
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import Any
 
-from store.state.sections import Handler
+from store.commands.command import JsonObject
+from store.state.state_machine import CommandHandlers
 
 MAX_POINTS = 16  # of a group in a queue
 
@@ -19,7 +18,7 @@ Span = tuple[int, int]  # after, and not after; ms since 1970, 0: not known
 
 
 class CommitTimes:
-    """Implements ``group_state.Section``; told of commits by ``ConsumerOffsets``."""
+    """Implements ``StateMachineSection``; ``ConsumerOffsets`` reports every commit."""
 
     file_name = "commitTimes.json"
 
@@ -58,13 +57,13 @@ class CommitTimes:
 
     # Section
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {}
+    def register(self, handlers: CommandHandlers) -> None:
+        """No command changes it: ``ConsumerOffsets`` does."""
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {"commitTable": {f"{topic}@{group}@{queue_id}": list(points) for (group, topic, queue_id), points in self._points.items()}}
 
-    def load(self, data: dict[str, Any]) -> None:
+    def load(self, data: JsonObject) -> None:
         self._points = {}
         for name, points in data["commitTable"].items():
             topic, group, queue_id = name.split("@")

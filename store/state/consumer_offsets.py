@@ -1,45 +1,30 @@
-"""Where consumer groups have come to, as replicated state: committed through the log, so that every later master knows it.
+"""Offsets of consumer groups as replicated state: they are committed through the log, so every later leader has them.
 
-Owns the rules and RocketMQ's shape of config/consumerOffset.json (``TOPIC@GROUP`` -> queue -> offset), with a second table of the
-generations.  An offset is the next message to read.  A commit never takes a group back: answers of a slow consumer come late; going back
-is a reset, which says so and begins a new generation of the position: commits that name an older one are refused, so that no consumer
-undoes a reset it has not heard of, nor commits into a topic made anew under the name it knows.  A queue that is locked takes commits of
-its owner only (``queue_locks.py``).
+Owns RocketMQ's shape of config/consumerOffset.json (``TOPIC@GROUP`` -> queue -> offset), with a second table of generations.  An offset
+is the next message to read.
 
-An *initial* commit says where a group begins in a topic.  Its rows count only while the group has no position in the topic, all of them or
-none, whoever holds locks: so what is begun is begun once, and a queue without a position in a topic begun is one that was added since.
+- A commit never moves a group back, because commits of a slow consumer arrive late.  Only a reset moves it back.
+- A reset begins a new generation of the offset.  Commits of an older generation are refused: a consumer that has not seen the reset cannot
+  undo it, nor commit into a topic that was deleted and created again.
+- A locked queue takes commits of the lock's owner only (``queue_locks.py``).
+- An *initial* commit says where a group begins in a topic.  It counts only while the group has no offset in the topic, for all queues or
+  none, whoever holds locks.  A queue without an offset in a topic that was begun is therefore a queue that was added later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetsResetError, StaleLockError, TopicNotFoundError
-from dledger_wire.names import check_group
-from store.state.sections import CommandContext, CommandResult, Handler
-
-COMMIT, RESET, DELETE_OFFSETS = "commit_offsets", "reset_offsets", "delete_offsets"
-MAX_OFFSET = (1 << 63) - 1  # RocketMQ's tools read it as a signed number
-MAX_OFFSETS = 10_000  # in one command
+from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError
+from store.commands.command import JsonObject
+from store.commands.consumer_groups import CommitOffsets, DeleteOffsets, OffsetRow, OffsetsResult, RefusedOffset, ResetOffsets
+from store.state.state_machine import CommandContext, CommandHandlers
 
 GroupTopic = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """One row of a command.  ``generation`` None: of one who does not care; ``epoch`` 0: of one who holds no lock."""
-
-    topic: str
-    queue_id: int
-    offset: int
-    generation: int | None = None
-    epoch: int = 0
-
-
 class ConsumerOffsets:
-    """The positions of every group.  Implements ``group_state.Section``; ``created_pos`` asks the topics' section where in the log a
+    """The positions of every group.  Implements ``StateMachineSection``; ``created_pos`` asks the topics' section where in the log a
     topic was made (None: there is none), ``locked`` the locks' for the epoch of (group, topic, queue), 0 for none."""
 
     file_name = "consumerOffset.json"
@@ -99,66 +84,68 @@ class ConsumerOffsets:
             for key in [key for key in table if key[1] == topic]:
                 del table[key]
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {COMMIT: self._commit, RESET: self._reset, DELETE_OFFSETS: self._delete}
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(CommitOffsets, self._commit)
+        handlers.on(ResetOffsets, self._reset)
+        handlers.on(DeleteOffsets, self._delete)
 
-    def _commit(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        group, positions = self._checked(arguments)
-        initial, refused = bool(arguments.get("initial")), []
-        if initial:
-            positions = [each for each in positions if not self._offsets.get((group, each.topic))]
-        for each in positions:
-            problem = None if initial else self._refusal(group, each)
+    def _commit(self, command: CommitOffsets, context: CommandContext) -> OffsetsResult:
+        group, rows = command.group, command.offsets
+        self._check_topics(rows)
+        if command.initial:
+            rows = tuple(row for row in rows if not self._offsets.get((group, row.topic)))
+        refused: list[RefusedOffset] = []
+        for row in rows:
+            problem = None if command.initial else self._refusal(group, row)
             if problem is not None:
-                refused.append([each.topic, each.queue_id, problem.code, problem.message])
+                refused.append(RefusedOffset(row.topic, row.queue_id, problem.code, problem.message))
                 continue
-            queues = self._offsets.setdefault((group, each.topic), {})
-            queues[each.queue_id] = max(each.offset, queues.get(each.queue_id, 0))
+            queues = self._offsets.setdefault((group, row.topic), {})
+            queues[row.queue_id] = max(row.offset, queues.get(row.queue_id, 0))
             if self.on_commit is not None:
-                self.on_commit(group, each.topic, each.queue_id, each.offset, context.at_ms)
-        return {"group": group, "count": len(positions) - len(refused), "refused": refused}
+                self.on_commit(group, row.topic, row.queue_id, row.offset, context.at_ms)
+        return OffsetsResult(group, len(rows) - len(refused), tuple(refused))
 
-    def _refusal(self, group: str, each: Position) -> DledgerError | None:
-        place = f"group {group}: {each.topic}/{each.queue_id}"
-        epoch = self._locked(group, each.topic, each.queue_id)
-        if each.epoch != epoch:
-            return StaleLockError(f"{place}: commit in epoch {each.epoch or 'none'}, the current one is {epoch or 'none'}")
-        if each.generation is not None and each.generation != self.generation(group, each.topic, each.queue_id):
-            return OffsetsResetError(f"{place}: the position was reset meanwhile")
+    def _refusal(self, group: str, row: OffsetRow) -> DledgerError | None:
+        where = f"group {group}: {row.topic}/{row.queue_id}"
+        epoch = self._locked(group, row.topic, row.queue_id)
+        if row.lock_epoch != epoch:
+            return StaleLockError(f"{where}: commit in epoch {row.lock_epoch or 'none'}, the current one is {epoch or 'none'}")
+        if row.generation is not None and row.generation != self.generation(group, row.topic, row.queue_id):
+            return OffsetsResetError(f"{where}: the position was reset meanwhile")
         return None
 
-    def _reset(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        group, positions = self._checked(arguments)
-        for each in positions:
-            self._offsets.setdefault((group, each.topic), {})[each.queue_id] = each.offset
-            self._generations.setdefault((group, each.topic), {})[each.queue_id] = context.pos
+    def _reset(self, command: ResetOffsets, context: CommandContext) -> OffsetsResult:
+        group = command.group
+        self._check_topics(command.offsets)
+        for row in command.offsets:
+            self._offsets.setdefault((group, row.topic), {})[row.queue_id] = row.offset
+            self._generations.setdefault((group, row.topic), {})[row.queue_id] = context.pos
             if self.on_reset is not None:
-                self.on_reset(group, each.topic, each.queue_id)
-        return {"group": group, "count": len(positions), "refused": []}
+                self.on_reset(group, row.topic, row.queue_id)
+        return OffsetsResult(group, len(command.offsets))
 
-    def _delete(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        """Forget a group: every position it has, and what its resets left.  It begins anew should it come again."""
-        group = check_group(str(arguments.get("group", "")))
-        places = [(topic, queue_id) for (name, topic), queues in self._offsets.items() if name == group for queue_id in queues]
+    def _delete(self, command: DeleteOffsets, _context: CommandContext) -> OffsetsResult:
+        """Forget a group: all its offsets, and the generations of its resets."""
+        group = command.group
+        queues = [(topic, queue_id) for (name, topic), offsets in self._offsets.items() if name == group for queue_id in offsets]
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[0] == group]:
                 del table[key]
         if self.on_reset is not None:
-            for topic, queue_id in places:
+            for topic, queue_id in queues:
                 self.on_reset(group, topic, queue_id)
-        return {"group": group, "count": len(places), "refused": []}
+        return OffsetsResult(group, len(queues))
 
-    def _checked(self, arguments: dict[str, Any]) -> tuple[str, list[Position]]:
-        group, positions = check_offsets(arguments)
-        for each in positions:
-            if self._created_pos(each.topic) is None:
-                raise TopicNotFoundError(f"topic {each.topic!r} does not exist", topic=each.topic)
-        return group, positions
+    def _check_topics(self, rows: tuple[OffsetRow, ...]) -> None:
+        for row in rows:
+            if self._created_pos(row.topic) is None:
+                raise TopicNotFoundError(f"topic {row.topic!r} does not exist", topic=row.topic)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {"offsetTable": _dumped(self._offsets), "generationTable": _dumped(self._generations)}
 
-    def load(self, data: dict[str, Any]) -> None:
+    def load(self, data: JsonObject) -> None:
         self._offsets = _loaded(data["offsetTable"])
         self._generations = _loaded(data.get("generationTable", {}))
 
@@ -173,18 +160,3 @@ def _loaded(data: dict[str, dict[str, int]]) -> dict[GroupTopic, dict[int, int]]
         topic, _, group = name.partition("@")
         table[group, topic] = {int(queue_id): value for queue_id, value in queues.items()}
     return table
-
-
-def check_offsets(arguments: dict[str, Any]) -> tuple[str, list[Position]]:
-    """The group and the rows of a command.  InvalidNameError, InvalidArgumentError for one that could never succeed."""
-    group = check_group(str(arguments.get("group", "")))
-    rows = arguments.get("offsets")
-    if not isinstance(rows, list) or not 0 < len(rows) <= MAX_OFFSETS:
-        raise InvalidArgumentError(f"expected 1 to {MAX_OFFSETS} offsets to commit")
-    positions = []
-    for topic, queue_id, offset, *more in rows:
-        if queue_id < 0 or not 0 <= offset <= MAX_OFFSET:
-            raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, offset {offset}; expected none below 0 or over {MAX_OFFSET}")
-        generation, epoch = more or (None, 0)
-        positions.append(Position(str(topic), int(queue_id), int(offset), None if generation is None else int(generation), int(epoch)))
-    return group, positions

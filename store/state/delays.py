@@ -6,17 +6,15 @@ Owns RocketMQ's config/delayOffset.json.  The command that moves a level on stan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from store.commands.command import JsonObject
+from store.commands.redelivery import AdvanceDelayLevel
+from store.state.state_machine import CommandContext, CommandHandlers
 
-from store.state.sections import CommandContext, CommandResult, Handler
-
-ADVANCE = "advance_delay"
 LEVELS = 18
 
 
 class DelayOffsets:
-    """Next offset to deliver of each level's queue in the schedule topic.  Implements ``group_state.Section``."""
+    """Next offset to deliver of each level's queue in the schedule topic.  Implements ``StateMachineSection``."""
 
     file_name = "delayOffset.json"
 
@@ -26,16 +24,14 @@ class DelayOffsets:
     def of(self, level: int) -> int:
         return self._offsets.get(level, 0)
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {ADVANCE: self._advance}
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(AdvanceDelayLevel, self._advance)
 
-    def _advance(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
-        level, offset = int(arguments.get("level", 0)), int(arguments.get("offset", 0))
-        self._offsets[level] = max(offset, self.of(level))
-        return {"level": level, "offset": self._offsets[level]}
+    def _advance(self, command: AdvanceDelayLevel, _context: CommandContext) -> None:
+        self._offsets[command.level] = max(command.offset, self.of(command.level))
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {"offsetTable": {str(level): offset for level, offset in self._offsets.items()}}
 
-    def load(self, data: dict[str, Any]) -> None:
+    def load(self, data: JsonObject) -> None:
         self._offsets = {int(level): offset for level, offset in data["offsetTable"].items()}

@@ -1,33 +1,27 @@
-"""Registration of producers as replicated state: a command gives a producer its id, or the next epoch of the one it had.
+"""Registration of producers: a command gives a producer its id, or the next epoch of the id it has.
 
-Owns no state: the sequence table does, and its snapshot goes with the applied index, not into a file of its own.
+Owns no state: the sequence table does, and its snapshot is part of applied.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from store.state.sections import CommandContext, CommandResult, Handler
+from store.commands.producers import InitProducer, ProducerRegistration
 from store.state.sequences import SequenceTable
-
-INIT_PRODUCER = "init_producer"
-
-
-def producer_handlers(table: SequenceTable) -> Mapping[str, Handler]:
-    """The commands that change ``table``.  A producer with a ``stable_id`` has the id of whoever registered that name before."""
-
-    def init_producer(arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        # A log position is never used twice, so a new id made of one is unique for ever; 0 stays "no id".
-        name = str(arguments.get("stable_id", ""))
-        producer_id, epoch = table.register(int(arguments.get("producer_id", 0)), context.pos + 1, context.at_ms, name)
-        state = table.get(producer_id)
-        stored = [[*key, count] for key, count in state.earlier.items()] if state is not None else []
-        return {"producer_id": producer_id, "epoch": epoch, "stored": stored}
-
-    return {INIT_PRODUCER: init_producer}
+from store.state.state_machine import CommandContext, CommandHandlers
 
 
-def who_registers(arguments: dict[str, Any]) -> str:
-    """Whose next epoch a command begins: a name, or the id of a producer without one."""
-    return str(arguments.get("stable_id") or arguments.get("producer_id", 0))
+class ProducerRegistrations:
+    """The command that changes ``table``.  A producer with a stable id gets the producer id that was registered under it before."""
+
+    def __init__(self, table: SequenceTable) -> None:
+        self._table = table
+
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(InitProducer, self._init)
+
+    def _init(self, command: InitProducer, context: CommandContext) -> ProducerRegistration:
+        # A log position is never used twice, so an id made of one is unique for ever; 0 stays "no id".
+        producer_id, epoch = self._table.register(command.producer_id, context.pos + 1, context.at_ms, command.stable_id)
+        state = self._table.get(producer_id)
+        stored = tuple((*key, count) for key, count in state.earlier.items()) if state is not None else ()
+        return ProducerRegistration(producer_id, epoch, stored)

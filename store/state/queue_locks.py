@@ -8,18 +8,12 @@ to be freed is not decided here but by the master's sessions (``broker/groups/se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.names import check_group
-from store.state.sections import CommandContext, CommandResult, Handler
-
-LOCK, UNLOCK = "lock_queues", "unlock_queues"
-MAX_QUEUES = 10_000  # in one command
-
-Queue = tuple[str, int]  # topic, queue id
+from store.commands.command import JsonObject
+from store.commands.queue_locks import LockedQueue, LockQueues, TopicQueue, UnlockQueues
+from store.state.state_machine import CommandContext, CommandHandlers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +26,14 @@ class QueueLock:
 
 
 class QueueLocks:
-    """The locks of every group.  Implements ``group_state.Section``; ``grantable`` asks whether (topic, queue) exists."""
+    """The locks of every group.  Implements ``StateMachineSection``; ``grantable`` asks whether (topic, queue) exists."""
 
     file_name = "queueLocks.json"
 
     def __init__(self, grantable: Callable[[str, int], bool]) -> None:
         self._grantable = grantable
         self.version = 0  # counts the changes this process has seen
-        self._locks: dict[str, dict[Queue, QueueLock]] = {}
+        self._locks: dict[str, dict[TopicQueue, QueueLock]] = {}
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueLock | None:
         return self._locks.get(group, {}).get((topic, queue_id))
@@ -49,7 +43,7 @@ class QueueLocks:
         lock = self.get(group, topic, queue_id)
         return lock.epoch if lock is not None else 0
 
-    def held_by(self, group: str, owner: str) -> dict[Queue, QueueLock]:
+    def held_by(self, group: str, owner: str) -> dict[TopicQueue, QueueLock]:
         return {queue: lock for queue, lock in self._locks.get(group, {}).items() if lock.owner == owner}
 
     def owners(self) -> list[tuple[str, str, str]]:
@@ -62,45 +56,44 @@ class QueueLocks:
         for group in list(self._locks):
             self._keep(group, {queue: lock for queue, lock in self._locks[group].items() if queue[0] != topic})
 
-    def _keep(self, group: str, locks: dict[Queue, QueueLock]) -> None:
+    def _keep(self, group: str, locks: dict[TopicQueue, QueueLock]) -> None:
         self.version += 1
         if locks:
             self._locks[group] = locks
         else:
             self._locks.pop(group, None)
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {LOCK: self._lock, UNLOCK: self._unlock}
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(LockQueues, self._lock)
+        handlers.on(UnlockQueues, self._unlock)
 
-    def _lock(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        """Grant what is free, or held by the same session; the rest is left out of the result."""
-        group, owner, rows = check_lock(arguments)
-        client = str(arguments.get("client", ""))
-        locks, granted = dict(self._locks.get(group, {})), []
-        for topic, queue_id, _ in rows:
+    def _lock(self, command: LockQueues, context: CommandContext) -> tuple[LockedQueue, ...]:
+        """Grant what is free, or held by the same session."""
+        locks = dict(self._locks.get(command.group, {}))
+        granted: list[LockedQueue] = []
+        for topic, queue_id in command.queues:
             lock = locks.get((topic, queue_id))
             if lock is None and self._grantable(topic, queue_id):
-                lock = locks[topic, queue_id] = QueueLock(owner, client, context.pos)
-            if lock is not None and lock.owner == owner:
-                granted.append([topic, queue_id, lock.epoch])
-        self._keep(group, locks)
-        return {"granted": granted}
+                lock = locks[topic, queue_id] = QueueLock(command.owner, command.client, context.pos)
+            if lock is not None and lock.owner == command.owner:
+                granted.append((topic, queue_id, lock.epoch))
+        self._keep(command.group, locks)
+        return tuple(granted)
 
-    def _unlock(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
-        """Free what the session holds in the epochs named; everything of it when no queue is named."""
-        group, owner, rows = check_lock(arguments)
-        locks = dict(self._locks.get(group, {}))
-        wanted = rows or [(topic, queue_id, lock.epoch) for (topic, queue_id), lock in locks.items() if lock.owner == owner]
+    def _unlock(self, command: UnlockQueues, _context: CommandContext) -> int:
+        """Free what the session holds in the epochs named; all its locks when no queue is named."""
+        owner, locks = command.owner, dict(self._locks.get(command.group, {}))
+        held = [(topic, queue_id, lock.epoch) for (topic, queue_id), lock in locks.items() if lock.owner == owner]
         freed = 0
-        for topic, queue_id, epoch in wanted:
+        for topic, queue_id, epoch in command.queues or held:
             lock = locks.get((topic, queue_id))
             if lock is not None and lock.owner == owner and lock.epoch == epoch:
                 del locks[topic, queue_id]
                 freed += 1
-        self._keep(group, locks)
-        return {"freed": freed}
+        self._keep(command.group, locks)
+        return freed
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {
             "lockTable": {
                 group: [[topic, queue_id, lock.owner, lock.client, lock.epoch] for (topic, queue_id), lock in locks.items()]
@@ -108,16 +101,8 @@ class QueueLocks:
             }
         }
 
-    def load(self, data: dict[str, Any]) -> None:
+    def load(self, data: JsonObject) -> None:
         self._locks = {
             group: {(topic, queue_id): QueueLock(owner, client, epoch) for topic, queue_id, owner, client, epoch in rows}
             for group, rows in data["lockTable"].items()
         }
-
-
-def check_lock(arguments: dict[str, Any]) -> tuple[str, str, list[tuple[str, int, int]]]:
-    """(group, session, [(topic, queue, epoch)]) of a command.  InvalidNameError, InvalidArgumentError for one that could never succeed."""
-    group, owner, rows = check_group(str(arguments.get("group", ""))), str(arguments.get("owner", "")), arguments.get("queues", [])
-    if not owner or not isinstance(rows, list) or len(rows) > MAX_QUEUES:
-        raise InvalidArgumentError(f"expected a session, and at most {MAX_QUEUES} queues to lock")
-    return group, owner, [(str(topic), int(queue_id), int(epoch)) for topic, queue_id, epoch in rows]

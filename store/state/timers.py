@@ -13,16 +13,14 @@ The command that moves them stands in the same log entry as the messages it deli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from store.state.sections import CommandContext, CommandResult, Handler
-
-ADVANCE_TIMERS = "advance_timers"
+from store.commands.command import JsonObject
+from store.commands.redelivery import AdvanceTimers
+from store.state.state_machine import CommandContext, CommandHandlers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,10 @@ class TimerProgress:
     done_offset: int = -1
     held: tuple[int, ...] = ()
 
+    def command(self) -> AdvanceTimers:
+        """What makes this the replicated progress."""
+        return AdvanceTimers(low=self.low, seen=self.seen, done_ms=self.done_ms, done_offset=self.done_offset, held=self.held)
+
     def waiting(self, offsets: npt.NDArray[np.int64], due: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Which messages before ``seen`` are still to be delivered, without those held."""
         later = (due > self.done_ms) | ((due == self.done_ms) & (offsets > self.done_offset))
@@ -43,27 +45,22 @@ class TimerProgress:
 
 
 class Timers:
-    """Implements ``group_state.Section``."""
+    """Implements ``StateMachineSection``."""
 
     file_name = "timer.json"
 
     def __init__(self) -> None:
         self.progress = TimerProgress()
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {ADVANCE_TIMERS: self._advance}
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(AdvanceTimers, self._advance)
 
-    def _advance(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
-        self.progress = _progress(arguments)
-        return {}
+    def _advance(self, command: AdvanceTimers, _context: CommandContext) -> None:
+        self.progress = TimerProgress(command.low, command.seen, command.done_ms, command.done_offset, command.held)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self.progress)
 
-    def load(self, data: dict[str, Any]) -> None:
-        self.progress = _progress(data)
-
-
-def _progress(data: Mapping[str, Any]) -> TimerProgress:
-    held = tuple(int(offset) for offset in data.get("held", ()))
-    return TimerProgress(int(data["low"]), int(data["seen"]), int(data["done_ms"]), int(data["done_offset"]), held)
+    def load(self, data: JsonObject) -> None:
+        held = tuple(int(offset) for offset in data.get("held", ()))
+        self.progress = TimerProgress(int(data["low"]), int(data["seen"]), int(data["done_ms"]), int(data["done_offset"]), held)

@@ -1,29 +1,27 @@
-"""Topics as replicated state: queue counts, permission and incarnation, changed by commands in the log.
+"""Topics as replicated state: queue counts, permission and epoch.
 
-Owns the rules of creating, updating and deleting, and RocketMQ's shape of config/topics.json.  A topic's incarnation is the log position
-of the command that created it: a topic deleted and created again is another one, and nothing logged before belongs to it.
+Owns the rules of creating, updating and deleting, and RocketMQ's shape of config/topics.json.  A topic's epoch is the log position of the
+command that created it.  A topic deleted and created again is another topic, and nothing logged before belongs to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError, UnsafeShrinkError
-from dledger_wire.names import check_topic
 from dledger_wire.status import Perm
-from store.state.sections import CommandContext, CommandResult, Handler
+from store.commands.command import JsonObject
+from store.commands.topics import CreateTopic, DeleteTopic, TopicResult, UpdateTopic
+from store.state.state_machine import CommandContext, CommandHandlers
 
-MAX_QUEUES = 1024
 DEFAULT_QUEUES = 4
-CREATE, UPDATE, DELETE = "create_topic", "update_topic", "delete_topic"
-_INCARNATION = "incarnation"
+_EPOCH_ATTRIBUTE = "incarnation"  # in the file
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; ``created_pos`` is its incarnation."""
+    """One topic; ``created_pos`` is its epoch."""
 
     name: str
     read_queues: int
@@ -32,7 +30,7 @@ class Topic:
     created_pos: int
 
     @property
-    def incarnation(self) -> str:
+    def topic_epoch(self) -> str:
         return f"{self.created_pos:016X}"
 
     @property
@@ -41,21 +39,21 @@ class Topic:
 
 
 class Topics:
-    """The topics of a group.  Implements ``group_state.Section``.
+    """The topics of a replica group.  Implements ``StateMachineSection``.
 
-    ``undrained(topic, first queue, upto)`` says what in these queues is not read yet, or nothing; it depends on replicated state only.
+    ``undrained(topic, first queue, end)`` returns what is not consumed of these queues as text; it depends on replicated state only.
     """
 
     file_name = "topics.json"
 
-    def __init__(self, undrained: Callable[[str, int, int], str] = lambda _name, _first, _upto: "") -> None:
+    def __init__(self, undrained: Callable[[str, int, int], str] = lambda _name, _first, _end: "") -> None:
         self._undrained = undrained
         self._topics: dict[str, Topic] = {}
         self._counter = 0
         self._term = 0
         self._changed_at_ms = 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
     def __len__(self) -> int:
@@ -95,36 +93,37 @@ class Topics:
 
     # Commands
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {CREATE: self._create, UPDATE: self._update, DELETE: self._delete}
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(CreateTopic, self._create)
+        handlers.on(UpdateTopic, self._update)
+        handlers.on(DeleteTopic, self._delete)
 
-    def _create(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        name = check_topic(str(arguments.get("name", "")))
-        old = self._topics.get(name)
+    def _create(self, command: CreateTopic, context: CommandContext) -> TopicResult:
+        old = self._topics.get(command.name)
         if old is not None:
-            if arguments.get("if_not_exists"):
-                return _reply(old, created=False)
-            raise TopicExistsError(f"topic {name!r} exists", topic=name)
-        write_queues = _queues(arguments, "write_queues") or _queues(arguments, "read_queues") or DEFAULT_QUEUES
-        read_queues = _queues(arguments, "read_queues") or write_queues
-        topic = Topic(name, read_queues, write_queues, _perm(arguments) or int(Perm.READ_WRITE), context.pos)
-        self._topics[name] = topic
+            if command.if_not_exists:
+                return _result(old, created=False)
+            raise TopicExistsError(f"topic {command.name!r} exists", topic=command.name)
+        write_queues = command.write_queues or command.read_queues or DEFAULT_QUEUES
+        read_queues = command.read_queues or write_queues
+        topic = Topic(command.name, read_queues, write_queues, command.perm or int(Perm.READ_WRITE), context.pos)
+        self._topics[topic.name] = topic
         self._touch(context)
-        return _reply(topic, created=True)
+        return _result(topic, created=True)
 
-    def _update(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        old = self.require(str(arguments.get("name", "")))
+    def _update(self, command: UpdateTopic, context: CommandContext) -> TopicResult:
+        old = self.require(command.name)
         topic = replace(
             old,
-            read_queues=_queues(arguments, "read_queues") or old.read_queues,
-            write_queues=_queues(arguments, "write_queues") or old.write_queues,
-            perm=_perm(arguments) or old.perm,
+            read_queues=command.read_queues or old.read_queues,
+            write_queues=command.write_queues or old.write_queues,
+            perm=command.perm or old.perm,
         )
-        if not arguments.get("force"):
+        if not command.force:
             self._check_shrink(old, topic)
         self._topics[old.name] = topic
         self._touch(context)
-        return _reply(topic, created=False)
+        return _result(topic, created=False)
 
     def _check_shrink(self, old: Topic, new: Topic) -> None:
         """Queues go in two steps: first nothing is written to them any more, then, when everything in them is read, they are not read."""
@@ -141,11 +140,11 @@ class Topics:
         if left:
             raise UnsafeShrinkError(f"topic {old.name}: {left}; that would be left behind (--force does it)", topic=old.name)
 
-    def _delete(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        topic = self.require(str(arguments.get("name", "")))
+    def _delete(self, command: DeleteTopic, context: CommandContext) -> TopicResult:
+        topic = self.require(command.name)
         del self._topics[topic.name]
         self._touch(context)
-        return _reply(topic, created=False)
+        return _result(topic, created=False)
 
     def _touch(self, context: CommandContext) -> None:
         self._counter += 1
@@ -153,7 +152,7 @@ class Topics:
 
     # Snapshot
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         table = {
             topic.name: {
                 "topicName": topic.name,
@@ -163,54 +162,21 @@ class Topics:
                 "topicFilterType": "SINGLE_TAG",
                 "topicSysFlag": 0,
                 "order": False,
-                "attributes": {_INCARNATION: topic.incarnation},
+                "attributes": {_EPOCH_ATTRIBUTE: topic.topic_epoch},
             }
             for topic in self._topics.values()
         }
         version = {"counter": self._counter, "stateVersion": self._term, "timestamp": self._changed_at_ms}
         return {"topicConfigTable": table, "dataVersion": version}
 
-    def load(self, data: dict[str, Any]) -> None:
+    def load(self, data: JsonObject) -> None:
         self._topics = {
-            name: Topic(name, row["readQueueNums"], row["writeQueueNums"], row["perm"], int(row["attributes"][_INCARNATION], 16))
+            name: Topic(name, row["readQueueNums"], row["writeQueueNums"], row["perm"], int(row["attributes"][_EPOCH_ATTRIBUTE], 16))
             for name, row in data["topicConfigTable"].items()
         }
         version = data["dataVersion"]
         self._counter, self._term, self._changed_at_ms = version["counter"], version["stateVersion"], version["timestamp"]
 
 
-def check_arguments(kind: str, arguments: dict[str, Any]) -> None:
-    """Refuse a topic command that could never succeed, before it is logged."""
-    name = str(arguments.get("name", ""))
-    if kind == CREATE:
-        check_topic(name)
-    _queues(arguments, "read_queues")
-    _queues(arguments, "write_queues")
-    _perm(arguments)
-
-
-def _queues(arguments: dict[str, Any], field: str) -> int:
-    """A queue count; 0 when it is not given."""
-    count = arguments.get(field) or 0
-    if not isinstance(count, int) or not 0 <= count <= MAX_QUEUES:
-        raise InvalidArgumentError(f"{field} {count!r}: expected 1 to {MAX_QUEUES}")
-    return count
-
-
-def _perm(arguments: dict[str, Any]) -> int:
-    """A permission; 0 when it is not given."""
-    perm = arguments.get("perm") or 0
-    if not isinstance(perm, int) or perm not in (0, Perm.WRITE, Perm.READ, Perm.READ_WRITE):
-        raise InvalidArgumentError(f"perm {perm!r}: expected 2 (write), 4 (read) or 6 (both)")
-    return perm
-
-
-def _reply(topic: Topic, *, created: bool) -> CommandResult:
-    return {
-        "name": topic.name,
-        "read_queues": topic.read_queues,
-        "write_queues": topic.write_queues,
-        "perm": topic.perm,
-        "incarnation": topic.incarnation,
-        "created": created,
-    }
+def _result(topic: Topic, *, created: bool) -> TopicResult:
+    return TopicResult(topic.name, topic.read_queues, topic.write_queues, topic.perm, topic.topic_epoch, created)

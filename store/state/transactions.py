@@ -14,41 +14,41 @@ kept too, for producers that ask twice; how often the open ones were checked, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
-from typing import Any
 
 from dledger_wire.errors import BusyError
-from store.state.sections import CommandContext, CommandResult, Handler
-from store.state.send_backs import Runs
+from store.commands.command import JsonObject
+from store.commands.transactions import CountTransactionChecks, EndTransactions
+from store.state.offset_runs import OffsetRuns
+from store.state.state_machine import CommandContext, CommandHandlers
 
-END, CHECKED = "end_transactions", "check_transactions"
 MAX_OPEN = 100_000  # beyond that new half messages wait until older ones have ended
 KNOWN_OUTCOMES = 65_536  # so many of the newest half messages
 
 
 class Outcome(Enum):
-    """What became of a transaction; the value is the argument of the command that ended it."""
+    """What became of a transaction; the value is its name in the snapshot."""
 
     OPEN = "open"
     COMMITTED = "commit"
     ROLLED_BACK = "rollback"
     PARKED = "park"
-    ENDED = "ended"  # nobody knows any more how
+    ENDED = "ended"  # how is not known any more
 
 
 _ENDS = (Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.PARKED, Outcome.ENDED)
 
 
 class Transactions:
-    """Implements ``group_state.Section``."""
+    """Implements ``StateMachineSection``."""
 
     file_name = "transactions.json"
 
     def __init__(self) -> None:
-        self._ended = Runs()
+        self._ended = OffsetRuns()
         self._ended_count = 0
-        self._known: dict[Outcome, Runs] = {outcome: Runs() for outcome in _ENDS[:3]}
+        self._known: dict[Outcome, OffsetRuns] = {outcome: OffsetRuns() for outcome in _ENDS[:3]}
         self._checks: dict[int, tuple[int, int]] = {}
         self._newest = -1  # the newest half message that has ended
 
@@ -62,75 +62,75 @@ class Transactions:
         """(how often the producers of an open one were asked, when last); (0, 0) for one that was not."""
         return self._checks.get(offset, (0, 0))
 
-    def open_count(self, upto: int) -> int:
-        """How many are open of the ``upto`` half messages there are."""
-        return upto - self._ended_count
+    def open_count(self, end: int) -> int:
+        """How many are open of the ``end`` half messages there are."""
+        return end - self._ended_count
 
     def first_open(self, offset: int) -> int:
         """The first offset from ``offset`` on that has not ended; there may be no message yet."""
         return self._ended.first_gap(offset)
 
-    def open_from(self, offset: int, upto: int) -> Iterator[int]:
-        """Offsets of open ones in ``[offset, upto)``, the oldest first."""
+    def open_from(self, offset: int, end: int) -> Iterator[int]:
+        """Offsets of open ones in ``[offset, end)``, the oldest first."""
         offset = self.first_open(offset)
-        while offset < upto:
+        while offset < end:
             yield offset
             offset = self.first_open(offset + 1)
 
-    def require_room(self, upto: int) -> None:
+    def require_room(self, end: int) -> None:
         """BusyError while too many are open."""
-        if self.open_count(upto) >= MAX_OPEN:
+        if self.open_count(end) >= MAX_OPEN:
             raise BusyError(f"{MAX_OPEN} transactions are open; nothing was stored")
 
     # Commands
 
-    def handlers(self) -> Mapping[str, Handler]:
-        return {END: self._end, CHECKED: self._checked}
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(EndTransactions, self._end)
+        handlers.on(CountTransactionChecks, self._count_checks)
 
-    def _end(self, arguments: dict[str, Any], _context: CommandContext) -> CommandResult:
-        for outcome in _ENDS:
-            for first, upto in arguments.get(outcome.value, []):
-                self._end_run(outcome, int(first), int(upto))
-        for runs in self._known.values():
-            runs.forget_below(self._newest + 1 - KNOWN_OUTCOMES)
-        return {}
+    def _end(self, command: EndTransactions, _context: CommandContext) -> None:
+        ends = (command.committed, command.rolled_back, command.parked, command.ended)
+        for outcome, runs in zip(_ENDS, ends, strict=True):
+            for first, end in runs:
+                self._end_run(outcome, first, end)
+        for known in self._known.values():
+            known.forget_below(self._newest + 1 - KNOWN_OUTCOMES)
 
-    def _end_run(self, outcome: Outcome, first: int, upto: int) -> None:
-        for offset in range(first, upto):
+    def _end_run(self, outcome: Outcome, first: int, end: int) -> None:
+        for offset in range(first, end):
             self._ended_count += offset not in self._ended
             self._checks.pop(offset, None)
-        self._ended.add(first, upto)
-        self._newest = max(self._newest, upto - 1)
+        self._ended.add(first, end)
+        self._newest = max(self._newest, end - 1)
         if outcome is not Outcome.ENDED:
-            self._known[outcome].add(first, upto)
+            self._known[outcome].add(first, end)
 
-    def _checked(self, arguments: dict[str, Any], context: CommandContext) -> CommandResult:
-        for first, upto in arguments["runs"]:
-            for offset in range(int(first), int(upto)):
+    def _count_checks(self, command: CountTransactionChecks, context: CommandContext) -> None:
+        for first, end in command.runs:
+            for offset in range(first, end):
                 if offset not in self._ended:
                     self._checks[offset] = (self.checks(offset)[0] + 1, context.at_ms)
-        return {"at_ms": context.at_ms}
 
     # Snapshot
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {
             "ended": _rows(self._ended),
             "outcomes": {outcome.value: _rows(runs) for outcome, runs in self._known.items()},
             "checks": [[offset, times, at_ms] for offset, (times, at_ms) in self._checks.items()],
         }
 
-    def load(self, data: dict[str, Any]) -> None:
+    def load(self, data: JsonObject) -> None:
         self._ended = _runs(data["ended"])
-        self._ended_count = sum(upto - first for first, upto in self._ended)
+        self._ended_count = sum(end - first for first, end in self._ended)
         self._known = {outcome: _runs(data["outcomes"].get(outcome.value, [])) for outcome in _ENDS[:3]}
         self._checks = {offset: (times, at_ms) for offset, times, at_ms in data["checks"]}
-        self._newest = max((upto - 1 for _, upto in self._ended), default=-1)
+        self._newest = max((end - 1 for _, end in self._ended), default=-1)
 
 
-def _rows(runs: Runs) -> list[list[int]]:
+def _rows(runs: OffsetRuns) -> list[list[int]]:
     return [list(run) for run in runs]
 
 
-def _runs(rows: list[list[int]]) -> Runs:
-    return Runs((first, upto) for first, upto in rows)
+def _runs(rows: list[list[int]]) -> OffsetRuns:
+    return OffsetRuns((first, end) for first, end in rows)

@@ -81,7 +81,7 @@ class EveryQueue:
     """A store whose queues all hold offsets 3 to 9, found by time at 5 without a look at a disk."""
 
     applied_index = 1
-    topics = SimpleNamespace(require=lambda name: SimpleNamespace(incarnation="1"))
+    topics = SimpleNamespace(require=lambda name: SimpleNamespace(topic_epoch="1"))
 
     @property
     def reader(self) -> EveryQueue:

@@ -11,7 +11,7 @@ from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack
 from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.metadata import Router
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
-from store.state.send_backs import Runs
+from store.state.offset_runs import OffsetRuns
 from tests.unit.client.sim_rig import Rig, until
 
 GROUP = "g"
@@ -167,7 +167,7 @@ def test_each_attempt_is_stored_once_whoever_dies(seed: int) -> None:
 
 
 def test_runs_are_a_set_of_offsets() -> None:
-    runs = Runs([(5, 7), (9, 10), (7, 9), (1, 2), (20, 30)])
+    runs = OffsetRuns([(5, 7), (9, 10), (7, 9), (1, 2), (20, 30)])
     assert list(runs) == [(1, 2), (5, 10), (20, 30)]
     runs.add(2, 25)
     assert list(runs) == [(1, 30)]

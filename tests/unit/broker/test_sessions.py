@@ -16,9 +16,10 @@ from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
+from store.commands.queue_locks import LockQueues
 from store.state.consumer_offsets import ConsumerOffsets
-from store.state.queue_locks import LOCK, QueueLocks
-from store.state.sections import CommandContext
+from store.state.queue_locks import QueueLocks
+from store.state.state_machine import CommandContext, ReplicatedState
 from tests.unit.client.sim_rig import Rig, until
 
 ATTEND = methods.JOIN_GROUP.path
@@ -166,8 +167,8 @@ def test_who_is_not_let_in() -> None:
 def test_what_is_on_its_way_to_be_freed_is_not_told_as_held() -> None:
     async def scenario() -> None:
         locks = QueueLocks(lambda _topic, _queue: True)
-        rows = [["t", 0, 0], ["t", 1, 0]]
-        locks.handlers()[LOCK]({"group": "g", "owner": "s", "client": "a", "queues": rows}, CommandContext(1, 1, 77, 0))
+        rows = (("t", 0), ("t", 1))
+        ReplicatedState([locks]).apply(LockQueues(group="g", owner="s", client="a", queues=rows), CommandContext(1, 1, 77, 0))
         store = SimpleNamespace(queue_locks=locks, consumer_offsets=ConsumerOffsets(lambda _topic: 1))
         keeper = LockKeeper(SimpleNamespace(store=store), lambda _session, _locks: None)  # type: ignore[arg-type]
         session = Session("g", "a", "s", 0)
@@ -226,10 +227,10 @@ def test_only_who_is_orderly_has_locks() -> None:
 def test_releases_that_are_repeated_or_of_others_locks_wait_for_nothing() -> None:
     async def scenario() -> None:
         locks = QueueLocks(lambda _topic, _queue: True)
-        locks.handlers()[LOCK]({"group": "g", "owner": "s", "client": "a", "queues": [["t", 0, 0]]}, CommandContext(1, 1, 77, 0))
+        ReplicatedState([locks]).apply(LockQueues(group="g", owner="s", client="a", queues=(("t", 0),)), CommandContext(1, 1, 77, 0))
         keeper = LockKeeper(SimpleNamespace(store=SimpleNamespace(queue_locks=locks)), lambda _session, _locks: None)  # type: ignore[arg-type]
         for session_id, epoch in (("s", 78), ("other", 77), ("s", 77), ("s", 77)):
             keeper.release(Session("g", "a", session_id, 0), [("t", 0, epoch)] * 3)
-        assert [(release.owner, release.rows) for release in keeper._releases] == [("s", [["t", 0, 77]])]
+        assert [(release.owner, release.rows) for release in keeper._releases] == [("s", (("t", 0, 77),))]
 
     asyncio.run(scenario())

@@ -298,15 +298,16 @@ def test_a_master_killed_at_any_step_leaves_each_published_once_or_never(step: i
 
 
 def test_state_survives_its_snapshot() -> None:
-    from store.state.sections import CommandContext
-    from store.state.transactions import CHECKED, END, Transactions
+    from store.commands.transactions import CountTransactionChecks, EndTransactions
+    from store.state.state_machine import CommandContext, ReplicatedState
+    from store.state.transactions import Transactions
 
     state = Transactions()
     context = CommandContext(1, 1, 0, 77)
-    handlers = state.handlers()
-    handlers[CHECKED]({"runs": [[3, 6]]}, context)
-    handlers[END]({"commit": [[0, 2], [5, 6]], "rollback": [[2, 3]], "park": [[8, 9]]}, context)
-    handlers[END]({"rollback": [[0, 1]]}, context)  # a log that says so twice is counted once
+    machine = ReplicatedState([state])
+    machine.apply(CountTransactionChecks(runs=((3, 6),)), context)
+    machine.apply(EndTransactions(committed=((0, 2), (5, 6)), rolled_back=((2, 3),), parked=((8, 9),)), context)
+    machine.apply(EndTransactions(rolled_back=((0, 1),)), context)  # a log that says so twice is counted once
     loaded = Transactions()
     loaded.load(state.dump())
     for each in (state, loaded):

@@ -211,9 +211,9 @@ def test_a_reader_of_one_incarnation_gets_nothing_of_the_next() -> None:
             await admin.delete_topic("t")
             await fill(rig, 310)
             assert (await consumer.offsets("t"))["g0", 0].incarnation != made
-            with pytest.raises(TopicNotFoundError, match="of incarnation"):
+            with pytest.raises(TopicNotFoundError, match="of epoch"):
                 [chunk async for chunk in reading]
-            with pytest.raises(TopicNotFoundError, match="of incarnation"):
+            with pytest.raises(TopicNotFoundError, match="of epoch"):
                 await anext(consumer.read_chunks("t", 0, 1000, 1010, incarnation=made))
 
     Rig().run(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from store.append.message_log import BatchOutcome, PreparedBatches, PreparedCommand
+from store.commands.command import Command
+from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units
 from store.settings import StoreSettings
 from store.state.sequences import QueueKey
@@ -40,6 +42,9 @@ TINY = StoreSettings(
     maxHashSlotNum=11,
     maxIndexNum=40,
 )
+
+
+ResultT = TypeVar("ResultT")
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -137,7 +142,7 @@ class StoreRig:
         store.become_master(rig.term)
         return rig
 
-    def append(self, payload: PreparedBatches | PreparedCommand) -> EntryId:
+    def append(self, payload: PreparedBatches | PreparedCommand[Any]) -> EntryId:
         size = ENTRY_HEADER_SIZE + payload.size_bytes
         pos = self.log.place(size)
         index = self.log.last.index + 1
@@ -170,15 +175,15 @@ class StoreRig:
         await self.commit()
         return prepared.outcomes
 
-    async def command(self, kind: str, **arguments: Any) -> dict[str, Any]:
-        prepared = self.store.command(kind, arguments)
+    async def command(self, command: Command[ResultT]) -> ResultT:
+        prepared = self.store.command(command)
         self.append(prepared)
         await self.commit()
         return prepared.result()
 
     async def topic(self, name: str = "t", queues: int = 2) -> None:
         self.promise()
-        await self.command("create_topic", name=name, write_queues=queues)
+        await self.command(CreateTopic(name=name, write_queues=queues))
 
     async def save(self) -> bool:
         """Write a snapshot now."""

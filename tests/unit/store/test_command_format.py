@@ -9,12 +9,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dledger.runtime.env import Buffer
 from dledger_wire.batches.batch import CommandView, Sequence64, encode_command, iter_records
+from dledger_wire.errors import InvalidArgumentError
+from store.commands.command import Command
+from store.commands.consumer_groups import (
+    CommitOffsets,
+    DeleteOffsets,
+    DeleteSubscriptionGroup,
+    OffsetRow,
+    PutSubscriptionGroup,
+    ResetOffsets,
+)
+from store.commands.producers import InitProducer
+from store.commands.queue_locks import LockQueues, UnlockQueues
+from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
+from store.commands.registry import COMMANDS, decode_command
+from store.commands.topics import CreateTopic, DeleteTopic, UpdateTopic
+from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.json_pieces import encode
 from store.state.sequences import SequenceTable
 from tests.unit.log.crash_disk import CrashDisk
@@ -24,56 +39,39 @@ GOLDEN = Path(__file__).parent / "golden"
 FIRST_MS = 1_700_000_000_000
 
 # One after the other, so that every command finds what it changes.
-CASES: list[tuple[str, str, dict[str, Any]]] = [
-    (
-        "create_topic by an operator",
-        "create_topic",
-        {"name": "orders", "read_queues": 8, "write_queues": 8, "perm": 0, "if_not_exists": False},
-    ),
-    ("create_topic by a producer", "create_topic", {"name": "auto", "read_queues": 4, "write_queues": 4, "if_not_exists": True}),
-    (
-        "create_topic by a group",
-        "create_topic",
-        {"name": "%RETRY%audit", "read_queues": 1, "write_queues": 1, "perm": 6, "if_not_exists": True},
-    ),
-    ("create_topic to be deleted", "create_topic", {"name": "gone", "read_queues": 1, "write_queues": 1, "perm": 4, "if_not_exists": True}),
-    ("update_topic", "update_topic", {"name": "orders", "read_queues": 0, "write_queues": 6, "perm": 6, "force": False}),
-    ("update_topic with force", "update_topic", {"name": "auto", "read_queues": 2, "write_queues": 2, "perm": 0, "force": True}),
-    ("delete_topic", "delete_topic", {"name": "gone", "read_queues": 0, "write_queues": 0, "perm": 0}),
-    (
-        "put_subscription_group",
-        "put_subscription_group",
-        {"groupName": "audit", "retryMaxTimes": 0, "retryQueueNums": 3, "consumeEnable": False},
-    ),
-    ("put_subscription_group of one setting", "put_subscription_group", {"groupName": "left", "retryMaxTimes": 5}),
-    ("put_subscription_group to be deleted", "put_subscription_group", {"groupName": "other", "consumeEnable": True}),
-    ("delete_subscription_group", "delete_subscription_group", {"groupName": "other"}),
-    (
-        "lock_queues",
-        "lock_queues",
-        {"group": "ordered", "owner": "session-1", "client": "büro@1", "queues": [["orders", 0, 0], ["orders", 1, 0]]},
-    ),
-    ("unlock_queues", "unlock_queues", {"group": "ordered", "owner": "session-1", "queues": [["orders", 1, 2016]]}),
-    ("unlock_queues of a session", "unlock_queues", {"group": "ordered", "owner": "session-2", "queues": []}),
-    ("commit_offsets", "commit_offsets", {"group": "audit", "offsets": [["orders", 5, 17], ["orders", 7, 0]]}),
+CASES: list[tuple[str, Command[object]]] = [
+    ("create_topic by an operator", CreateTopic(name="orders", read_queues=8, write_queues=8, perm=0)),
+    ("create_topic by a producer", CreateTopic(name="auto", read_queues=4, write_queues=4, if_not_exists=True)),
+    ("create_topic by a group", CreateTopic(name="%RETRY%audit", read_queues=1, write_queues=1, perm=6, if_not_exists=True)),
+    ("create_topic to be deleted", CreateTopic(name="gone", read_queues=1, write_queues=1, perm=4, if_not_exists=True)),
+    ("update_topic", UpdateTopic(name="orders", write_queues=6, perm=6)),
+    ("update_topic with force", UpdateTopic(name="auto", read_queues=2, write_queues=2, force=True)),
+    ("delete_topic", DeleteTopic(name="gone")),
+    ("put_subscription_group", PutSubscriptionGroup(groupName="audit", consumeEnable=False, retryQueueNums=3, retryMaxTimes=0)),
+    ("put_subscription_group of one setting", PutSubscriptionGroup(groupName="left", retryMaxTimes=5)),
+    ("put_subscription_group to be deleted", PutSubscriptionGroup(groupName="other", consumeEnable=True)),
+    ("delete_subscription_group", DeleteSubscriptionGroup(groupName="other")),
+    ("lock_queues", LockQueues(group="ordered", owner="session-1", client="büro@1", queues=(("orders", 0), ("orders", 1)))),
+    ("unlock_queues", UnlockQueues(group="ordered", owner="session-1", queues=(("orders", 1, 2016),))),
+    ("unlock_queues of a session", UnlockQueues(group="ordered", owner="session-2")),
+    ("commit_offsets", CommitOffsets(group="audit", offsets=(OffsetRow("orders", 5, 17), OffsetRow("orders", 7, 0)))),
     (
         "commit_offsets of a session",
-        "commit_offsets",
-        {"group": "audit", "offsets": [["orders", 0, 20, 48, 2016], ["orders", 1, 1, None, 9]]},
+        CommitOffsets(group="audit", offsets=(OffsetRow("orders", 0, 20, 48, 2016), OffsetRow("orders", 1, 1, None, 9))),
     ),
-    ("commit_offsets to begin", "commit_offsets", {"group": "new", "offsets": [["orders", 0, 5], ["auto", 1, 9]], "initial": True}),
-    ("reset_offsets", "reset_offsets", {"group": "audit", "offsets": [["orders", 0, 3]]}),
-    ("commit_offsets to be deleted", "commit_offsets", {"group": "left", "offsets": [["auto", 0, 1]]}),
-    ("delete_offsets", "delete_offsets", {"group": "left"}),
-    ("advance_delay", "advance_delay", {"level": 3, "offset": 12}),
-    ("advance_timers", "advance_timers", {"low": 1, "seen": 9, "done_ms": 1_700_000_000_123, "done_offset": 4, "held": (2, 3)}),
-    ("end_transactions", "end_transactions", {"commit": [[0, 2], [5, 6]], "rollback": [[2, 3]], "park": [[8, 9]]}),
-    ("end_transactions gone with the head", "end_transactions", {"ended": [[3, 5]]}),
-    ("check_transactions", "check_transactions", {"runs": [[6, 8]]}),
-    ("sent_back", "sent_back", {"group": "new", "topic": "orders", "queue_id": 0, "runs": [[6, 8], [9, 10]]}),
-    ("redriven", "redriven", {"group": "audit", "offset": 7}),
-    ("init_producer", "init_producer", {"producer_id": 0, "name": "producers"}),
-    ("init_producer with a name", "init_producer", {"producer_id": 0, "name": "", "stable_id": "writer-1"}),
+    ("commit_offsets to begin", CommitOffsets(group="new", offsets=(OffsetRow("orders", 0, 5), OffsetRow("auto", 1, 9)), initial=True)),
+    ("reset_offsets", ResetOffsets(group="audit", offsets=(OffsetRow("orders", 0, 3),))),
+    ("commit_offsets to be deleted", CommitOffsets(group="left", offsets=(OffsetRow("auto", 0, 1),))),
+    ("delete_offsets", DeleteOffsets(group="left")),
+    ("advance_delay", AdvanceDelayLevel(level=3, offset=12)),
+    ("advance_timers", AdvanceTimers(low=1, seen=9, done_ms=1_700_000_000_123, done_offset=4, held=(2, 3))),
+    ("end_transactions", EndTransactions(committed=((0, 2), (5, 6)), rolled_back=((2, 3),), parked=((8, 9),))),
+    ("end_transactions gone with the head", EndTransactions(ended=((3, 5),))),
+    ("check_transactions", CountTransactionChecks(runs=((6, 8),))),
+    ("sent_back", MarkSentBack(group="new", topic="orders", queue_id=0, runs=((6, 8), (9, 10)))),
+    ("redriven", MarkRedriven(group="audit", offset=7)),
+    ("init_producer", InitProducer(producer_name="producers")),
+    ("init_producer with a name", InitProducer(stable_id="writer-1")),
 ]
 
 
@@ -89,26 +87,43 @@ class Raw:
 
 
 def record_of(number: int) -> bytes:
-    _, kind, arguments = CASES[number]
-    return encode_command(kind, {**arguments, "at_ms": FIRST_MS + number})
+    command = CASES[number][1]
+    return encode_command(command.KIND, {**command.encode(), "at_ms": FIRST_MS + number})
 
 
 def golden_records() -> dict[str, dict[str, str]]:
     return dict(json.loads((GOLDEN / "commands.json").read_text()))
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _, _ in CASES])
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[name for name, _ in CASES])
 def test_a_command_has_the_bytes_it_always_had(number: int) -> None:
-    name = CASES[number][0]
+    name, command = CASES[number]
     golden = golden_records()[name]
     assert record_of(number).hex() == golden["record"]
     ((view,),) = [list(iter_records(bytes.fromhex(golden["record"])))]
     assert isinstance(view, CommandView)
     assert json.loads(golden["body"]) == {"kind": view.kind, **view.arguments}
+    assert decode_command(view.kind, view.arguments) == command
 
 
 def test_every_golden_record_has_its_case() -> None:
-    assert list(golden_records()) == [name for name, _, _ in CASES]
+    assert list(golden_records()) == [name for name, _ in CASES]
+
+
+def test_every_kind_has_a_golden_record_and_a_handler() -> None:
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk())
+        assert {command.KIND for _, command in CASES} == set(COMMANDS) == rig.store._state.handlers.kinds()
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_command_of_a_newer_version_or_with_malformed_fields_is_refused() -> None:
+    for kind, arguments in (("grow_wings", {}), ("advance_delay", {"level": "three"}), ("lock_queues", {"queues": [1]})):
+        with pytest.raises(InvalidArgumentError):
+            decode_command(kind, arguments)
+    assert decode_command("redriven", {"group": "g", "offset": 1, "added later": 2}) == MarkRedriven(group="g", offset=1)
 
 
 async def sections_of(records: Sequence[bytes]) -> dict[str, str]:

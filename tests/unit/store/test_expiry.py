@@ -13,11 +13,12 @@ from dledger.log.report import DamageKind
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
+from store.commands.redelivery import AdvanceDelayLevel
 from store.durability.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
 from store.offline.verify import verify_store
 from store.settings import StoreSettings
-from store.state.delays import ADVANCE, LEVELS
+from store.state.delays import LEVELS
 from store.state.sequences import QueueKey
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
 from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, batch_of_frames, frames_of, run
@@ -145,10 +146,10 @@ def test_no_message_goes_before_it_was_delivered() -> None:
         assert done.held_by.endswith(f"(level 3) is not delivered yet ({SCHEDULE_TOPIC}/2 offset 0)")
         assert not rig.store.head_waits_for_timers
         assert rig.log.first_pos <= first < rig.log.segments[1].start_pos
-        await rig.command(ADVANCE, level=3, offset=1)
+        await rig.command(AdvanceDelayLevel(level=3, offset=1))
         await rig.store.expiry.expire(0)
         assert rig.log.first_pos <= second < rig.log.segments[1].start_pos
-        await rig.command(ADVANCE, level=3, offset=2)
+        await rig.command(AdvanceDelayLevel(level=3, offset=2))
         assert (await rig.store.expiry.expire(0)).held_by == ""
         assert len(rig.log.segments) == 1
         await rig.close()

@@ -16,6 +16,7 @@ import pytest
 from dledger.log.config import LogConfig
 from dledger.runtime.real_disk import RealDisk
 from dledger_wire.errors import StorageFullError
+from store.commands.topics import CreateTopic
 from store.durability.disk_reserve import PATH as RESERVE
 from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
@@ -125,7 +126,7 @@ def test_snapshots_that_fail_half_way_never_spoil_the_last_whole_one() -> None:
         state = rig.state()
         disk.full_paths = ("config/applied.json",)
         for name in ("second", "third"):
-            await rig.command("create_topic", name=name, write_queues=1)
+            await rig.command(CreateTopic(name=name, write_queues=1))
             with pytest.raises(OSError, match="no space left"):
                 await rig.save()
             contents = {path: bytes(file.current) for path, file in disk.files.items()}

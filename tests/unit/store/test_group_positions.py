@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from dledger_wire.errors import InvalidArgumentError, OffsetsResetError, StaleLockError, TopicNotFoundError
-from store.state.consumer_offsets import COMMIT, DELETE_OFFSETS, RESET, ConsumerOffsets
-from store.state.queue_locks import LOCK, UNLOCK, QueueLocks
-from store.state.sections import CommandContext, GroupState
+from store.commands.command import Command
+from store.commands.consumer_groups import CommitOffsets, DeleteOffsets, OffsetRow, OffsetsResult, ResetOffsets
+from store.commands.queue_locks import LockQueues, UnlockQueues
+from store.commands.registry import decode_command
+from store.state.consumer_offsets import ConsumerOffsets
+from store.state.queue_locks import QueueLocks
+from store.state.state_machine import CommandContext, ReplicatedState
+
+ResultT = TypeVar("ResultT")
 
 
 class Positions:
@@ -19,30 +25,37 @@ class Positions:
         self.topics = {"t": 7}
         self.locks = QueueLocks(lambda topic, queue_id: topic in self.topics and queue_id < 4)
         self.offsets = ConsumerOffsets(self.topics.get, self.locks.epoch)
-        self.state = GroupState([self.offsets, self.locks], {})
+        self.state = ReplicatedState([self.offsets, self.locks])
         self.pos = 100
 
-    def run(self, kind: str, **arguments: Any) -> dict[str, Any]:
+    def run(self, command: Command[ResultT]) -> ResultT:
         self.pos += 1
-        outcome = self.state.apply(kind, {"group": "g", **arguments}, CommandContext(self.pos, 1, self.pos, 0))
+        outcome = self.state.apply(command, CommandContext(self.pos, 1, self.pos, 0))
         if outcome.error is not None:
             raise outcome.error
-        return outcome.result or {}
+        return cast(ResultT, outcome.result)
 
-    def commit(self, *rows: list[Any], **more: Any) -> list[str]:
+    def commit(self, *rows: list[Any], group: str = "g", initial: bool = False) -> list[str]:
         """The codes of what was refused."""
-        return [code for _, _, code, _ in self.run(COMMIT, offsets=list(rows), **more)["refused"]]
+        command = CommitOffsets(group=group, offsets=tuple(OffsetRow(*row) for row in rows), initial=initial)
+        return [row.code for row in self.run(command).refused]
+
+    def reset(self, *rows: list[Any]) -> OffsetsResult:
+        return self.run(ResetOffsets(group="g", offsets=tuple(OffsetRow(*row) for row in rows)))
 
     def lock(self, owner: str, *queues: int) -> dict[int, int]:
-        rows = [["t", queue_id, 0] for queue_id in queues]
-        return {queue_id: epoch for _, queue_id, epoch in self.run(LOCK, owner=owner, client=owner, queues=rows)["granted"]}
+        command = LockQueues(group="g", owner=owner, client=owner, queues=tuple(("t", queue_id) for queue_id in queues))
+        return {queue_id: epoch for _, queue_id, epoch in self.run(command)}
+
+    def unlock(self, owner: str, *queues: tuple[str, int, int]) -> int:
+        return self.run(UnlockQueues(group="g", owner=owner, queues=queues))
 
 
 def test_commits_go_forward_only_and_resets_anywhere() -> None:
     found = Positions()
     assert found.commit(["t", 0, 10]) == found.commit(["t", 0, 5]) == []
     assert found.offsets.position("g", "t", 0) == 10
-    found.run(RESET, offsets=[["t", 0, 3]])
+    found.reset(["t", 0, 3])
     assert found.offsets.position("g", "t", 0) == 3
     with pytest.raises(TopicNotFoundError):
         found.commit(["nowhere", 0, 1])
@@ -51,7 +64,7 @@ def test_commits_go_forward_only_and_resets_anywhere() -> None:
 def test_a_commit_of_an_older_generation_is_refused_and_the_others_of_the_command_are_not() -> None:
     found = Positions()
     assert found.commit(["t", 0, 10, 7, 0], ["t", 1, 10, 7, 0]) == []
-    found.run(RESET, offsets=[["t", 0, 3]])
+    found.reset(["t", 0, 3])
     generation = found.offsets.generation("g", "t", 0)
     assert generation == found.offsets.reset_version("g") == found.pos
     assert found.commit(["t", 0, 11, 7, 0], ["t", 1, 11, 7, 0]) == [OffsetsResetError.code]
@@ -93,16 +106,17 @@ def test_locks_go_to_one_session_each_with_a_growing_epoch() -> None:
     assert set(first) == {0, 1}
     assert found.lock("s1", 0) == {0: first[0]}
     assert found.lock("s2", 0, 2, 9) == {2: found.pos}
-    found.run(UNLOCK, owner="s2", queues=[["t", 0, first[0]]])
-    found.run(UNLOCK, owner="s1", queues=[["t", 0, first[0] - 1]])
+    found.unlock("s2", ("t", 0, first[0]))
+    found.unlock("s1", ("t", 0, first[0] - 1))
     assert found.lock("s2", 0) == {}
-    found.run(UNLOCK, owner="s1", queues=[["t", 0, first[0]]])
+    found.unlock("s1", ("t", 0, first[0]))
     assert found.lock("s2", 0)[0] > first[0]
-    found.run(UNLOCK, owner="s2", queues=[])
+    found.unlock("s2")
     assert found.locks.owners() == [("g", "s1", "s1")]
-    for bad in ({"owner": ""}, {"owner": "s", "queues": "all"}):
-        with pytest.raises(InvalidArgumentError):
-            found.run(LOCK, **bad)
+    with pytest.raises(InvalidArgumentError):
+        found.lock("")
+    with pytest.raises(InvalidArgumentError):
+        decode_command("lock_queues", {"group": "g", "owner": "s", "queues": "all"})
 
 
 def test_a_locked_queue_takes_commits_of_its_owner_only() -> None:
@@ -110,7 +124,7 @@ def test_a_locked_queue_takes_commits_of_its_owner_only() -> None:
     (epoch,) = found.lock("s1", 0).values()
     assert found.commit(["t", 0, 5]) == found.commit(["t", 0, 5, 7, epoch - 1]) == [StaleLockError.code]
     assert found.commit(["t", 0, 5, 7, epoch]) == []
-    found.run(UNLOCK, owner="s1", queues=[])
+    found.unlock("s1")
     assert found.commit(["t", 0, 6, 7, epoch]) == [StaleLockError.code]
     assert found.commit(["t", 0, 6]) == []
 
@@ -119,7 +133,7 @@ def test_snapshots_hold_everything_and_a_deleted_topic_leaves_nothing() -> None:
     found, copy = Positions(), Positions()
     found.lock("s1", 0, 1)
     found.commit(["t", 2, 5])
-    found.run(RESET, offsets=[["t", 3, 6]])
+    found.reset(["t", 3, 6])
     for section, other in zip(found.state.sections, copy.state.sections, strict=True):
         other.load(section.dump())
         assert other.dump() == section.dump()
@@ -140,11 +154,11 @@ def test_a_deleted_group_is_forgotten_and_begins_anew() -> None:
     told: list[tuple[str, str, int]] = []
     found.offsets.on_reset = lambda *place: told.append(place)
     assert found.commit(["t", 0, 10], ["t", 3, 5]) == []
-    found.run(RESET, offsets=[["t", 0, 3]])
-    found.run(COMMIT, group="other", offsets=[["t", 0, 1]])
-    assert found.run(DELETE_OFFSETS)["count"] == 2
+    found.reset(["t", 0, 3])
+    found.commit(["t", 0, 1], group="other")
+    assert found.run(DeleteOffsets(group="g")).count == 2
     assert told == [("g", "t", 0), ("g", "t", 0), ("g", "t", 3)]
     assert (found.offsets.groups(), found.offsets.reset_version("g")) == (["other"], 0)
-    assert found.run(DELETE_OFFSETS)["count"] == 0
+    assert found.run(DeleteOffsets(group="g")).count == 0
     assert found.commit(["t", 0, 1, 7, 0]) == []
     assert found.offsets.position("g", "t", 0) == 1

@@ -12,6 +12,7 @@ from dledger.log.report import DamageKind
 from dledger.runtime.env import File
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.frames.message_id import offset_message_id
+from store.commands.topics import DeleteTopic
 from store.key_index import indexer as key_index
 from store.key_index.index_file import Window, created_ms_of
 from store.key_index.message_query import Answer
@@ -219,7 +220,7 @@ def test_only_real_places_of_messages_are_found_by_position() -> None:
             found = await rig.store.query.at(pos)
             assert (found.frame if found is not None else None) == places.get(pos)
         assert offset_message_id(bytes([10, 1, 2, 3, 0, 0, 0x1B, 0x58]), messages[0].physical_offset).startswith("0A01020300001B58")
-        await rig.command("delete_topic", name="a")
+        await rig.command(DeleteTopic(name="a"))
         assert [await rig.store.query.at(pos) for pos in places] == [None] * 3
         await rig.topic("a")
         assert bodies_of(await rig.store.query.by_unique_id(["a"], "A", Window())) == []

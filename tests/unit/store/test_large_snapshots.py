@@ -12,8 +12,8 @@ import pytest
 import store.durability.snapshots
 import store.state.json_pieces
 from dledger_wire.batches.batch import Sequence64
+from store.commands.consumer_groups import CommitOffsets, OffsetRow
 from store.durability.snapshots import Snapshots
-from store.state.consumer_offsets import COMMIT
 from store.state.json_pieces import encode, pieces
 from store.state.sequences import SequenceTable
 from tests.unit.log.crash_disk import CrashDisk
@@ -56,7 +56,7 @@ def test_what_is_applied_while_a_snapshot_is_encoded_is_not_in_it(monkeypatch: p
     async def one_more(rig: StoreRig, number: int) -> None:
         producer, sequence = number % 20 + 1, number // 20
         await rig.send(batch_of("t", 0, [b"x"], sequence=Sequence64(producer, 0, sequence)))
-        await rig.command(COMMIT, group=f"g{number % 7}", offsets=[["t", 0, number + 1]])
+        await rig.command(CommitOffsets(group=f"g{number % 7}", offsets=(OffsetRow("t", 0, number + 1),)))
 
     async def scenario() -> None:
         disk = CrashDisk()

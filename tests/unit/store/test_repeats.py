@@ -8,6 +8,8 @@ import pytest
 
 from dledger_wire.batches.batch import Sequence64
 from dledger_wire.status import Perm
+from store.commands.producers import InitProducer
+from store.commands.topics import UpdateTopic
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run
 
@@ -19,10 +21,10 @@ def test_a_stored_batch_is_recognised_when_its_queue_takes_no_more(change: dict[
     async def scenario() -> None:
         rig = await StoreRig.open(CrashDisk())
         await rig.topic("t", 2)
-        await rig.command("init_producer", producer_id=0)
+        await rig.command(InitProducer(producer_id=0))
         first = batch_of("t", 1, [b"a", b"b"], sequence=Sequence64(1, 0, 0))
         await rig.send(first)
-        await rig.command("update_topic", name="t", **change)
+        await rig.command(UpdateTopic(name="t", **change))
         (again,) = await rig.send(first)
         assert (again.error, again.duplicate, again.first_queue_offset) == (None, True, 0)
         (fresh,) = await rig.send(batch_of("t", 1, [b"c"], sequence=Sequence64(1, 0, 2)))

@@ -11,6 +11,8 @@ import pytest
 
 from dledger_wire.batches.batch import Sequence64
 from dledger_wire.errors import DledgerError, StorageFailedError
+from store.commands.producers import InitProducer
+from store.commands.topics import CreateTopic, DeleteTopic
 from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
 from tests.unit.store.store_rig import StepClock, StoreRig, batch_of, run
@@ -33,11 +35,11 @@ async def live(rig: StoreRig, draw: random.Random, sent: dict[tuple[int, int, st
             elif action == "sequenced":
                 append_sequenced(rig, draw, topic, sent)
             elif action == "topic":
-                rig.append(rig.store.command("create_topic", {"name": topic, "write_queues": 2}))
+                rig.append(rig.store.command(CreateTopic(name=topic, write_queues=2)))
             elif action == "delete":
-                rig.append(rig.store.command("delete_topic", {"name": topic}))
+                rig.append(rig.store.command(DeleteTopic(name=topic)))
             elif action == "producer":
-                rig.append(rig.store.command("init_producer", {"producer_id": draw.choice([0, 1, 2, 3])}))
+                rig.append(rig.store.command(InitProducer(producer_id=draw.choice([0, 1, 2, 3]))))
         except DledgerError:
             continue
         if action == "commit":

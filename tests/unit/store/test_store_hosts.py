@@ -12,6 +12,7 @@ from dledger_client.fetch.records import Chunk
 from dledger_wire.batches.batch import Sequence64, encode_batch
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
+from store.commands.producers import InitProducer
 from store.offline.verify import verify_store
 from store.queues.fetch_filter import Wanted
 from tests.unit.log.crash_disk import CrashDisk
@@ -48,7 +49,7 @@ def test_what_is_stored_names_its_node(store_host: str, flag: int, born_host: st
         disk = CrashDisk()
         rig = await StoreRig.open(disk, replace(TINY, store_host=store_host))
         await rig.topic("t", 1)
-        await rig.command("init_producer", producer_id=0)
+        await rig.command(InitProducer(producer_id=0))
         first = 0
         for batch in bodies:
             data = record(born_host, batch, Sequence64(1, 0, first))

@@ -1,0 +1,1 @@
+"""Replicated commands: one dataclass for each kind of change that goes through the log."""

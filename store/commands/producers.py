@@ -1,0 +1,42 @@
+"""The command that registers an idempotent producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from store.commands.command import Command, Fields, JsonObject
+
+StoredCount = tuple[str, int, int]  # topic, queue id, messages
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRegistration:
+    """``stored``: how many messages of earlier epochs each queue holds, of a producer with a stable id."""
+
+    producer_id: int
+    epoch: int
+    stored: tuple[StoredCount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducer(Command[ProducerRegistration]):
+    """Gives a producer an id, or the next epoch of the id it has: by its ``stable_id``, else by ``producer_id``."""
+
+    KIND: ClassVar[str] = "init_producer"
+    producer_id: int = 0
+    producer_name: str = ""
+    stable_id: str = ""
+
+    def encode(self) -> JsonObject:
+        fields: JsonObject = {"producer_id": self.producer_id, "name": self.producer_name}
+        return fields | {"stable_id": self.stable_id} if self.stable_id else fields
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        return cls(producer_id=fields.integer("producer_id"), producer_name=fields.text("name"), stable_id=fields.text("stable_id"))
+
+    @property
+    def identity(self) -> str:
+        """Whose next epoch this begins: the stable id, else the producer id."""
+        return self.stable_id or str(self.producer_id)

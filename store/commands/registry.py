@@ -1,0 +1,54 @@
+"""Every kind of command that this version writes and reads, by its name in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger_wire.errors import InvalidArgumentError
+from store.commands.command import Command, Fields, JsonObject
+from store.commands.consumer_groups import (
+    CommitOffsets,
+    DeleteOffsets,
+    DeleteSubscriptionGroup,
+    PutSubscriptionGroup,
+    ResetOffsets,
+)
+from store.commands.producers import InitProducer
+from store.commands.queue_locks import LockQueues, UnlockQueues
+from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
+from store.commands.topics import CreateTopic, DeleteTopic, UpdateTopic
+from store.commands.transactions import CountTransactionChecks, EndTransactions
+
+COMMANDS: Mapping[str, type[Command[object]]] = {
+    command.KIND: command
+    for command in (
+        CreateTopic,
+        UpdateTopic,
+        DeleteTopic,
+        PutSubscriptionGroup,
+        DeleteSubscriptionGroup,
+        CommitOffsets,
+        ResetOffsets,
+        DeleteOffsets,
+        LockQueues,
+        UnlockQueues,
+        AdvanceDelayLevel,
+        AdvanceTimers,
+        MarkSentBack,
+        MarkRedriven,
+        EndTransactions,
+        CountTransactionChecks,
+        InitProducer,
+    )
+}
+
+
+def decode_command(kind: str, arguments: JsonObject) -> Command[object]:
+    """The command in a log record.  InvalidArgumentError for a kind of a newer version, and for malformed fields."""
+    found = COMMANDS.get(kind)
+    if found is None:
+        raise InvalidArgumentError(f"unknown command {kind!r}")
+    try:
+        return found.decode(Fields(kind, arguments))
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"command {kind}: {error}") from None
