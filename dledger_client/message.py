@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
 
+from dledger_client.deprecation import RenamedAttribute
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
 from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
@@ -217,11 +218,12 @@ class SendResult:
     status: SendStatus
     msg_id: str
     topic: str
-    group: str
+    replica_group: str
     queue_id: int
     queue_offset: int
     store_timestamp: int
     duplicate: bool = False
+    group = RenamedAttribute("replica_group")
 
 
 # Kept here so that readers of properties use the same two marks.

@@ -185,7 +185,7 @@ async def _consume(bootstrap: str, topic: str, messages: int, read_from: str) ->
         for (group, queue_id), offsets in held.items():
             left = messages - figures.acknowledged
             upto = min(offsets.max_offset, offsets.min_offset + left)
-            async for chunk in consumer.read_chunks(topic, queue_id, offsets.min_offset, upto, group_name=group):
+            async for chunk in consumer.read_chunks(topic, queue_id, offsets.min_offset, upto, replica_group=group):
                 for message in chunk.messages():
                     figures.bytes += len(message.body)
                 figures.acknowledged += chunk.count

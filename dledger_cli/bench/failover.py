@@ -194,7 +194,7 @@ def _account(bootstrap: str, acknowledged: set[int], result: FailoverResult) -> 
     with PullConsumer(bootstrap) as consumer:
         for (group, queue_id), held in consumer.offsets(TOPIC).items():
             last = -1
-            for chunk in consumer.read_chunks(TOPIC, queue_id, held.min_offset, held.max_offset, group_name=group):
+            for chunk in consumer.read_chunks(TOPIC, queue_id, held.min_offset, held.max_offset, replica_group=group):
                 for message in chunk.messages():
                     number = int(message.body.partition(b" ")[0])
                     times[number] = times.get(number, 0) + 1

@@ -147,7 +147,7 @@ class _Printer:
         if self._most:
             messages = messages[: self._most - self.count]
         self.count += len(messages)
-        self.positions |= {(message.topic, message.group, message.queue_id): message.queue_offset + 1 for message in messages}
+        self.positions |= {(message.topic, message.replica_group, message.queue_id): message.queue_offset + 1 for message in messages}
         if self._as_json:
             for message in messages:
                 print_json(consumed_json(message))
@@ -234,7 +234,7 @@ class _Committing:
         for (topic, group, queue_id), offset in positions.items():
             by_group.setdefault(group, {})[topic, queue_id] = offset
         for group, offsets in by_group.items():
-            await self._consumer.commit(offsets, group_name=group)
+            await self._consumer.commit(offsets, replica_group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ async def _read_queue(
     while True:
         before = offset
         chunks = await consumer.fetch_chunks(
-            topic, queue_id, offset, BATCH, group_name=group, wait_ms=wait_ms, tags=wanted.tags, sql=wanted.sql
+            topic, queue_id, offset, BATCH, replica_group=group, wait_ms=wait_ms, tags=wanted.tags, sql=wanted.sql
         )
         for chunk in chunks:
             offset = chunk.next_offset

@@ -216,7 +216,7 @@ async def _reset(
         for (group, queue_id), offsets in sorted((await consumer.offsets(topic, at_ms)).items()):
             target = {"first": offsets.min_offset, "last": offsets.max_offset}.get(to, offsets.at_time)
             if not dry_run:
-                await consumer.commit({(topic, queue_id): target}, group_name=group, reset=True)
+                await consumer.commit({(topic, queue_id): target}, replica_group=group, reset=True)
             moves.append(_Move(group, queue_id, before.get((group, queue_id)), target))
     return moves
 

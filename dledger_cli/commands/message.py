@@ -60,7 +60,7 @@ def query(
         header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
         rows = [
             (
-                *(each.topic, each.group, each.queue_id, each.queue_offset, each.msg_id, each.keys, each.tags),
+                *(each.topic, each.replica_group, each.queue_id, each.queue_offset, each.msg_id, each.keys, each.tags),
                 *(time_text(each.store_timestamp), len(each.body), _body_text(each.body)),
             )
             for each in found.messages

@@ -116,7 +116,7 @@ async def query_by_key(router: Router, topic: str, key: str, begin_ms: int, end_
     if not key or " " in key:
         raise InvalidArgumentError(f"key {key!r}: expected one key, without spaces")
     request = query_pb2.QueryMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms)
-    groups = [queues.group for queues in await router.topic(topic, deadline_ms, fresh=True)]
+    groups = [queues.replica_group for queues in await router.topic(topic, deadline_ms, fresh=True)]
     return await _all(router, groups, request, most, deadline_ms)
 
 
@@ -129,7 +129,7 @@ async def query_by_id(router: Router, msg_id: str, topic: str, most: int, deadli
     if by_place is not None and (not topic or by_place.topic == topic):
         return QueryResult([by_place])
     if topic:
-        groups = [queues.group for queues in await router.topic(topic, deadline_ms, fresh=True)]
+        groups = [queues.replica_group for queues in await router.topic(topic, deadline_ms, fresh=True)]
     return await _all(router, groups, query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id), most, deadline_ms)
 
 
@@ -169,7 +169,7 @@ class QueueReader(Protocol):
     async def offsets(self, topic: str, timestamp_ms: int | None = None) -> Mapping[tuple[str, int], Any]: ...
 
     async def fetch(
-        self, topic: str, queue_id: int, offset: int, max_messages: int = ..., *, group_name: str = ...
+        self, topic: str, queue_id: int, offset: int, max_messages: int = ..., *, replica_group: str = ...
     ) -> list[ReceivedMessage]: ...
 
 
@@ -179,12 +179,12 @@ async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms
     for (group, queue_id), held in sorted((await consumer.offsets(topic, begin_ms)).items()):
         offset, left = held.at_time, most
         while left > 0 and offset < held.max_offset:
-            messages = await consumer.fetch(topic, queue_id, offset, min(left, MAX_PAGE), group_name=group)
+            messages = await consumer.fetch(topic, queue_id, offset, min(left, MAX_PAGE), replica_group=group)
             inside = [message for message in messages if not end_ms or message.store_timestamp <= end_ms]
             found += inside
             left -= len(inside)
             if not messages or len(inside) < len(messages):
                 break
             offset = messages[-1].queue_offset + 1
-    found.sort(key=lambda message: (message.store_timestamp, message.group, message.physical_offset))
+    found.sort(key=lambda message: (message.store_timestamp, message.replica_group, message.physical_offset))
     return QueryResult(found[:most])

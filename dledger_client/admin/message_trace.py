@@ -72,14 +72,14 @@ async def trace(router: Router, topic: str, key: str, msg_id: str, most: int, de
         found = await query_by_key(router, topic, key, 0, 0, most, deadline_ms)
     else:
         found = await query_by_id(router, msg_id, topic, most, deadline_ms)
-    places: dict[tuple[str, int], ReceivedMessage] = {(each.group, each.physical_offset): each for each in found.messages}
+    places: dict[tuple[str, int], ReceivedMessage] = {(each.replica_group, each.physical_offset): each for each in found.messages}
     complete = found.complete
     for unique_id in dict.fromkeys(each.properties.get("UNIQ_KEY", "") for each in found.messages):
         if unique_id:
             copies = await query_by_id(router, unique_id, "", MAX_SNAPSHOTS, deadline_ms)
             complete &= copies.complete
-            places |= {(each.group, each.physical_offset): each for each in copies.messages}
-    messages = sorted(places.values(), key=lambda each: (each.store_timestamp, each.group, each.physical_offset))
+            places |= {(each.replica_group, each.physical_offset): each for each in copies.messages}
+    messages = sorted(places.values(), key=lambda each: (each.store_timestamp, each.replica_group, each.physical_offset))
     return Trace([await _traced(router, message, deadline_ms) for message in messages], complete)
 
 
@@ -101,7 +101,7 @@ def kind_of(message: ReceivedMessage) -> tuple[str, str]:
 async def _traced(router: Router, message: ReceivedMessage, deadline_ms: int) -> TracedCopy:
     kind, consumer_group = kind_of(message)
     copy = TracedCopy(message, kind, consumer_group)
-    nodes = (await router.ensure_groups(deadline_ms))[message.group].nodes
+    nodes = (await router.ensure_groups(deadline_ms))[message.replica_group].nodes
     copy.replicas = list(await asyncio.gather(*(_replica_state(router, message, node) for node in nodes)))
     if kind in (MESSAGE, RETRY, DEAD_LETTER):
         copy.consumers = await _consumers(router, message, deadline_ms)
@@ -113,7 +113,7 @@ async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -
     try:
         data = await router.channel(node.address).call(methods.QUERY_MESSAGES.path, request, timeout_s=REPLICA_TIMEOUT_S)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
-        found = messages_of(reply, payload, message.group, node)
+        found = messages_of(reply, payload, message.replica_group, node)
     except DledgerError:
         return ReplicaState(node.id, SILENT)
     same = bool(found) and (found[0].body, found[0].offset_msg_id) == (message.body, message.offset_msg_id)
@@ -124,7 +124,7 @@ async def _consumers(router: Router, message: ReceivedMessage, deadline_ms: int)
     place = {"topic": message.topic, "queue_id": message.queue_id, "offset": message.queue_offset}
     request = query_pb2.ConsumedRequest(**place).SerializeToString()  # type: ignore[arg-type]
     try:
-        data, node = await call_replica(router, message.group, methods.CONSUMED.path, request, deadline_ms)
+        data, node = await call_replica(router, message.replica_group, methods.CONSUMED.path, request, deadline_ms)
     except TopicNotFoundError:
         return []  # deleted meanwhile
     states = []

@@ -15,16 +15,14 @@ from dledger_client.admin.message_trace import Trace, trace
 from dledger_client.admin.open_transactions import GroupTransactions, describe_transactions
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import Bootstrap, Router, TopicQueues, parse_bootstrap
+from dledger_client.cluster.metadata import Bootstrap, TopicQueues, parse_bootstrap
 from dledger_client.cluster.responses import parse
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_wire._pb import admin_pb2, broker_pb2, retry_pb2
-from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +43,18 @@ class NodeStatus:
 class Admin:
     """What an application needs to manage its topics."""
 
+    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,
         *,
         timeout_ms: int = 10_000,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
     ) -> None:
         parse_bootstrap(bootstrap)
-        around = self._around = surroundings(bootstrap, network, clock, random)
+        self._environment = environment_for(bootstrap)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._timeout_ms = timeout_ms
-        self._router = Router(bootstrap, around.network, around.clock, around.random)
+        self._router = self._environment.open_router(bootstrap)
         self._committed_state = CommittedState(self._router)
 
     async def __aenter__(self) -> Self:
@@ -129,7 +125,7 @@ class Admin:
             found += [
                 TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "") for topic in answer.topics
             ]
-        return sorted(found, key=lambda topic: (topic.topic, topic.group))
+        return sorted(found, key=lambda topic: (topic.topic, topic.replica_group))
 
     async def describe_topic(self, name: str) -> list[TopicQueues]:
         """A topic's queues, group by group.  TopicNotFoundError."""
@@ -172,8 +168,8 @@ class Admin:
         return await describe_transactions(self._router, producer_group, most, self._deadline_ms())
 
     def _consumer(self) -> PullConsumer:
-        around = self._around
-        return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms, network=around.network, clock=around.clock, random=around.random)
+        with self._environment.in_use():
+            return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms)
 
     async def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
         """The newest messages of a topic that have ``key`` among their keys, stored from ``begin_ms`` to ``end_ms`` (0: no bound)."""
@@ -196,7 +192,7 @@ class Admin:
     async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, group: str | None = None) -> ReceivedMessage | None:
         """The message at an offset of a queue; None when there is none yet.  OffsetOutOfRangeError when it is not there any more."""
         async with self._consumer() as consumer:
-            found = await consumer.fetch(topic, queue_id, offset, 1, group_name=group)
+            found = await consumer.fetch(topic, queue_id, offset, 1, replica_group=group)
         return found[0] if found else None
 
     async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
@@ -240,9 +236,9 @@ class Admin:
         found = await self.describe_topic(name)
         if len(found) > 1:
             raise InvalidArgumentError(
-                f"topic {name} is in several replica groups; expected group, one of {', '.join(q.group for q in found)}"
+                f"topic {name} is in several replica groups; expected group, one of {', '.join(q.replica_group for q in found)}"
             )
-        return found[0].group
+        return found[0].replica_group
 
     async def _change(
         self,

@@ -10,25 +10,24 @@ from typing import Self
 
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import Bootstrap, Router, TopicQueues, parse_bootstrap
+from dledger_client.cluster.metadata import Bootstrap, TopicQueues, parse_bootstrap
 from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
 from dledger_client.consumer.group_offsets import commit_pages
+from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.local_log_reader import LogFiles
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.replica_attempts import Attempts, Source
 from dledger_client.fetch.subscription import parse_tags
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
-from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
 from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
-from dledger_wire.rpc.transport import Network
 
 NO_TIME = -1
 ANSWER_BYTES = 64 << 20  # of one request of a long read
@@ -39,10 +38,12 @@ class PullConsumer:
 
     ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node; replicas on the hosts
     ``near`` are tried first, with ``local_files`` by reading their log files where this process may.  ``timeout_ms`` is how long an
-    operation is tried over all replicas.  With several replica groups, ``group_name`` arguments say which one a queue is of.
-    Without ``mend`` a damaged message ends a read with CorruptFrameError; with it the replica puts it right from a peer.
+    operation is tried over all replicas.  With several replica groups, ``replica_group`` arguments say which one a queue is of.
+    Without ``repair`` a damaged message ends a read with CorruptFrameError; with it the replica puts it right from a peer.
     """
 
+    @takes_old_environment
+    @renamed_arguments(mend="repair")
     def __init__(
         self,
         bootstrap: Bootstrap,
@@ -52,14 +53,10 @@ class PullConsumer:
         replica: str | None = None,
         near: frozenset[str] = frozenset(),
         local_files: bool = False,
-        mend: bool = True,
+        repair: bool = True,
         timeout_ms: int = 10_000,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
     ) -> None:
         parse_bootstrap(bootstrap)
-        around = surroundings(bootstrap, network, clock, random)
         if not isinstance(group, str):
             raise InvalidArgumentError(f"group {group!r}: expected a consumer group's name")
         within(1, MAX_U32, timeout_ms=timeout_ms)
@@ -67,10 +64,10 @@ class PullConsumer:
         self._timeout_ms = timeout_ms
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self.has_outside = False  # a synchronous face, which warns when it is left open
-        self._router = Router(bootstrap, around.network, around.clock, around.random)
+        self._router = environment_for(bootstrap).open_router(bootstrap)
         self._committed_state = CommittedState(self._router, replica)
         self._reads_followers = read_from != "leader" or replica is not None
-        self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, mend=mend)
+        self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, repair=repair)
 
     @property
     def described(self) -> str:
@@ -116,14 +113,14 @@ class PullConsumer:
             found[name] = [group.leader_id, *others] if group.leader_id else others
         return found
 
-    async def _group_of(self, topic: str, queue_id: int, group_name: str | None) -> str:
-        if group_name is not None:
-            return group_name
+    async def _group_of(self, topic: str, queue_id: int, replica_group: str | None) -> str:
+        if replica_group is not None:
+            return replica_group
         for fresh in (False, True):  # a queue made since the last look
             found = await self._router.topic(topic, self._deadline_ms(), fresh=fresh)
             for queues in found:
                 if queue_id < queues.read_queues:
-                    return queues.group
+                    return queues.replica_group
         most = max(queues.read_queues for queues in found)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 
@@ -142,9 +139,9 @@ class PullConsumer:
         found: dict[tuple[str, int], QueueOffsets] = {}
         for queues in await self.topic(topic):
             refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
-            answer = await self._offsets_of(queues.group, broker_pb2.OffsetsRequest(queues=refs), or_followers=or_followers)
+            answer = await self._offsets_of(queues.replica_group, broker_pb2.OffsetsRequest(queues=refs), or_followers=or_followers)
             for queue in answer.queues:
-                found[queues.group, queue.queue_id] = QueueOffsets(
+                found[queues.replica_group, queue.queue_id] = QueueOffsets(
                     queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
                 )
         return found
@@ -159,7 +156,8 @@ class PullConsumer:
             group, methods.QUEUE_OFFSETS.path, wish, kind, lambda answer: int(answer.applied_index), deadline_ms
         )
 
-    async def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
+    @renamed_arguments(group_name="replica_group")
+    async def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
         """Remember where this consumer group has come to: (topic, queue id) -> next offset to read; durable on a majority.
 
         A commit never takes the group back, a ``reset`` may.  InvalidArgumentError without a consumer group; StaleLockError for a queue
@@ -171,7 +169,7 @@ class PullConsumer:
         for (topic, queue_id), offset in positions.items():
             within(0, MAX_OFFSET, offset=offset)
             within(0, MAX_U32, queue_id=queue_id)
-            group = await self._group_of(topic, queue_id, group_name)
+            group = await self._group_of(topic, queue_id, replica_group)
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         for group, request in by_group.items():
@@ -187,18 +185,22 @@ class PullConsumer:
         found: dict[tuple[str, int], int] = {}
         request = broker_pb2.GroupOffsetsRequest(groups=[self.group]).SerializeToString()
         for queues in await self.topic(topic):
-            answer = await self._router.call_leader(queues.group, methods.GROUP_OFFSETS.path, request, deadline_ms=self._deadline_ms())
-            for positions in parse(broker_pb2.GroupOffsetsResponse, answer, queues.group).groups:
-                found |= {(queues.group, each.queue_id): each.offset for each in positions.offsets if each.topic == topic}
+            answer = await self._router.call_leader(
+                queues.replica_group, methods.GROUP_OFFSETS.path, request, deadline_ms=self._deadline_ms()
+            )
+            for positions in parse(broker_pb2.GroupOffsetsResponse, answer, queues.replica_group).groups:
+                of_topic = (each for each in positions.offsets if each.topic == topic)
+                found |= {(queues.replica_group, each.queue_id): each.offset for each in of_topic}
         return found
 
+    @renamed_arguments(group_name="replica_group")
     async def send_back(
         self,
         topic: str,
         queue_id: int,
         offsets: Iterable[int],
         *,
-        group_name: str | None = None,
+        replica_group: str | None = None,
         delay_level: int = 0,
         max_reconsume_times: int = 0,
     ) -> list[SendBackResult]:
@@ -214,12 +216,13 @@ class PullConsumer:
             topic,
             queue_id,
             offsets,
-            group_name=await self._group_of(topic, queue_id, group_name),
+            group_name=await self._group_of(topic, queue_id, replica_group),
             deadline_ms=self._deadline_ms(),
             delay_level=delay_level,
             max_reconsume_times=max_reconsume_times,
         )
 
+    @renamed_arguments(group_name="replica_group")
     async def fetch(
         self,
         topic: str,
@@ -227,7 +230,7 @@ class PullConsumer:
         offset: int,
         max_messages: int = 32,
         *,
-        group_name: str | None = None,
+        replica_group: str | None = None,
         max_bytes: int = 4 << 20,
         wait_ms: int = 0,
         tags: str = "*",
@@ -247,7 +250,7 @@ class PullConsumer:
             queue_id,
             offset,
             max_messages,
-            group_name=group_name,
+            replica_group=replica_group,
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             tags=tags,
@@ -256,6 +259,7 @@ class PullConsumer:
         )
         return [message for chunk in chunks for message in self.with_tags(chunk, tags)]
 
+    @renamed_arguments(group_name="replica_group")
     async def fetch_chunks(
         self,
         topic: str,
@@ -263,7 +267,7 @@ class PullConsumer:
         offset: int,
         max_messages: int = 32,
         *,
-        group_name: str | None = None,
+        replica_group: str | None = None,
         max_bytes: int = 4 << 20,
         wait_ms: int = 0,
         tags: str = "*",
@@ -289,7 +293,7 @@ class PullConsumer:
             sql=sql,
             linearizable=linearizable,
         )
-        group = await self._group_of(topic, queue_id, group_name)
+        group = await self._group_of(topic, queue_id, replica_group)
         return await self._replicas.read(group, request, self._deadline_ms())
 
     def with_tags(self, chunk: Chunk, tags: str) -> list[ReceivedMessage]:
@@ -308,34 +312,35 @@ class PullConsumer:
                 return attempts.in_order(found)
         raise UnreachableError(f"group {group}: no attempt was made before the deadline")
 
+    @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
     async def read_chunks(
         self,
         topic: str,
         queue_id: int,
         offset: int,
-        upto: int,
+        end: int,
         *,
-        group_name: str | None = None,
+        replica_group: str | None = None,
         tags: str = "*",
         sql: str = "",
         chunk_bytes: int = ANSWER_BYTES,
         without_body: bool = False,
         max_lag: int | None = None,
-        incarnation: str = "",
+        topic_epoch: str = "",
     ) -> AsyncGenerator[Chunk]:
-        """Everything of a queue from ``offset`` to ``upto`` (exclusive), as chunks of raw frames, each offset once.
+        """Everything of a queue from ``offset`` to ``end`` (exclusive), as chunks of raw frames, each offset once.
 
-        When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``upto``; with tags they may
-        hold messages of another tag with the same hash.  A follower that holds less than ``upto - max_lag`` is left for another replica.
-        ``incarnation``: of this very topic; TopicNotFoundError when it was deleted, and made again or not.
+        When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``end``; with tags they may
+        hold messages of another tag with the same hash.  A follower that holds less than ``end - max_lag`` is left for another replica.
+        ``topic_epoch``: of this very topic; TopicNotFoundError when it was deleted, and made again or not.
         """
         within(0, MAX_OFFSET, offset=offset)
         within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
-        group = await self._group_of(topic, queue_id, group_name)
+        group = await self._group_of(topic, queue_id, replica_group)
         hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
         pauses, attempts = JitteredBackoff(self._router.random), Attempts(self._router.clock, self._timeout_ms)
         untried: list[Source] = []
-        while offset < upto:
+        while offset < end:
             if not untried:
                 untried = await self._sources(attempts, group, topic, queue_id)
             source = untried[0]
@@ -348,23 +353,23 @@ class PullConsumer:
                 tag_hashes=hashes,
                 sql=sql,
                 without_body=without_body,
-                incarnation=incarnation,
+                incarnation=topic_epoch,
             )
             if not hashes and not sql:
-                request.max_messages = min(upto - offset, 0xFFFFFFFF)
+                request.max_messages = min(end - offset, 0xFFFFFFFF)
             try:
                 before = offset
                 async with aclosing(self._replicas.chunks(source, group, request, partial(attempts.left_s, source))) as chunks:
                     async for chunk in chunks:
-                        _check_lag(chunk, source, upto, max_lag)
-                        chunk.cut(upto)
+                        _check_lag(chunk, source, end, max_lag)
+                        chunk.cut(end)
                         offset = chunk.next_offset
                         if chunk.count:
                             yield chunk
                         if offset > before:
                             attempts.progress()
                 if offset == before:
-                    raise _nothing(topic, queue_id, offset, upto, source)
+                    raise _nothing(topic, queue_id, offset, end, source)
             except DledgerError as error:
                 untried.pop(0)
                 problem = attempts.failed(error, source, offset, is_last=not untried)
@@ -374,13 +379,13 @@ class PullConsumer:
                     await self._replicas.rest(group, pauses.pause_ms(attempts.failures, busy=False))
 
 
-def _check_lag(chunk: Chunk, source: Source, upto: int, max_lag: int | None) -> None:
-    if max_lag is not None and not source.is_leader and chunk.max_offset < upto - max_lag:
+def _check_lag(chunk: Chunk, source: Source, end: int, max_lag: int | None) -> None:
+    if max_lag is not None and not source.is_leader and chunk.max_offset < end - max_lag:
         place = f"{chunk.topic}/{chunk.queue_id}"
-        raise NotYetError(f"{source.node_id} holds {place} up to {chunk.max_offset}, wanted {upto} - {max_lag}")
+        raise NotYetError(f"{source.node_id} holds {place} up to {chunk.max_offset}, wanted {end} - {max_lag}")
 
 
-def _nothing(topic: str, queue_id: int, offset: int, upto: int, source: Source) -> DledgerError:
+def _nothing(topic: str, queue_id: int, offset: int, end: int, source: Source) -> DledgerError:
     """For a replica that had nothing where there is to be something: a follower may lag."""
-    text = f"{topic}/{queue_id}: nothing at {offset} on {source.node_id}, expected messages up to {upto}"
+    text = f"{topic}/{queue_id}: nothing at {offset} on {source.node_id}, expected messages up to {end}"
     return OffsetOutOfRangeError(text, min_offset=0, max_offset=offset) if source.is_leader else NotYetError(text)

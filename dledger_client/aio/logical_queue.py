@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.settings import ProducerSettings
+from dledger_client.runtime.environment import takes_old_environment
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
 
@@ -31,7 +33,7 @@ async def _width(consumer: PullConsumer, topic: str) -> int:
     """How many physical queues there are."""
     found = await consumer.topic(topic)
     if len(found) != 1:
-        groups = ", ".join(queues.group for queues in found)
+        groups = ", ".join(queues.replica_group for queues in found)
         raise InvalidArgumentError(f"topic {topic} lies in {len(found)} groups ({groups}); expected one for a logical queue", topic=topic)
     if found[0].read_queues != found[0].write_queues or not found[0].perm & Perm.READ:
         raise InvalidArgumentError(f"topic {topic}: expected as many queues to read as to write, and both permitted", topic=topic)
@@ -41,14 +43,12 @@ async def _width(consumer: PullConsumer, topic: str) -> int:
 class LogicalQueueWriter:
     """Writes a topic as one ordered queue.  Settings are those of ``Producer``; a second writer of the topic fences the first."""
 
-    def __init__(
-        self, bootstrap: Bootstrap, topic: str, *, around: dict[str, Any] | None = None, **settings: Unpack[ProducerSettings]
-    ) -> None:
-        around = around or {}
+    @takes_old_environment
+    def __init__(self, bootstrap: Bootstrap, topic: str, **settings: Unpack[ProducerSettings]) -> None:
         self._topic = topic
         settings.setdefault("producer_id", f"logical-queue-{topic}")
-        self._producer = Producer(bootstrap, **around, **settings)
-        self._consumer = PullConsumer(bootstrap, **around)
+        self._producer = Producer(bootstrap, **settings)
+        self._consumer = PullConsumer(bootstrap)
         self._width = 0
         self._next = 0
         self._broken: DledgerError | None = None
@@ -124,9 +124,32 @@ class LogicalQueueWriter:
 class LogicalQueueReader:
     """Reads what ``LogicalQueueWriter`` wrote, in the order of the numbers.  Settings are those of ``PullConsumer``."""
 
-    def __init__(self, bootstrap: Bootstrap, topic: str, group: str = "", **settings: Any) -> None:
+    @takes_old_environment
+    @renamed_arguments(mend="repair")
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        topic: str,
+        group: str = "",
+        *,
+        read_from: str = "leader",
+        replica: str | None = None,
+        near: frozenset[str] = frozenset(),
+        local_files: bool = False,
+        repair: bool = True,
+        timeout_ms: int = 10_000,
+    ) -> None:
         self._topic = topic
-        self._consumer = PullConsumer(bootstrap, group, **settings)
+        self._consumer = PullConsumer(
+            bootstrap,
+            group,
+            read_from=read_from,
+            replica=replica,
+            near=near,
+            local_files=local_files,
+            repair=repair,
+            timeout_ms=timeout_ms,
+        )
         self._ahead: list[deque[ReceivedMessage]] = []
         self._offsets: list[int] = []  # where each physical queue is fetched next
         self._next = -1

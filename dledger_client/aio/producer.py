@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, Unpack
 
-from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
+from dledger_client.cluster.metadata import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import ProducerEngine
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.unclosed import warn as warn_unclosed
-from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.frames.frame_layout import pack_host
-from dledger_wire.rpc.transport import Network
 
 _logger = logging.getLogger(__name__)
 
@@ -58,19 +56,16 @@ class Producer:
     ``dledger_wire.errors``.
     """
 
+    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,
         group: str = "",
-        *,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         parse_bootstrap(bootstrap)
         self._options = ProducerOptions.of(group, settings)
-        self._around = surroundings(bootstrap, network, clock, random)
+        self._environment = environment_for(bootstrap)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._engine: ProducerEngine | None = None
         self._delayed: deque[_Delayed] = deque()
@@ -82,9 +77,9 @@ class Producer:
     def engine(self) -> ProducerEngine:
         """The inside; made at first use, on the running loop."""
         if self._engine is None:
-            around = self._around
-            router = Router(self._bootstrap, around.network, around.clock, around.random)
-            self._engine = ProducerEngine(router, self._options, around.unique_ids(), pack_host(around.address))
+            environment = self._environment
+            router = environment.open_router(self._bootstrap)
+            self._engine = ProducerEngine(router, self._options, environment.unique_ids(), pack_host(environment.address))
         return self._engine
 
     @property

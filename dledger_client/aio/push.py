@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
-from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
+from dledger_client.cluster.metadata import Bootstrap, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, LocalOffsetStore, OffsetStore
 from dledger_client.consumer.group_session import MemberInfo
 from dledger_client.consumer.listener import Listener
-from dledger_client.consumer.offset_file import Beside, OffsetFile
+from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.rebalancer import Rebalancer
-from dledger_client.consumer.settings import PushOptions
+from dledger_client.consumer.settings import PushOptions, PushSettings
 from dledger_client.fetch.fetcher import Replicas
 from dledger_client.fetch.subscription import Subscription
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.unclosed import warn as warn_unclosed
-from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic, retry_topic
-from dledger_wire.rpc.transport import Network
 
 ADMISSION_S = 3.0  # longer than a member that died is kept
 IDLE_STREAMS = 64  # every queue polls on one of its own
@@ -45,6 +42,7 @@ class PushConsumer:
     names of the settings are taken too (docs/reference/semantics.md).
     """
 
+    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,
@@ -54,24 +52,19 @@ class PushConsumer:
         read_from: str = "leader",
         client_id: str = "",
         timeout_ms: int = 10_000,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        runner: Callable[[Listener, int], ListenerExecutor] = TaskExecutor,
-        beside: Beside = asyncio.to_thread,
-        **options: Any,
+        **settings: Unpack[PushSettings],
     ) -> None:
         parse_bootstrap(bootstrap)
         self.group = check_group(group)
         self.listener = listener
-        self.options = PushOptions.of(options)
+        self.options = PushOptions.of(settings)
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
-        self._around = surroundings(bootstrap, network, clock, random)
-        self._make_runner, self._beside = runner, beside
+        self._environment = environment_for(bootstrap)
+        self._make_executor: Callable[[Listener, int], ListenerExecutor] = TaskExecutor
         self._subscriptions: dict[str, Subscription] = {}
-        self._router = Router(bootstrap, self._around.network, self._around.clock, self._around.random)
+        self._router = self._environment.open_router(bootstrap)
         self._replicas = Replicas(self._router, read_from, None, idle_streams=IDLE_STREAMS)
         self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
@@ -128,13 +121,13 @@ class PushConsumer:
         profile = MemberInfo(
             self.group,
             self._client_id,
-            f"{self._around.random.getrandbits(64):016x}",
+            f"{self._environment.random.getrandbits(64):016x}",
             {topic: subscription.text for topic, subscription in subscriptions.items()},
             self.options.broadcast,
             self.options.orderly,
             self.options.strategy_name,
         )
-        runner = self._make_runner(self.listener, self.options.consume_threads)
+        runner = self._make_executor(self.listener, self.options.consume_threads)
         self._engine = Rebalancer(self._router, self._replicas, profile, self.options, subscriptions, positions, runner)
         self._engine.start()
         if given and not self.options.broadcast:
@@ -145,13 +138,13 @@ class PushConsumer:
                 raise
 
     def _open_positions(self) -> OffsetStore:
-        around = self._around
-        address = around.address.rpartition(":")[0]
+        environment = self._environment
+        address = environment.address.rpartition(":")[0]
         if self.options.broadcast:
-            self._file = OffsetFile(self.options.offset_folder, address, self.group, self._client_id, self._beside)
+            self._file = OffsetFile(self.options.offset_folder, address, self.group, self._client_id, environment.run_in_thread)
             self._client_id = self._file.client_id
             return LocalOffsetStore(self._router, self._file, self.options)
-        self._client_id = self._client_id or f"{address}@{around.process_id}@{around.random.getrandbits(32):08x}"
+        self._client_id = self._client_id or f"{address}@{environment.process_id}@{environment.random.getrandbits(32):08x}"
         return BrokerOffsetStore(self._router, self.group, self.options)
 
     def assigned(self) -> list[MessageQueue]:

@@ -19,6 +19,7 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
+from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_client.transactions.check_stream import TransactionCheckStream
 from dledger_client.transactions.resolver import (
@@ -29,10 +30,8 @@ from dledger_client.transactions.resolver import (
     TransactionResult,
     TransactionState,
 )
-from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
-from dledger_wire.rpc.transport import Network
 from dledger_wire.tasks import BackgroundTasks
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], CheckAnswer]
@@ -74,6 +73,7 @@ class TransactionProducer(Producer):
     larger of both counts), checkRequestHoldMax.
     """
 
+    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,
@@ -82,9 +82,6 @@ class TransactionProducer(Producer):
         *,
         check_threads: int | None = None,
         check_requests_held: int | None = None,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
         transactionCheckListener: CheckListener | None = None,
         checkThreadPoolMinSize: int | None = None,
         checkThreadPoolMaxSize: int | None = None,
@@ -102,7 +99,7 @@ class TransactionProducer(Producer):
                 "checkRequestHoldMax": checkRequestHoldMax,
             }
         )
-        super().__init__(bootstrap, group, network=network, clock=clock, random=random, **settings)
+        super().__init__(bootstrap, group, **settings)
         self.group = check_group(self._options.group)
         self.run_listener: Runner = on_the_loop
         self.check_threads = checks.check_threads
@@ -142,8 +139,8 @@ class TransactionProducer(Producer):
         """The first step alone: the half message is stored; the caller ends the transaction."""
         self.start()
         half = await self.send(half_of(message, self.group), queue_key, queue_id)
-        self._attend(half.group)
-        return Transaction(half, self._ends_of(half.group), self.engine.options.send_timeout_ms)
+        self._attend(half.replica_group)
+        return Transaction(half, self._ends_of(half.replica_group), self.engine.options.send_timeout_ms)
 
     async def finish(self, transaction: Transaction, state: TransactionState) -> TransactionResult:
         """The last step: UNKNOWN leaves the transaction open."""
@@ -180,7 +177,7 @@ class TransactionProducer(Producer):
     def _attend(self, group: str) -> None:
         if group not in self._attending:
             self._attending[group] = None
-            client_id = f"{self._around.address}@{self._around.process_id}"
+            client_id = f"{self._environment.address}@{self._environment.process_id}"
             self._tasks.spawn(
                 TransactionCheckStream(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}"
             )
@@ -196,7 +193,7 @@ class TransactionProducer(Producer):
             if state is not TransactionState.UNKNOWN:
                 try:
                     timeout_ms = self.engine.options.send_timeout_ms
-                    await self._ends_of(message.group).end(message.queue_offset, message.msg_id, state, timeout_ms)
+                    await self._ends_of(message.replica_group).end(message.queue_offset, message.msg_id, state, timeout_ms)
                 except DledgerError as error:
                     _logger.info("transaction %s: %s", message.msg_id, error.message)
 

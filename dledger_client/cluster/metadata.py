@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable, until
+from dledger_client.deprecation import RenamedAttribute
 from dledger_wire._pb import broker_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
@@ -61,12 +62,14 @@ class TopicQueues:
     """The queues of a topic on one group."""
 
     topic: str
-    group: str
+    replica_group: str
     read_queues: int
     write_queues: int
     perm: int
-    incarnation: str
+    topic_epoch: str
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: not told
+    group = RenamedAttribute("replica_group")
+    incarnation = RenamedAttribute("topic_epoch")
 
 
 def parse_bootstrap(bootstrap: Bootstrap) -> list[str]:
@@ -332,7 +335,7 @@ class Router:
     async def _topic_of_every_group(self, name: str, first: str, answer: broker_pb2.MetadataResponse) -> list[TopicQueues]:
         """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
         it the newest of what replicas say and of what was known before.  ``answer``: what the node at ``first`` has said already."""
-        by_group = {queues.group: [queues] for queues in self._topics.get(name, ())}
+        by_group = {queues.replica_group: [queues] for queues in self._topics.get(name, ())}
         for_followers: set[str] = set()
 
         def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
@@ -370,7 +373,7 @@ class Router:
             if own is None or own.leader_address != view.leader_address:
                 await self.find_leader(group, view.leader_address, view.term)  # it leads no more: its word is not the leader's
                 raise NotReadyError(f"topic {name}: {view.leader_address} does not lead group {group} any more")
-            found += [queues for queues in _queues_of(name, response) if queues.group == group]
+            found += [queues for queues in _queues_of(name, response) if queues.replica_group == group]
         if found:
             return found
         if not self.groups:

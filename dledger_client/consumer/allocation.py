@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dledger_client.deprecation import RenamedAttribute
 from dledger_wire.errors import InvalidArgumentError
 
 
@@ -20,11 +21,12 @@ class MessageQueue:
     """One queue of a topic on one replica group (RocketMQ's brokerName is our group name)."""
 
     topic: str
-    group: str
+    replica_group: str
     queue_id: int
+    group = RenamedAttribute("replica_group")
 
     def __str__(self) -> str:
-        return f"MessageQueue [topic={self.topic}, brokerName={self.group}, queueId={self.queue_id}]"
+        return f"MessageQueue [topic={self.topic}, brokerName={self.replica_group}, queueId={self.queue_id}]"
 
 
 Item = TypeVar("Item")
@@ -69,7 +71,7 @@ def by_machine_room(rooms: Sequence[str]) -> Strategy:
         if place is None:
             return []
         position, count = place
-        near = [queue for queue in sorted(queues) if len(parts := queue.group.split("@")) == 2 and parts[0] in wanted]
+        near = [queue for queue in sorted(queues) if len(parts := queue.replica_group.split("@")) == 2 and parts[0] in wanted]
         share, rest = divmod(len(near), count)
         mine = near[position * share : (position + 1) * share]
         if position < rest:
@@ -89,7 +91,7 @@ def machine_room_nearby(
     def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if member not in members:
             return []
-        queues_by_room = _by_room(sorted(queues), lambda queue: room_of_group(queue.group))
+        queues_by_room = _by_room(sorted(queues), lambda queue: room_of_group(queue.replica_group))
         members_by_room = _by_room(sorted(members), room_of_member)
         own_room = room_of_member(member)
         mine = inner(member, queues_by_room.get(own_room, []), members_by_room[own_room])

@@ -84,7 +84,7 @@ class _InitialOffsets:
 
     def began(self, queue: MessageQueue) -> None:
         """The queue's topic has positions."""
-        self._known.add((queue.topic, queue.group))
+        self._known.add((queue.topic, queue.replica_group))
 
     def is_absent(self, topic: str) -> None:
         """There is no such topic now."""
@@ -94,20 +94,20 @@ class _InitialOffsets:
         """Of every queue that the topic of ``queue`` has in its replica group, which the group has no position in."""
         count = queue.queue_id + 1
         for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
-            if routes.group == queue.group:
+            if routes.replica_group == queue.replica_group:
                 count = routes.read_queues
         where = self._options.consume_from_where
-        is_new = queue.topic in self._absent or (queue.topic, queue.group) in self._known
+        is_new = queue.topic in self._absent or (queue.topic, queue.replica_group) in self._known
         if queue.topic.startswith(RETRY_PREFIX) or (where == LAST and is_new):
             where = FIRST
-        return await self._look_up([MessageQueue(queue.topic, queue.group, number) for number in range(count)], where)
+        return await self._look_up([MessageQueue(queue.topic, queue.replica_group, number) for number in range(count)], where)
 
     async def of_added(self, queue: MessageQueue) -> int:
         """Of a queue that was added after the group began."""
         return (await self._look_up([queue], FIRST))[queue]
 
     async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, int]:
-        group = queues[0].group
+        group = queues[0].replica_group
         searched = NO_TIME if where in (FIRST, LAST) else self._options.consume_timestamp
         refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched) for queue in queues]
         request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
@@ -137,13 +137,13 @@ class BrokerOffsetStore:
         }
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
-        place = (queue.topic, queue.group)
-        begun, known = self._begun[place], await self._known(queue.group)
+        place = (queue.topic, queue.replica_group)
+        begun, known = self._begun[place], await self._known(queue.replica_group)
         if not _has_topic(known, queue):
             async with self._beginning:
                 if self._begun[place] == begun:  # else another queue of ours may have done it meanwhile
                     await self._begin(queue)
-            known = await self._known(queue.group)
+            known = await self._known(queue.replica_group)
         if not _has_topic(known, queue):
             raise NotReadyError(f"{queue}: group {self._group} has not begun {queue.topic} yet")
         self._starts.began(queue)
@@ -151,9 +151,9 @@ class BrokerOffsetStore:
             request = broker_pb2.CommitOffsetsRequest(group=self._group)
             offset = await self._starts.of_added(queue)
             request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=offset, lock_epoch=epoch)
-            for error in (await self._send(queue.group, request)).values():
+            for error in (await self._send(queue.replica_group, request)).values():
                 raise error
-            known = await self._known(queue.group)
+            known = await self._known(queue.replica_group)
         if queue not in known:
             raise OffsetsResetError(f"{queue}: its position went away; the topic was deleted")
         return known[queue]
@@ -163,15 +163,15 @@ class BrokerOffsetStore:
         request = broker_pb2.CommitOffsetsRequest(group=self._group, initial=True)
         for each, offset in (await self._starts.of_topic(queue)).items():
             request.offsets.add(topic=each.topic, queue_id=each.queue_id, offset=offset)
-        await self._send(queue.group, request)
-        self._begun[queue.topic, queue.group] += 1
+        await self._send(queue.replica_group, request)
+        self._begun[queue.topic, queue.replica_group] += 1
 
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         refused: dict[MessageQueue, DledgerError] = {}
-        for group in sorted({row.queue.group for row in rows}):
+        for group in sorted({row.queue.replica_group for row in rows}):
             request = broker_pb2.CommitOffsetsRequest(group=self._group)
             for row in rows:
-                if row.queue.group == group:
+                if row.queue.replica_group == group:
                     request.offsets.add(
                         topic=row.queue.topic,
                         queue_id=row.queue.queue_id,
@@ -242,7 +242,7 @@ def commit_pages(request: broker_pb2.CommitOffsetsRequest) -> Iterator[broker_pb
 
 def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:
     """Whether any queue of the same topic and replica group has a position."""
-    return any((other.topic, other.group) == (queue.topic, queue.group) for other in known)
+    return any((other.topic, other.replica_group) == (queue.topic, queue.replica_group) for other in known)
 
 
 def _deadline_ms(router: Router) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dledger_client.deprecation import RenamedAttribute
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 
@@ -41,13 +42,14 @@ class ConsumeContext:
     """
 
     topic: str
-    group: str
+    replica_group: str
     queue_id: int
     epoch: int = 0
     attempts: int = 0
     ack_index: int = -1
     delay_level: int = 0
     suspend_ms: int = 0
+    group = RenamedAttribute("replica_group")
 
 
 Listener = Callable[[list[ReceivedMessage], ConsumeContext], Any]

@@ -12,23 +12,19 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
 
 from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.runtime.environment import RunInThread
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 
 MOST_CLIENTS = 1000
-
-# Runs what may take long beside the event loop.
-Beside: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class OffsetFile:
     """The positions of one broadcast client.  Held until ``close``."""
 
-    def __init__(self, folder: str, address: str, group: str, client_id: str = "", beside: Beside = asyncio.to_thread) -> None:
+    def __init__(self, folder: str, address: str, group: str, client_id: str = "", run_in_thread: RunInThread = asyncio.to_thread) -> None:
         root = Path(folder or os.environ.get("DLEDGER_OFFSETS", "") or Path.home() / ".dledger_offsets")
         names = [client_id] if client_id else [f"{address}@{number}" for number in range(MOST_CLIENTS)]
         for name in names:
@@ -40,7 +36,7 @@ class OffsetFile:
             raise BusyError(f"{root}: another consumer of group {group} uses the offset file of {' or '.join(names[:3])}")
         self._path = root / self.client_id / group / "offsets.json"
         self.offsets: dict[MessageQueue, int] = self._load()
-        self._beside, self._writing = beside, asyncio.Lock()
+        self._run_in_thread, self._writing = run_in_thread, asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:
         try:
@@ -59,14 +55,14 @@ class OffsetFile:
         async with self._writing:
             known = self.offsets | offsets
             try:
-                await self._beside(lambda: self._replace(known))
+                await self._run_in_thread(lambda: self._replace(known))
             except OSError as error:
                 kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailedError
                 raise kind(f"{self._path}: positions could not be saved: {error}", file=self._path) from None
             self.offsets = known
 
     def _replace(self, offsets: dict[MessageQueue, int]) -> None:
-        rows = [[queue.topic, queue.group, queue.queue_id, offset] for queue, offset in sorted(offsets.items())]
+        rows = [[queue.topic, queue.replica_group, queue.queue_id, offset] for queue, offset in sorted(offsets.items())]
         new = self._path.with_suffix(".new")
         with open(new, "w", encoding="utf-8") as file:
             json.dump({"offsets": rows}, file)

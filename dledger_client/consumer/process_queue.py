@@ -113,7 +113,7 @@ class _ProcessQueue:
 
     def context(self, attempts: int) -> ConsumeContext:
         queue = self.queue
-        return ConsumeContext(queue.topic, queue.group, queue.queue_id, self.epoch, attempts)
+        return ConsumeContext(queue.topic, queue.replica_group, queue.queue_id, self.epoch, attempts)
 
 
 class _ConcurrentJob:

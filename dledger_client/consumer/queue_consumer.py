@@ -51,8 +51,8 @@ class QueueOwner(Protocol):
 class QueueConsumer:
     """``locked``: an orderly consumer's in a clustering group."""
 
-    def __init__(self, queue: MessageQueue, incarnation: str, subscription: Subscription, owner: QueueOwner, *, locked: bool) -> None:
-        self.queue, self.incarnation = queue, incarnation
+    def __init__(self, queue: MessageQueue, topic_epoch: str, subscription: Subscription, owner: QueueOwner, *, locked: bool) -> None:
+        self.queue, self.topic_epoch = queue, topic_epoch
         self.buffer: ProcessQueue | None = None
         self.over: DledgerError | None = None
         self.epoch = 0
@@ -165,7 +165,7 @@ class QueueConsumer:
         while buffer is not None and not buffer.dropped:
             await buffer.room()
             try:
-                found = await self._owner.fetch(self._request(offset, buffer), self.queue.group)
+                found = await self._owner.fetch(self._request(offset, buffer), self.queue.replica_group)
             except OffsetOutOfRangeError as error:
                 offset = await self._out_of_range(error, offset)
                 buffer.add([], 0, offset)

@@ -130,7 +130,7 @@ class Rebalancer:
 
     def _tell_queues(self, tell: Callable[[QueueConsumer], None], group: str | None = None) -> None:
         for queue in list(self.queues.values()):
-            if group is None or queue.queue.group == group:
+            if group is None or queue.queue.replica_group == group:
                 tell(queue)
 
     async def _follow_reset(self, group: str) -> None:
@@ -166,21 +166,21 @@ class Rebalancer:
         ]
 
     def grant_of(self, queue: MessageQueue) -> LockGrant | None:
-        session = self._sessions.get(queue.group)
+        session = self._sessions.get(queue.replica_group)
         return session.grants.get((queue.topic, queue.queue_id)) if session is not None else None
 
     def wish(self, queue: MessageQueue) -> None:
-        self._session(queue.group).wish((queue.topic, queue.queue_id))
+        self._session(queue.replica_group).wish((queue.topic, queue.queue_id))
 
     def _may_start(self, queue: MessageQueue) -> bool:
         """Whether a listener may be called now.  Asked from any thread."""
         if not self._locking:
             return True
-        session, mine, grant = self._sessions.get(queue.group), self.queues.get(queue), self.grant_of(queue)
+        session, mine, grant = self._sessions.get(queue.replica_group), self.queues.get(queue), self.grant_of(queue)
         return session is not None and mine is not None and grant is not None and session.has_lease and grant.epoch == mine.epoch
 
     def is_held_by_another(self, queue: MessageQueue) -> bool:
-        members = self._session(queue.group).members
+        members = self._session(queue.replica_group).members
         if members is None or self._options.broadcast:
             return False
         return any(
@@ -206,7 +206,7 @@ class Rebalancer:
                 queue.topic,
                 queue.queue_id,
                 [message.queue_offset for message in messages],
-                group_name=queue.group,
+                group_name=queue.replica_group,
                 deadline_ms=self._router.clock.monotonic_ms() + SEND_BACK_TIMEOUT_MS,
                 delay_level=DEAD_LETTER if limit == 0 else delay_level,
                 max_reconsume_times=max(0, limit),
@@ -248,7 +248,7 @@ class Rebalancer:
             return
         self._routes[topic] = [queues for queues in routes if queues.perm & READABLE]
         for queues in self._routes[topic]:
-            self._session(queues.group)
+            self._session(queues.replica_group)
 
     def _session(self, group: str) -> GroupSession:
         session = self._sessions.get(group)
@@ -269,26 +269,26 @@ class Rebalancer:
         for topic, routes in self._routes.items():
             shares = self._shares(topic, routes)
             if shares is None:
-                shares = {queue: incarnation for queue, incarnation in _all(routes).items() if queue in self.queues}
+                shares = {queue: topic_epoch for queue, topic_epoch in _all(routes).items() if queue in self.queues}
             for queue, mine in list(self.queues.items()):
                 if queue.topic != topic:
                     continue
                 if mine.over is not None:
                     self._finish(queue, commit=not isinstance(mine.over, OffsetsResetError | StaleLockError | TopicNotFoundError))
-                elif shares.get(queue) != mine.incarnation:
+                elif shares.get(queue) != mine.topic_epoch:
                     self._finish(queue, commit=queue not in shares)
-            for queue, incarnation in shares.items():
+            for queue, topic_epoch in shares.items():
                 if queue not in self.queues:
-                    mine = QueueConsumer(queue, incarnation, self._subscriptions[topic], self, locked=self._locking)
+                    mine = QueueConsumer(queue, topic_epoch, self._subscriptions[topic], self, locked=self._locking)
                     self.queues[queue] = mine
                     mine.start()
 
     def _shares(self, topic: str, routes: list[TopicQueues]) -> dict[MessageQueue, str] | None:
-        """The queues of a topic that are ours, with the topic's incarnation; None while nobody has told who the members are."""
+        """The queues of a topic that are ours, with the topic epoch; None while nobody has told who the members are."""
         found = _all(routes)
         if self._options.broadcast or not found:
             return found
-        members = self._members(sorted({queues.group for queues in routes}))
+        members = self._members(sorted({queues.replica_group for queues in routes}))
         readers = [
             member.client_id
             for member in members or ()
@@ -315,7 +315,7 @@ class Rebalancer:
             session.report(
                 (queue.topic, queue.queue_id, mine.epoch)
                 for queue, mine in self.queues.items()
-                if queue.group == group and mine.buffer is not None
+                if queue.replica_group == group and mine.buffer is not None
             )
 
     def _finish(self, queue: MessageQueue, *, commit: bool) -> None:
@@ -331,7 +331,7 @@ class Rebalancer:
             if commit:
                 await self._commit([mine])
             if self._locking:
-                self._session(queue.group).release((queue.topic, queue.queue_id))
+                self._session(queue.replica_group).release((queue.topic, queue.queue_id))
         finally:  # whatever happened, it may begin anew
             self.queues.pop(queue, None)
             self._finishing.pop(queue, None)
@@ -370,7 +370,9 @@ class Rebalancer:
 
 
 def _all(routes: list[TopicQueues]) -> dict[MessageQueue, str]:
-    """Every readable queue, with the incarnation of its topic."""
+    """Every readable queue, with its topic epoch."""
     return {
-        MessageQueue(queues.topic, queues.group, number): queues.incarnation for queues in routes for number in range(queues.read_queues)
+        MessageQueue(queues.topic, queues.replica_group, number): queues.topic_epoch
+        for queues in routes
+        for number in range(queues.read_queues)
     }

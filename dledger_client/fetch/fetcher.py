@@ -54,7 +54,7 @@ class Replicas:
         *,
         idle_streams: int = IDLE_STREAMS,
         files: LogFiles | None = None,
-        mend: bool = True,
+        repair: bool = True,
     ) -> None:
         if read_from not in READ_FROM:
             raise InvalidArgumentError(f"read_from {read_from!r}: expected one of {', '.join(READ_FROM)}")
@@ -63,7 +63,7 @@ class Replicas:
         self._replica = replica
         self._near = near
         self._files = files
-        self._mend = mend
+        self._repair = repair
         self._unreadable: set[str] = set()  # replicas near by whose files are not to be read from here
         self._idle: dict[str, list[ByteStream]] = {}
         self._idle_streams = idle_streams
@@ -143,7 +143,7 @@ class Replicas:
         except CorruptFrameError as error:  # it could not make an answer of what it has
             damage = error.message
         damage = f"{source.node_id}: {request.topic}/{request.queue_id}: {damage}"
-        if not self._mend:
+        if not self._repair:
             raise CorruptFrameError(damage)
         _logger.warning("%s; asking it to look", damage)
         again.verify, again.in_place = True, False

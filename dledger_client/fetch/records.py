@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dledger_client.deprecation import RenamedAttribute
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.body_crc import first_bad_body
 from dledger_wire.frames.compress import compression_in, decompress
@@ -25,12 +26,13 @@ from dledger_wire.status import SysFlag
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
     """What a queue holds: offsets ``min_offset`` to ``max_offset`` (exclusive); ``at_time``: the first one of the time asked for;
-    ``incarnation``: of the topic, another one when it was deleted and made again."""
+    ``topic_epoch``: changes when the topic is deleted and created again."""
 
     min_offset: int
     max_offset: int
     at_time: int
-    incarnation: str = ""
+    topic_epoch: str = ""
+    incarnation = RenamedAttribute("topic_epoch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Chunk:
     def __init__(
         self,
         topic: str,
-        group: str,
+        replica_group: str,
         queue_id: int,
         replica: str,
         offsets: npt.NDArray[np.int64],
@@ -61,10 +63,12 @@ class Chunk:
         *,
         bodiless: bool = False,
     ) -> None:
-        self.topic, self.group, self.queue_id, self.replica = topic, group, queue_id, replica
+        self.topic, self.replica_group, self.queue_id, self.replica = topic, replica_group, queue_id, replica
         self.offsets, self.sizes, self.frames = offsets, sizes, frames
         self.next_offset, self.max_offset, self.bodiless = next_offset, max_offset, bodiless
         self.lag = ReplicaLag()
+
+    group = RenamedAttribute("replica_group")
 
     @property
     def count(self) -> int:
@@ -107,14 +111,14 @@ class Chunk:
         bad[1:] |= places[1:] < places[:-1] + sizes[:-1]
         return bad
 
-    def cut(self, upto: int) -> None:
-        """Leave out what lies at or behind offset ``upto``."""
-        if self.next_offset <= upto:
+    def cut(self, end: int) -> None:
+        """Drop messages at and behind offset ``end``."""
+        if self.next_offset <= end:
             return
-        count = int((self.offsets < upto).sum())
+        count = int((self.offsets < end).sum())
         size = int(self.sizes[:count].sum())
         self.offsets, self.sizes, self.frames = self.offsets[:count], self.sizes[:count], self.frames[:size]
-        self.next_offset = upto
+        self.next_offset = end
         self.__dict__.pop("columns", None)
 
     def messages(self, kind: type[ReceivedMessage] | None = None) -> list[ReceivedMessage]:
@@ -173,9 +177,11 @@ class ReceivedMessage:
         return self._rows.chunk.topic
 
     @property
-    def group(self) -> str:
+    def replica_group(self) -> str:
         """The replica group it is stored in."""
-        return self._rows.chunk.group
+        return self._rows.chunk.replica_group
+
+    group = RenamedAttribute("replica_group")
 
     @property
     def queue_id(self) -> int:
@@ -294,7 +300,7 @@ _OPENING: dict[type[ReceivedMessage], type[ReceivedMessage]] = {
 
 def decode_chunk(
     topic: str,
-    group: str,
+    replica_group: str,
     queue_id: int,
     replica: str,
     *,
@@ -320,4 +326,4 @@ def decode_chunk(
         frames = payload[at + 4 * count :]
     if int(sizes.sum(dtype=np.int64)) != len(frames):
         raise CorruptFrameError(f"a chunk whose sizes add up to {int(sizes.sum(dtype=np.int64))}, with {len(frames)} bytes of frames")
-    return Chunk(topic, group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset, bodiless=bodiless)
+    return Chunk(topic, replica_group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset, bodiless=bodiless)

@@ -100,7 +100,7 @@ class ProducerEngine:
 
     async def _look_up(self, topic: str, deadline_ms: int) -> None:
         found = await self.router.topic(topic, deadline_ms, fresh=True)
-        lanes = [lane for queues in sorted(found, key=lambda queues: queues.group) for lane in self._lanes_of_topic(queues)]
+        lanes = [lane for queues in sorted(found, key=lambda queues: queues.replica_group) for lane in self._lanes_of_topic(queues)]
         if not lanes:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         start = self.router.random.randrange(0, len(lanes))
@@ -133,11 +133,11 @@ class ProducerEngine:
         found = []
         for queue_id in range(queues.write_queues):
             with self.lock:
-                found.append(self._lane((queues.topic, queues.group, queue_id)))
-        if queues.group not in self._links:
-            self._fresh[queues.group] = []
-            link = self._links[queues.group] = Sender(self, queues.group)
-            self.tasks.spawn(self._serve(link), f"produce to {queues.group}")
+                found.append(self._lane((queues.topic, queues.replica_group, queue_id)))
+        if queues.replica_group not in self._links:
+            self._fresh[queues.replica_group] = []
+            link = self._links[queues.replica_group] = Sender(self, queues.replica_group)
+            self.tasks.spawn(self._serve(link), f"produce to {queues.replica_group}")
         return found
 
     async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:

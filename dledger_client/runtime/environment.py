@@ -1,40 +1,114 @@
-"""What a client takes from its machine when nothing is injected: network, clock, randomness, its own address.
+"""What a client takes from its machine: network, clock, randomness, address, worker threads.
 
-Owns the defaults.  In the simulator everything is injected and nothing in here is used.
+Owns the defaults, and the one way to replace them.  The simulator and tests make clients inside ``use_environment``; constructors of
+clients have no parameters for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import os
 import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, cast
 
-from dledger_client.cluster.metadata import Bootstrap, parse_bootstrap
+from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
+from dledger_client.deprecation import warn_renamed
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.rpc.transport import Network
 
+# Runs a blocking function outside of the event loop.
+RunInThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
+
+OLD_PARAMETERS = ("network", "clock", "random", "beside", "around")
+
+
+_replaced: ContextVar[ClientEnvironment | None] = ContextVar("dledger_client_environment", default=None)
+
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Everything a client takes from outside."""
+class ClientEnvironment:
+    """Everything a client takes from outside.  ``address`` and ``process_id`` are stamped into messages and client ids."""
 
     network: Network
     clock: Clock
     random: Random
-    address: str  # this client's, as it is stamped into messages
+    address: str
     process_id: int
+    run_in_thread: RunInThread = asyncio.to_thread
 
     def unique_ids(self) -> UniqueIds:
         return UniqueIds(self.clock, self.random, address=pack_host(self.address)[:4], process_id=self.process_id)
 
+    def open_router(self, bootstrap: Bootstrap) -> Router:
+        """Routes of a new client."""
+        return Router(bootstrap, self.network, self.clock, self.random)
 
-def surroundings(bootstrap: Bootstrap, network: Network | None, clock: Clock | None, random: Random | None) -> Surroundings:
-    """What was given, and this machine's for the rest."""
-    if network is not None:
-        return Surroundings(network, clock or SystemClock(), random or system_random(), "127.0.0.1:0", 1)
-    return Surroundings(_own_network(), clock or SystemClock(), random or system_random(), f"{own_address(bootstrap)}:0", os.getpid())
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Clients made inside of this context live in this environment."""
+        token = _replaced.set(self)
+        try:
+            yield
+        finally:
+            _replaced.reset(token)
+
+
+def environment_for(bootstrap: Bootstrap) -> ClientEnvironment:
+    """The environment of a client that is made here and now."""
+    replaced = _replaced.get()
+    if replaced is not None:
+        return replaced
+    return ClientEnvironment(_own_network(), SystemClock(), system_random(), f"{own_address(bootstrap)}:0", os.getpid())
+
+
+@contextlib.contextmanager
+def use_environment(
+    network: Network | None = None,
+    clock: Clock | None = None,
+    random: Random | None = None,
+    *,
+    address: str = "127.0.0.1:0",
+    process_id: int = 1,
+    run_in_thread: RunInThread = asyncio.to_thread,
+) -> Iterator[ClientEnvironment]:
+    """Clients made inside of this context, by either face, live in this environment.  For tests and the simulator.
+
+    Example:
+        >>> with use_environment(network, clock, random):
+        ...     producer = Producer("10.0.0.1:10911", group="tests")
+    """
+    made = ClientEnvironment(
+        network or _own_network(), clock or SystemClock(), random or system_random(), address, process_id, run_in_thread
+    )
+    with made.in_use():
+        yield made
+
+
+def takes_old_environment(constructor: Constructor) -> Constructor:
+    """Decorator: a constructor takes the former parameters ``network``, ``clock``, ``random``, ``beside`` and ``around`` and warns."""
+
+    @functools.wraps(constructor)
+    def accepting(*args: Any, **given: Any) -> None:
+        old = {name: given.pop(name) for name in OLD_PARAMETERS if name in given}
+        if not old:
+            return constructor(*args, **given)
+        for name in old:
+            warn_renamed(f"{constructor.__qualname__}({name}=)", "dledger_client.runtime.environment.use_environment")
+        old |= old.pop("around", None) or {}
+        if "beside" in old:
+            old["run_in_thread"] = old.pop("beside")
+        with use_environment(**old):
+            return constructor(*args, **given)
+
+    return cast(Constructor, accepting)
 
 
 def _own_network() -> Network:
@@ -45,7 +119,7 @@ def _own_network() -> Network:
 
 
 def own_address(bootstrap: Bootstrap) -> str:
-    """The IPv4 address this machine would speak to the cluster from; nothing is sent to find out."""
+    """The IPv4 address this machine reaches the cluster from; nothing is sent to find out."""
     host, _, port = parse_bootstrap(bootstrap)[0].rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.metadata import Bootstrap, TopicQueues
+from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.unclosed import warn as warn_unclosed
@@ -54,9 +55,10 @@ class PullConsumer:
         """By (replica group, queue id): what each readable queue holds; ``or_followers``: as followers know it while nobody leads."""
         return self._thread.run(self._inner.offsets(topic, timestamp_ms, or_followers=or_followers))
 
-    def commit(self, positions: Mapping[tuple[str, int], int], *, group_name: str | None = None, reset: bool = False) -> None:
+    @renamed_arguments(group_name="replica_group")
+    def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
         """Remember where this consumer group has come to: (topic, queue id) -> next offset to read."""
-        self._thread.run(self._inner.commit(positions, group_name=group_name, reset=reset))
+        self._thread.run(self._inner.commit(positions, replica_group=replica_group, reset=reset))
 
     def committed(self, topic: str) -> dict[tuple[str, int], int]:
         """By (replica group, queue id): where this consumer group has come to."""
@@ -74,9 +76,10 @@ class PullConsumer:
         """``fetch`` without its decoding: chunks tell where to read on, and how far behind the replica was."""
         return self._thread.run(self._inner.fetch_chunks(topic, queue_id, offset, max_messages, **how))
 
-    def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Generator[Chunk]:
-        """Everything of a queue from ``offset`` to ``upto`` as chunks of raw frames."""
-        chunks = self._inner.read_chunks(topic, queue_id, offset, upto, **how)
+    @renamed_arguments(upto="end")
+    def read_chunks(self, topic: str, queue_id: int, offset: int, end: int, **how: Any) -> Generator[Chunk]:
+        """Everything of a queue from ``offset`` to ``end`` as chunks of raw frames."""
+        chunks = self._inner.read_chunks(topic, queue_id, offset, end, **how)
         try:
             while (chunk := self._thread.run(_next(chunks))) is not None:
                 yield chunk

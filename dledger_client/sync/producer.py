@@ -16,9 +16,7 @@ from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotSentError
-from dledger_wire.rpc.transport import Network
 
 
 class Producer:
@@ -32,13 +30,9 @@ class Producer:
         self,
         bootstrap: Bootstrap,
         group: str = "",
-        *,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        random: Random | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._serve(AsyncProducer(bootstrap, group, network=network, clock=clock, random=random, **settings))
+        self._serve(AsyncProducer(bootstrap, group, **settings))
 
     def _serve(self, inner: AsyncProducer) -> None:
         """Become the synchronous face of ``inner``."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from dledger_client.aio.push import PushConsumer as AsyncPushConsumer
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import ThreadExecutor
 from dledger_client.consumer.listener import Listener
+from dledger_client.consumer.settings import PushSettings
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.unclosed import warn as warn_unclosed
 
@@ -18,9 +19,10 @@ class PushConsumer:
     """Gives messages to ``listener(messages, context)`` in ``consume_threads`` threads; see ``dledger_client.aio.PushConsumer`` for the
     settings.  The listener may use synchronous clients."""
 
-    def __init__(self, bootstrap: Bootstrap, group: str, listener: Listener | None = None, **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, group: str, listener: Listener | None = None, **settings: Unpack[PushSettings]) -> None:
         self._thread = LoopThread.shared()
-        self._inner = self._thread.call(lambda: AsyncPushConsumer(bootstrap, group, listener, runner=ThreadExecutor, **settings))
+        self._inner = self._thread.call(lambda: AsyncPushConsumer(bootstrap, group, listener, **settings))
+        self._inner._make_executor = ThreadExecutor
         self._inner.has_outside = True
 
     def __repr__(self) -> str:

@@ -37,7 +37,7 @@ async def unfinished(control: AsyncPullConsumer, topic: str, group: str) -> list
     """The manifests without a note that they are done, oldest first."""
     held = (await control.offsets(topic))[group, CONTROL_QUEUE]
     begun: dict[str, tuple[WriteName, list[Staged]]] = {}
-    async for chunk in control.read_chunks(topic, CONTROL_QUEUE, held.min_offset, held.max_offset, group_name=group):
+    async for chunk in control.read_chunks(topic, CONTROL_QUEUE, held.min_offset, held.max_offset, replica_group=group):
         for message in chunk.messages():
             manifest = read_manifest(message.body)
             if manifest is not None:
@@ -82,10 +82,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     options = parse_write_options({"bootstrap": arguments.bootstrap, "stagingTopic": topic})
     with PullConsumer(arguments.bootstrap, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
         try:
-            queues = sorted(consumer.topic(topic), key=lambda each: each.group)[0]
+            queues = sorted(consumer.topic(topic), key=lambda each: each.replica_group)[0]
         except TopicNotFoundError:
             raise TopicNotFoundError(f"there is no topic {topic}: nothing was written from Spark") from None
-    place = StagingPlace(topic, queues.group, queues.write_queues)
+    place = StagingPlace(topic, queues.replica_group, queues.write_queues)
     found = with_publisher(
         options, place, lambda publisher, control: finish_all(publisher, control, topic, place.group, look_only=arguments.look)
     )

@@ -40,7 +40,7 @@ def least_held(options: ReadOptions, queue: QueueId, offset: int) -> int:
     where: dict[str, Any] = {"read_from": options.read_from, "replica": options.replica or None}
     with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms), **where) as consumer:
         try:
-            consumer.fetch(queue.topic, queue.queue_id, offset, 1, group_name=queue.group)
+            consumer.fetch(queue.topic, queue.queue_id, offset, 1, replica_group=queue.group)
         except OffsetOutOfRangeError as error:
             return error.min_offset
     return offset
@@ -60,7 +60,7 @@ def mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]])
 def _sample(consumer: PullConsumer, queue: QueueId, start: int, end: int) -> Chunk | None:
     """A few messages of [start, end); from where they begin, when the first are expired."""
     upto = min(end, start + SAMPLE_MESSAGES)
-    how: dict[str, Any] = {"group_name": queue.group, "chunk_bytes": SAMPLE_BYTES}
+    how: dict[str, Any] = {"replica_group": queue.group, "chunk_bytes": SAMPLE_BYTES}
     with closing(consumer.read_chunks(queue.topic, queue.queue_id, start, upto, **how)) as chunks:
         try:
             return next(chunks, None)
@@ -76,4 +76,4 @@ def mirror(options: ReadOptions, offsets: Mapping[QueueId, int]) -> None:
         by_group.setdefault(queue.group, {})[queue.topic, queue.queue_id] = offset
     with PullConsumer(options.bootstrap, group=options.group_id, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
         for group, positions in by_group.items():
-            consumer.commit(positions, group_name=group)
+            consumer.commit(positions, replica_group=group)

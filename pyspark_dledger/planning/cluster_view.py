@@ -22,7 +22,7 @@ from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.fetch.fetcher import Replicas
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
@@ -103,8 +103,8 @@ class Lookout:
     @classmethod
     def of_cluster(cls, bootstrap: str, replica: str) -> Lookout:
         """Made on the loop that is to use it."""
-        around = surroundings(bootstrap, None, None, None)
-        return cls(Router(bootstrap, around.network, around.clock, around.random), replica)
+        environment = environment_for(bootstrap)
+        return cls(environment.open_router(bootstrap), replica)
 
     async def look(self, wanted: Wanted) -> View:
         """UnreachableError, TopicNotFoundError, TopicPermissionError; NotLeaderError where the leader's word is wanted."""

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dledger_client.admin.message_query import MAX_PAGE, PAGE_BYTES, pages
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2, query_pb2
 from dledger_wire.errors import DledgerError
@@ -34,8 +34,8 @@ def narrowed_by_keys(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Seq
         return ranges
 
     async def work() -> dict[QueueId, list[int]] | None:
-        around = surroundings(options.bootstrap, None, None, None)
-        router = Router(options.bootstrap, around.network, around.clock, around.random)
+        environment = environment_for(options.bootstrap)
+        router = environment.open_router(options.bootstrap)
         try:
             return await keyed_offsets(router, ranges, options.filters.keys)
         finally:

@@ -169,7 +169,7 @@ _BUILDERS: dict[str, Callable[[ChunkDecoder], pa.Array]] = {
     "born_timestamp": lambda decoder: decoder.timestamp("born_timestamp"),
     "store_timestamp": lambda decoder: decoder.timestamp("store_timestamp"),
     "properties": ChunkDecoder.properties,
-    "group": lambda decoder: pa.repeat(pa.scalar(decoder.chunk.group, pa.string()), decoder.count),
+    "group": lambda decoder: pa.repeat(pa.scalar(decoder.chunk.replica_group, pa.string()), decoder.count),
     "replica": lambda decoder: pa.repeat(pa.scalar(decoder.chunk.replica, pa.string()), decoder.count),
     "body_size": lambda decoder: pa.array(decoder.heads["body_length"].astype(np.int32)),
     "physical_offset": lambda decoder: pa.array(decoder.heads["physical_offset"].astype(np.int64)),

@@ -110,12 +110,12 @@ def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange
     from pyspark_dledger.read.arrow_batches import record_batches
 
     queue, at = piece.queue, piece.start
-    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "incarnation": incarnation}
+    how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "topic_epoch": incarnation}
     how["without_body"] = NEEDS_BODY.isdisjoint(options.columns)
     how["max_lag"] = None if options.max_lag == NO_LAG_LIMIT else options.max_lag
     while at < piece.end:
         try:
-            for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, group_name=queue.group, **how):
+            for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, replica_group=queue.group, **how):
                 at = chunk.next_offset
                 yield from record_batches(chunk, options.columns, options.filters)
             return

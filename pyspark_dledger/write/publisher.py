@@ -169,7 +169,7 @@ class Publisher:
 
     async def _manifest_at(self, write: WriteName, offset: int) -> list[Staged]:
         try:
-            found = await self._control.fetch(self._lane.topic, self._lane.queue_id, offset, 1, group_name=self._lane.group)
+            found = await self._control.fetch(self._lane.topic, self._lane.queue_id, offset, 1, replica_group=self._lane.group)
         except OffsetOutOfRangeError as error:
             text = f"the manifest of this write in {self._lane.topic} is expired; it cannot be finished ({error.message})"
             raise OffsetOutOfRangeError(text, **error.details) from None
@@ -206,7 +206,7 @@ class Publisher:
         reader, crc, size = PackReader(), 0, 0
         try:
             async for chunk in self._staged.read_chunks(
-                self._lane.topic, part.queue_id, part.first, part.end, group_name=part.group, tags=part.tag
+                self._lane.topic, part.queue_id, part.first, part.end, replica_group=part.group, tags=part.tag
             ):
                 for message in self._staged.with_tags(chunk, part.tag):
                     crc, size = crc32c(message.body, value=crc), size + len(message.body)

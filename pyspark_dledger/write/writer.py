@@ -17,10 +17,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
-from dledger_client.cluster.metadata import Router
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.idempotent_writer import IdempotentWriter
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
@@ -68,20 +67,20 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
         if options.topic:
             lanes_of(consumer, options.topic)
         try:
-            found = sorted(consumer.topic(options.staging_topic), key=lambda queues: queues.group)[0]
+            found = sorted(consumer.topic(options.staging_topic), key=lambda queues: queues.replica_group)[0]
         except TopicNotFoundError:
             with Admin(options.bootstrap) as admin:
                 group = sorted(consumer.replicas())[0]
                 found = admin.create_topic(options.staging_topic, queues=STAGING_QUEUES, group=group, if_not_exists=True)
     if found.write_queues < 2:
         raise InvalidArgumentError(f"staging topic {options.staging_topic} has {found.write_queues} queue; expected at least 2")
-    return StagingPlace(options.staging_topic, found.group, found.write_queues)
+    return StagingPlace(options.staging_topic, found.replica_group, found.write_queues)
 
 
 def lanes_of(consumer: PullConsumer, topic: str) -> list[Lane]:
     """The queues of a topic that take messages.  TopicNotFoundError, TopicPermissionError."""
-    found = sorted(consumer.topic(topic), key=lambda queues: queues.group)
-    lanes = [Lane(q.group, topic, number) for q in found if q.perm & Perm.WRITE for number in range(q.write_queues)]
+    found = sorted(consumer.topic(topic), key=lambda queues: queues.replica_group)
+    lanes = [Lane(q.replica_group, topic, number) for q in found if q.perm & Perm.WRITE for number in range(q.write_queues)]
     if not lanes:
         raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
     return lanes
@@ -210,8 +209,8 @@ class _Clients:
 
 def maker_of(bootstrap: str) -> Maker:
     """What messages made here are stamped with."""
-    around = surroundings(bootstrap, None, None, None)
-    return Maker(around.unique_ids(), pack_host(around.address), around.clock.wall_ms)
+    environment = environment_for(bootstrap)
+    return Maker(environment.unique_ids(), pack_host(environment.address), environment.clock.wall_ms)
 
 
 def commit_write(options: WriteOptions, place: StagingPlace, write: WriteName, messages: Sequence[WriterCommitMessage | None]) -> Published:
@@ -227,8 +226,8 @@ def with_publisher(options: WriteOptions, place: StagingPlace, work: Callable[[P
     """What ``work`` gives, with a publisher and a consumer of leaders that are closed after it."""
 
     async def run() -> T:
-        around = surroundings(options.bootstrap, None, None, None)
-        router = Router(options.bootstrap, around.network, around.clock, around.random)
+        environment = environment_for(options.bootstrap)
+        router = environment.open_router(options.bootstrap)
         timeout_ms = options.send_timeout_ms
         control = AsyncPullConsumer(options.bootstrap, timeout_ms=timeout_ms)
         staged = AsyncPullConsumer(options.bootstrap, read_from="follower", timeout_ms=timeout_ms)

@@ -8,8 +8,7 @@ import threading
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.aio import PullConsumer
-from dledger_client.cluster.metadata import Router
-from dledger_client.runtime.environment import surroundings
+from dledger_client.runtime.environment import environment_for
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS
 
@@ -18,11 +17,11 @@ GROUP, COUNT, STEP = "audit", 400, 10
 
 async def send_all_back(bootstrap: str, topic: str, *, level: int) -> set[SentBack]:
     """Every message, in small calls, some of them made twice at a time."""
-    around = surroundings(bootstrap, None, None, None)
-    router = Router(bootstrap, around.network, around.clock, around.random)
+    environment = environment_for(bootstrap)
+    router = environment.open_router(bootstrap)
     found: set[SentBack] = set()
     for first in range(0, COUNT, STEP):
-        deadline_ms = around.clock.monotonic_ms() + LIMIT_MS
+        deadline_ms = environment.clock.monotonic_ms() + LIMIT_MS
         offsets = range(first, first + STEP)
         calls = [send_back(router, GROUP, topic, 0, offsets, group_name="g0", deadline_ms=deadline_ms, delay_level=level) for _ in range(2)]
         for results in await asyncio.gather(*calls):

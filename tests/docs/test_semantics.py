@@ -67,17 +67,16 @@ def test_statuses_and_settings_are_all_described() -> None:
 @pytest.mark.parametrize("name", PRODUCER_TABLE)
 def test_every_setting_of_the_table_is_taken_by_the_producer_it_belongs_to(name: str) -> None:
     """With the default that the table tells, and refused by name where it does not belong."""
-    around: dict[str, Any] = {"network": object(), "clock": object(), "random": object()}
     listener = PRODUCER_TABLE["transactionCheckListener"]
     given = {"producerGroup": "payments", "transactionCheckListener": listener} | {name: PRODUCER_TABLE[name]}
-    TransactionProducer("127.0.0.1:9876", **given, **around)  # type: ignore[arg-type]
+    TransactionProducer("127.0.0.1:9876", **given)  # type: ignore[arg-type]
     own = UPSTREAM_NAMES.get(name) or CHECK_NAMES[name]
     if name in CHECK_NAMES:
         with pytest.raises(InvalidArgumentError, match=f"{name} is a setting of TransactionProducer"):
-            Producer("127.0.0.1:9876", **{name: PRODUCER_TABLE[name]}, **around)
+            Producer("127.0.0.1:9876", **{name: PRODUCER_TABLE[name]})
         default = getattr(CheckOptions(lambda _: None), own) if name != "transactionCheckListener" else None
     else:
-        Producer("127.0.0.1:9876", **{name: PRODUCER_TABLE[name]}, **around)
+        Producer("127.0.0.1:9876", **{name: PRODUCER_TABLE[name]})
         default = getattr(ProducerOptions(), own)
     assert default == OTHER_DEFAULTS.get(name, PRODUCER_TABLE[name])
     told = str(default or "none") if default is not False else "false"
@@ -86,10 +85,9 @@ def test_every_setting_of_the_table_is_taken_by_the_producer_it_belongs_to(name:
 
 
 def test_settings_of_a_producer_of_transactions_are_checked_together() -> None:
-    around: dict[str, Any] = {"network": object(), "clock": object(), "random": object()}
 
     def make(**settings: Any) -> TransactionProducer:
-        return TransactionProducer("127.0.0.1:9876", "payments", **{"check_listener": lambda _: None} | settings, **around)
+        return TransactionProducer("127.0.0.1:9876", "payments", **{"check_listener": lambda _: None} | settings)
 
     assert make(checkThreadPoolMinSize=3, checkThreadPoolMaxSize=2).check_threads == 3
     assert make(checkThreadPoolMinSize=3, checkThreadPoolMaxSize=5).check_threads == 5
@@ -105,4 +103,4 @@ def test_settings_of_a_producer_of_transactions_are_checked_together() -> None:
         with pytest.raises(InvalidArgumentError):
             make(**wrong)
     with pytest.raises(InvalidNameError):
-        TransactionProducer("127.0.0.1:9876", check_listener=print, **around)  # type: ignore[arg-type]
+        TransactionProducer("127.0.0.1:9876", check_listener=print)  # type: ignore[arg-type]

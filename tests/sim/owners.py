@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 from dledger_client.aio import Action, Admin, ConsumeContext, Message, Producer, PushConsumer
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.environment import ClientEnvironment, use_environment
 from dledger_wire.errors import DledgerError
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
@@ -112,18 +113,16 @@ class OwnersWorld:
         host.process = Process(host.ip, host.runs)
         network: ProcessNetwork = self.cluster.net.of(host.process)
         rng = random.Random(f"{self.cluster.seed} {host.name} {host.runs}")
-        host.consumer = PushConsumer(
-            self.cluster.bootstrap,
-            GROUP,
-            self._listener(host, host.runs),
-            orderly=self.orderly,
-            client_id=host.name,
-            suspend_current_queue_time_ms=100,
-            timeout_ms=100_000,
-            network=network,
-            clock=host.clock,
-            random=rng,
-        )
+        with use_environment(network, host.clock, rng):
+            host.consumer = PushConsumer(
+                self.cluster.bootstrap,
+                GROUP,
+                self._listener(host, host.runs),
+                orderly=self.orderly,
+                client_id=host.name,
+                suspend_current_queue_time_ms=100,
+                timeout_ms=100_000,
+            )
         host.consumer.subscribe(TOPIC)
         self.cluster.loop.spawn(host.process, host.consumer.start(), "start")
 
@@ -209,15 +208,19 @@ class OwnersWorld:
 
     # The run
 
-    def _around(self) -> dict[str, Any]:
-        return {"network": self._network, "clock": SimClock(self.cluster.loop), "random": random.Random(self.cluster.seed)}
+    def _environment(self) -> AbstractContextManager[ClientEnvironment]:
+        return use_environment(self._network, SimClock(self.cluster.loop), random.Random(self.cluster.seed))
 
     async def create_topic(self) -> None:
-        async with Admin(self.cluster.bootstrap, timeout_ms=20_000, **self._around()) as admin:
+        with self._environment():
+            admin = Admin(self.cluster.bootstrap, timeout_ms=20_000)
+        async with admin:
             await admin.create_topic(TOPIC, queues=self.queues)
 
     async def produce(self) -> None:
-        async with Producer(self.cluster.bootstrap, "sim", send_timeout_ms=20_000, **self._around()) as producer:
+        with self._environment():
+            producer = Producer(self.cluster.bootstrap, "sim", send_timeout_ms=20_000)
+        async with producer:
             await asyncio.gather(*(self._produce(producer, queue_id) for queue_id in range(self.queues)))
 
     async def _produce(self, producer: Producer, queue_id: int) -> None:

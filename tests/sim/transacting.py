@@ -15,6 +15,7 @@ from typing import Any
 
 from dledger_client.aio import Message, TransactionProducer, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from tests.sim.clock import SimClock
@@ -61,7 +62,8 @@ class World:
         name = f"p{self._made}"
         process, network = self.rig.cluster.new_client(f"10.0.5.{self._made}")
         around = {"network": network, "clock": SimClock(self.rig.cluster.loop), "random": random.Random(name)}
-        producer = TransactionProducer(self.rig.cluster.bootstrap, "shop", self._check, send_timeout_ms=3000, **around)
+        with use_environment(**around):
+            producer = TransactionProducer(self.rig.cluster.bootstrap, "shop", self._check, send_timeout_ms=3000)
         self.producers[process] = producer
         self.rig.cluster.loop.spawn(process, self._produce(name, producer), name)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from dledger.node import RaftNode
 from dledger_client.aio import Admin, Message, Producer, PullConsumer
+from dledger_client.runtime.environment import ClientEnvironment, use_environment
 from dledger_wire.errors import DledgerError, OffsetOutOfRangeError
 from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome, Poll
 from tests.checkers.queues import OffsetCall
@@ -57,23 +59,19 @@ class Workload:
         self.offset_calls: list[OffsetCall] = []
         self._committed = 0
 
+    def _environment(self) -> AbstractContextManager[ClientEnvironment]:
+        return use_environment(self._network, self._clock, self._random)
+
     async def create_topic(self) -> None:
-        async with Admin(
-            self._cluster.bootstrap, timeout_ms=20_000, network=self._network, clock=self._clock, random=self._random
-        ) as admin:
+        with self._environment():
+            admin = Admin(self._cluster.bootstrap, timeout_ms=20_000)
+        async with admin:
             await admin.create_topic(TOPIC, queues=len(self.histories), if_not_exists=True)
 
     async def produce(self) -> None:
         """Send to every queue at once, and wait until the fate of each message is known."""
-        producer = Producer(
-            self._cluster.bootstrap,
-            "sim",
-            send_timeout_ms=self._timeout_ms,
-            **self._options,
-            network=self._network,
-            clock=self._clock,
-            random=self._random,
-        )
+        with self._environment():
+            producer = Producer(self._cluster.bootstrap, "sim", send_timeout_ms=self._timeout_ms, **self._options)
         async with producer:
             await asyncio.gather(*(self._produce(producer, queue_id) for queue_id in range(len(self.histories))))
 
@@ -105,9 +103,9 @@ class Workload:
         """Follow every queue from its start on whichever replica answers: what was read once must stay, without gaps and repeats."""
         if not self._reading:
             return
-        async with PullConsumer(
-            self._cluster.bootstrap, read_from="any", network=self._network, clock=self._clock, random=self._random
-        ) as consumer:
+        with self._environment():
+            consumer = PullConsumer(self._cluster.bootstrap, read_from="any")
+        async with consumer:
             await asyncio.gather(*(self._follow(consumer, queue_id) for queue_id in range(len(self.histories))))
 
     async def _follow(self, consumer: PullConsumer, queue_id: int) -> None:
@@ -148,9 +146,9 @@ class Workload:
     async def commit_along(self, number: int) -> None:
         """One of several clients that commit rising offsets of one group and read them back."""
         draw = random.Random(self._cluster.random.getrandbits(64))
-        async with PullConsumer(
-            self._cluster.bootstrap, group=GROUP, network=self.committers[number][1], clock=self._clock, random=draw, timeout_ms=3000
-        ) as consumer:
+        with use_environment(self.committers[number][1], self._clock, draw):
+            consumer = PullConsumer(self._cluster.bootstrap, group=GROUP, timeout_ms=3000)
+        async with consumer:
             while not self._over:
                 await self._call_for_offsets(consumer, is_commit=draw.random() < 0.4)
                 await asyncio.sleep(draw.random() * 0.1)
@@ -182,9 +180,9 @@ class Workload:
 
     async def _drain(self) -> None:
         for node_id in self._cluster.hosts:
-            async with PullConsumer(
-                self._cluster.bootstrap, replica=node_id, network=self._network, clock=self._clock, random=self._random
-            ) as consumer:
+            with self._environment():
+                consumer = PullConsumer(self._cluster.bootstrap, replica=node_id)
+            async with consumer:
                 for queue_id, history in enumerate(self.histories):
                     history.drained[node_id] = await self._read_queue(consumer, queue_id)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dledger_client.aio import Action, ConsumeContext, Message, PushConsumer
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.environment import use_environment
 from tests.sim.clock import SimClock
 from tests.sim.loop import Process
 from tests.unit.client.sim_rig import Rig
@@ -76,16 +77,10 @@ class Group:
                 seen.refused = answer is not Action.COMMIT
             return answer
 
-        consumer = PushConsumer(
-            rig.cluster.bootstrap,
-            self.name,
-            listener,
-            client_id=name,
-            network=network,
-            clock=SimClock(rig.cluster.loop),
-            random=random.Random(name),
-            **({"beside": here} | self.options | more),
-        )
+        settings = self.options | more
+        run_in_thread = settings.pop("run_in_thread", here)
+        with use_environment(network, SimClock(rig.cluster.loop), random.Random(name), run_in_thread=run_in_thread):
+            consumer = PushConsumer(rig.cluster.bootstrap, self.name, listener, client_id=name, **settings)
         consumer.subscribe(self.topic)
         member = self.members[name] = Member(name, process, consumer)
         return member

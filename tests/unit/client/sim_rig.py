@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
 from dledger_client.aio.transaction import CheckListener
 from dledger_client.cluster.metadata import Router
+from dledger_client.runtime.environment import use_environment
 from store.append.message_log import MADE_BY_SERVICES
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
@@ -25,7 +26,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Rig:
-    """Three nodes and a client machine.  ``make`` gives a client its injected surroundings."""
+    """Three nodes and a client machine.  Clients are made in its environment."""
 
     def __init__(self, seed: int = 1, **world: Any) -> None:
         self.cluster = SimCluster(seed, **world)
@@ -37,20 +38,24 @@ class Rig:
         return {"network": self._network, "clock": self._clock, "random": self._random}
 
     def producer(self, **settings: Any) -> Producer:
-        return Producer(self.cluster.bootstrap, "tests", **settings, **self.around())
+        with use_environment(**self.around()):
+            return Producer(self.cluster.bootstrap, "tests", **settings)
 
     def transactions(self, check_listener: CheckListener, **settings: Any) -> TransactionProducer:
-        return TransactionProducer(self.cluster.bootstrap, "tests", check_listener, **settings, **self.around())
+        with use_environment(**self.around()):
+            return TransactionProducer(self.cluster.bootstrap, "tests", check_listener, **settings)
 
     def consumer(self, group: str = "tests", **settings: Any) -> PullConsumer:
-        return PullConsumer(self.cluster.bootstrap, group, **settings, **self.around())
+        with use_environment(**self.around()):
+            return PullConsumer(self.cluster.bootstrap, group, **settings)
 
     def router(self) -> Router:
         """Routes of a client that has no face of its own."""
         return Router(self.cluster.bootstrap, self._network, self._clock, self._random)
 
     def admin(self) -> Admin:
-        return Admin(self.cluster.bootstrap, **self.around())
+        with use_environment(**self.around()):
+            return Admin(self.cluster.bootstrap)
 
     async def topic(self, name: str = "t", queues: int = 1, **spec: Any) -> None:
         async with self.admin() as admin:

@@ -203,17 +203,17 @@ def test_a_reader_of_one_incarnation_gets_nothing_of_the_next() -> None:
     async def scenario(rig: Rig) -> None:
         await fill(rig, 300)
         async with rig.consumer(read_from="follower") as consumer, rig.admin() as admin:
-            made = (await consumer.offsets("t"))["g0", 0].incarnation
-            assert made == (await consumer.topic("t"))[0].incarnation
-            reading = consumer.read_chunks("t", 0, 0, 300, chunk_bytes=5_000, incarnation=made)
+            made = (await consumer.offsets("t"))["g0", 0].topic_epoch
+            assert made == (await consumer.topic("t"))[0].topic_epoch
+            reading = consumer.read_chunks("t", 0, 0, 300, chunk_bytes=5_000, topic_epoch=made)
             first = await anext(reading)
             assert first.offsets[0] == 0
             await admin.delete_topic("t")
             await fill(rig, 310)
-            assert (await consumer.offsets("t"))["g0", 0].incarnation != made
+            assert (await consumer.offsets("t"))["g0", 0].topic_epoch != made
             with pytest.raises(TopicNotFoundError, match="of epoch"):
                 [chunk async for chunk in reading]
             with pytest.raises(TopicNotFoundError, match="of epoch"):
-                await anext(consumer.read_chunks("t", 0, 1000, 1010, incarnation=made))
+                await anext(consumer.read_chunks("t", 0, 1000, 1010, topic_epoch=made))
 
     Rig().run(scenario)

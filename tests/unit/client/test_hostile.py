@@ -13,6 +13,7 @@ import pytest
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
 from dledger_client.producer.sender import Sender
+from dledger_client.runtime.environment import use_environment
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
@@ -60,10 +61,12 @@ class ScriptedNode:
         self.seen = 0
 
     def producer(self, **settings: Any) -> Producer:
-        return Producer(ADDRESS, "tests", **settings, **self._around)  # type: ignore[arg-type]
+        with use_environment(**self._around):
+            return Producer(ADDRESS, "tests", **settings)  # type: ignore[arg-type]
 
     def consumer(self, **settings: int) -> PullConsumer:
-        return PullConsumer(ADDRESS, "tests", **settings, **self._around)  # type: ignore[arg-type]
+        with use_environment(**self._around):
+            return PullConsumer(ADDRESS, "tests", **settings)  # type: ignore[arg-type]
 
     def _answering(self, name: str) -> Callable[[ByteStream, CallContext], Awaitable[None]]:
         async def handler(stream: ByteStream, _context: CallContext) -> None:

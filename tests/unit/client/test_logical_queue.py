@@ -7,18 +7,21 @@ import contextlib
 
 import pytest
 
-from dledger_client.aio import LogicalQueueReader, LogicalQueueWriter, Message, Producer
+from dledger_client.aio import LogicalQueueReader, LogicalQueueWriter, Message
 from dledger_client.fetch.records import NumberedMessage
+from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
 from tests.unit.client.sim_rig import Rig, until
 
 
 def writer(rig: Rig, **settings: object) -> LogicalQueueWriter:
-    return LogicalQueueWriter(rig.cluster.bootstrap, "t", around=rig.around(), **settings)  # type: ignore[arg-type]
+    with use_environment(**rig.around()):
+        return LogicalQueueWriter(rig.cluster.bootstrap, "t", **settings)  # type: ignore[arg-type]
 
 
 def reader(rig: Rig, group: str = "") -> LogicalQueueReader:
-    return LogicalQueueReader(rig.cluster.bootstrap, "t", group, **rig.around())
+    with use_environment(**rig.around()):
+        return LogicalQueueReader(rig.cluster.bootstrap, "t", group)
 
 
 async def read_all(found: LogicalQueueReader) -> list[NumberedMessage]:
@@ -175,7 +178,7 @@ def test_what_others_wrote_is_no_logical_queue() -> None:
         await rig.topic(queues=2)
         async with writer(rig) as one:
             await one.send(Message("t", b"a"))
-            async with Producer(rig.cluster.bootstrap, **rig.around()) as other:
+            async with rig.producer() as other:
                 await other.send(Message("t", b"foreign"), queue_id=1)
             with pytest.raises(InvalidArgumentError, match="somebody else writes"):
                 await one.send(Message("t", b"b"))

@@ -226,7 +226,7 @@ def test_a_long_read_that_begins_while_nobody_leads_waits_for_a_leader() -> None
 
         async def read() -> list[int]:
             async with rig.consumer(read_from="leader", timeout_ms=30_000) as consumer:
-                chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 20, group_name="g0")]
+                chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 20, replica_group="g0")]
                 return [number for chunk in chunks for number in numbers(chunk.messages())]
 
         reading = asyncio.ensure_future(read())

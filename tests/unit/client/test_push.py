@@ -417,14 +417,14 @@ def test_a_broadcast_goes_on_when_its_file_could_not_be_written_for_a_while(tmp_
     """docs/reference/semantics.md, row G6."""
     failures: list[OSError] = []
 
-    async def beside(work: Callable[[], None]) -> None:
+    async def run_in_thread(work: Callable[[], None]) -> None:
         if failures:
             raise failures[0]
         work()
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
-        group = Group(rig, broadcast=True, offset_folder=str(tmp_path), beside=beside)
+        group = Group(rig, broadcast=True, offset_folder=str(tmp_path), run_in_thread=run_in_thread)
         failures.append(OSError(errno.EIO, "broken"))
         await send(rig, 10, 2)
         await group.start("a")

@@ -59,7 +59,7 @@ class Channel:
 
 async def queues_of(router: Router, name: str = "t") -> dict[str, int]:
     found = await router.topic(name, router.clock.monotonic_ms() + 2000, fresh=True)
-    return {queues.group: queues.read_queues for queues in found}
+    return {queues.replica_group: queues.read_queues for queues in found}
 
 
 def test_queues_of_every_group_are_found_and_kept_while_a_group_is_silent() -> None:

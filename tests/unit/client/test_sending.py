@@ -229,7 +229,7 @@ def test_messages_never_sent_leave_a_group_without_a_leader(moving: bool) -> Non
             bound = producer.send_async(Message("t", b"bound"), queue_id=7)
             await asyncio.sleep(0.5)
             if moving:
-                assert (await free).group == "g0"
+                assert (await free).replica_group == "g0"
             else:
                 with pytest.raises(NotSentError):
                     await free

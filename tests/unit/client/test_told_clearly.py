@@ -13,6 +13,7 @@ from dledger_client import Message
 from dledger_client.aio import Action, PushConsumer
 from dledger_client.cluster.metadata import parse_bootstrap
 from dledger_client.producer.settings import ProducerOptions
+from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from tests.unit.client.sim_rig import Rig
 
@@ -101,7 +102,8 @@ def test_a_second_member_with_the_same_client_id_is_told_at_its_start() -> None:
         await rig.topic("t")
 
         def member() -> PushConsumer:
-            consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda *_: Action.COMMIT, client_id="only-one", **rig.around())
+            with use_environment(**rig.around()):
+                consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda *_: Action.COMMIT, client_id="only-one")
             consumer.subscribe("t")
             return consumer
 

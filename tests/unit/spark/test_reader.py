@@ -33,7 +33,7 @@ class Consumer:
     def __exit__(self, *_rest: Any) -> None: ...
 
     def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Iterator[Chunk]:
-        assert how["incarnation"] == "7"
+        assert how["topic_epoch"] == "7"
         made = chunk_of([frame(b"%d/%d" % (queue_id, number), {}) for number in range(offset, upto)])
         yield Chunk(topic, "g0", queue_id, "n0", np.arange(offset, upto), made.sizes, made.frames, upto, upto)
 
