@@ -1,7 +1,7 @@
-"""How a service that goes on by itself takes an error: what it says, and how long it waits.
+"""Backoff and error logging of background services.
 
-Owns that one service's patience.  What passes by itself (another master, a busy log) is tried again at once; what lasts until somebody
-does something, such as damage that no peer can mend, is told once, tried again after growing waits, and told once more when it is over.
+Owns the retry delay of one service.  Transient errors (another leader, a busy log) are retried at once.  Errors that last until an operator
+acts, such as damage that no peer can repair, are logged once, retried with exponential backoff, and logged once more when they are over.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from dledger_wire.errors import (
 )
 
 RETRY_S = 0.05
-FIRST_S, LONGEST_S = 0.25, 4.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.25, 4.0
 
 _LASTING = (StorageDamagedError, CorruptFrameError, CorruptBatchError, MessageTooLargeError, InvalidArgumentError)
 
 
-class Setbacks:
-    """``what`` waits when something fails."""
+class Backoff:
+    """The backoff of ``service``, which is its name in log lines."""
 
-    def __init__(self, logger: logging.Logger, what: str) -> None:
+    def __init__(self, logger: logging.Logger, service: str) -> None:
         self._logger = logger
-        self._what = what
-        self._told = ""
-        self._wait_s = FIRST_S
+        self._service = service
+        self._logged = ""
+        self._delay_s = MIN_BACKOFF_S
 
-    def after(self, error: DledgerError) -> float:
-        """Seconds to wait now."""
+    def delay_s(self, error: DledgerError) -> float:
+        """Log ``error`` and return the seconds to wait before the next attempt."""
         if not isinstance(error, _LASTING):
-            self._logger.info("%s waits: %s", self._what, error.message)
+            self._logger.info("%s failed, retrying in %.2f s: %s", self._service, RETRY_S, error.message)
             return RETRY_S
-        if error.message != self._told:
-            self._logger.error("%s waits, and tries again: %s", self._what, error.message)
-            self._told, self._wait_s = error.message, FIRST_S
-        wait_s = self._wait_s
-        self._wait_s = min(LONGEST_S, 2 * self._wait_s)
-        return wait_s
+        if error.message != self._logged:
+            self._logged, self._delay_s = error.message, MIN_BACKOFF_S
+            self._logger.error("%s failed, retrying every %.2f to %.0f s: %s", self._service, MIN_BACKOFF_S, MAX_BACKOFF_S, error.message)
+        delay_s = self._delay_s
+        self._delay_s = min(MAX_BACKOFF_S, 2 * self._delay_s)
+        return delay_s
 
-    def over(self) -> None:
-        """It goes on."""
-        if self._told:
-            self._logger.warning("%s goes on", self._what)
-            self._told, self._wait_s = "", FIRST_S
+    def reset(self) -> None:
+        """The last attempt succeeded."""
+        if self._logged:
+            self._logger.warning("%s recovered", self._service)
+            self._logged, self._delay_s = "", MIN_BACKOFF_S

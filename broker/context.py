@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.config.cluster_file import NodeSettings
-from broker.leadership.role_manager import RoleChanges
+from broker.leadership.role_manager import RoleManager
 from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
@@ -22,14 +22,14 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceFace:
+class ServiceContext:
     """Handed to each service when it is made."""
 
     settings: NodeSettings
     env: Environment
     store: MessageStore
     raft: RaftNode
-    roles: RoleChanges
+    roles: RoleManager
 
     def require_master(self) -> int:
         """The term in which this node is master; NotLeaderError with the leader's address, or NotReadyError, otherwise."""

@@ -1,7 +1,7 @@
-"""Turns: what must be decided by the log before the same thing is asked again.
+"""Per-key serialization of read-propose-commit.
 
-Owns a lock and the undecided proposal of each key that somebody uses.  Whoever reads replicated state, proposes a change of it, and relies
-on nobody else having done so meanwhile, takes its turn; the turn ends when the log has decided, however early the caller left.
+Owns one lock and the undecided proposal of each key in use.  A caller that reads replicated state and proposes a change of it holds the
+lock of its key.  The lock is passed on only when the log has committed or rejected the proposal, even if the caller was cancelled earlier.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from dledger.core.types import EntryId
 
 
 @dataclass(slots=True)
-class _Turn:
+class _Entry:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0  # who has the turn, waits for it, or left a proposal behind
+    users: int = 0  # the holder, those who wait for the lock, and an undecided proposal
     undecided: asyncio.Future[EntryId] | None = None
 
 
-class Turns:
-    """Turns by key."""
+class KeyedLock:
+    """One lock a key; a key nobody uses takes no memory."""
 
     def __init__(self) -> None:
-        self._turns: dict[Hashable, _Turn] = {}
+        self._entries: dict[Hashable, _Entry] = {}
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._entries)
 
     @asynccontextmanager
-    async def take(self, key: Hashable) -> AsyncIterator[None]:
-        """Wait for the turn of ``key`` and keep it for the length of the context."""
-        turn = self._turns.setdefault(key, _Turn())
-        turn.users += 1
+    async def hold(self, key: Hashable) -> AsyncIterator[None]:
+        """Acquire the lock of ``key``, wait for the proposal that its last holder left undecided, and hold it for the context."""
+        entry = self._entries.setdefault(key, _Entry())
+        entry.users += 1
         try:
-            async with turn.lock:
-                if turn.undecided is not None:
-                    await asyncio.wait([turn.undecided])
+            async with entry.lock:
+                if entry.undecided is not None:
+                    await asyncio.wait([entry.undecided])
                 yield
         finally:
-            self._leave(key, turn)
+            self._release(key, entry)
 
-    async def decide(self, key: Hashable, proposal: asyncio.Future[EntryId]) -> None:
-        """Wait for the log, in a turn of ``key``; when the caller is cancelled, whoever has the next turn waits in its place."""
-        turn = self._turns[key]
-        turn.undecided = proposal
-        turn.users += 1
+    async def commit(self, key: Hashable, proposal: asyncio.Future[EntryId]) -> None:
+        """Wait until ``proposal`` is committed, holding ``key``.  If the caller is cancelled, the next holder waits for it instead."""
+        entry = self._entries[key]
+        entry.undecided = proposal
+        entry.users += 1
 
-        def done(_: asyncio.Future[EntryId]) -> None:
-            if turn.undecided is proposal:
-                turn.undecided = None
-            self._leave(key, turn)
+        def decided(_: asyncio.Future[EntryId]) -> None:
+            if entry.undecided is proposal:
+                entry.undecided = None
+            self._release(key, entry)
             if not proposal.cancelled():
                 proposal.exception()
 
-        proposal.add_done_callback(done)
+        proposal.add_done_callback(decided)
         await asyncio.shield(proposal)
 
-    def _leave(self, key: Hashable, turn: _Turn) -> None:
-        turn.users -= 1
-        if not turn.users:
-            del self._turns[key]
+    def _release(self, key: Hashable, entry: _Entry) -> None:
+        entry.users -= 1
+        if not entry.users:
+            del self._entries[key]

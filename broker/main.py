@@ -1,7 +1,7 @@
-"""The process of one node: event loop, signals, log, data folder lock, and how it ends.
+"""The process of one node: event loop, signals, log, data folder lock, and exit status.
 
 Owns everything a node needs from this machine and from nothing else; ``broker.node`` is the node itself.  Exit status: 0 after an
-orderly stop, 1 after an error told in one line on stderr, 130 when told twice.
+orderly stop, 1 after an error printed in one line on stderr, 130 after a second signal.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from broker.process.file_limit import raise_handle_limit
 from broker.process.logging_setup import configure_logging
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.errors import DledgerError
+from dledger_wire.event_loop import new_event_loop
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ STOP_GRACE_S = 20.0
 
 
 def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
-    """Run a node until it is told to stop; its files are in ``data``/ID."""
+    """Run a node until a signal stops it; its files are in ``data``/ID."""
     restart_with_malloc_settings()
     handles = raise_handle_limit()
     # The disk threads need the interpreter for moments only; at the default 5 ms they would wait for it longer than for the disk.
@@ -43,14 +44,14 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     try:
         lock.acquire()
         configure_logging(group=settings.group.name, node=settings.node.id, log_file=log_file)
-        logger.info("open files and connections: at most %s", handles if handles >= 0 else "as many as there are")
+        logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
         while True:
             try:
-                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                with asyncio.Runner(loop_factory=new_event_loop) as runner:
                     runner.run(_serve(settings, folder))
                 break
             except LogDivergedError as error:
-                logger.warning("begins anew", extra={"reason": str(error)})
+                logger.warning("restarting with an empty log", extra={"reason": str(error)})
     except (DledgerError, OSError) as error:
         if logging.getLogger().handlers:  # not before the log is set up: the line below is enough then
             logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
@@ -61,29 +62,22 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     return 0
 
 
-def _loop_factory():  # type: ignore[no-untyped-def]
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
-    from broker.process.process_stats import local_utc_offset_ms, read_process_facts
+    from broker.process.process_stats import local_utc_offset_ms, read_process_stats
     from dledger.runtime.real_env import real_environment
     from dledger_wire.tcp.mixed_network import MixedNetwork
 
     network = MixedNetwork(socket_folder=folder)
-    node = BrokerNode(settings, real_environment(folder, network), process=read_process_facts, utc_offset_ms=local_utc_offset_ms)
-    told = _stop_signal()
-    if not await started(node.start(), told):
-        logger.info("told to stop before the start was over")
+    node = BrokerNode(settings, real_environment(folder, network), process=read_process_stats, utc_offset_ms=local_utc_offset_ms)
+    signalled = _stop_signal()
+    if not await started(node.start(), signalled):
+        logger.info("stopped by a signal during startup")
         return
     try:
         logger.info("started", extra={"addresses": list(settings.addresses), "pid": os.getpid(), "data": folder})
-        await asyncio.wait([told, node.failed], return_when=asyncio.FIRST_COMPLETED)
+        ended: list[asyncio.Future[Any]] = [signalled, node.failed]
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     finally:
         logger.info("stopping")
         await asyncio.wait_for(node.stop(hand_over=not node.failed.done()), STOP_GRACE_S)
@@ -91,13 +85,13 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
         raise node.failed.result()
 
 
-async def started(start: Coroutine[Any, Any, None], told: asyncio.Future[None]) -> bool:
-    """Run ``start`` to its end; when ``told`` comes first, it is cancelled wherever it stands (it cleans up), and the answer is False.
+async def started(start: Coroutine[Any, Any, None], signalled: asyncio.Future[None]) -> bool:
+    """Run ``start`` to its end; if ``signalled`` resolves first, cancel it at any point (it cleans up) and return False.
 
-    A start may wait long: for peers that have the bytes of damaged entries, for queues that are built anew.
+    A start may take long: it waits for peers that have the bytes of damaged entries, and for queues that are rebuilt.
     """
     starting = asyncio.get_running_loop().create_task(start, name="start")
-    await asyncio.wait([told, starting], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([signalled, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         await asyncio.wait([starting], timeout=STOP_GRACE_S)
@@ -108,15 +102,15 @@ async def started(start: Coroutine[Any, Any, None], told: asyncio.Future[None]) 
 
 
 def _stop_signal() -> asyncio.Future[None]:
-    """A future that SIGTERM or SIGINT fulfils; the second signal ends the process at once."""
+    """A future that SIGTERM or SIGINT resolves; the second signal ends the process at once."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
+    signalled: asyncio.Future[None] = loop.create_future()
 
     def on_signal() -> None:
-        if told.done():
+        if signalled.done():
             os._exit(130)
-        told.set_result(None)
+        signalled.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    return told
+    return signalled

@@ -13,30 +13,30 @@ from dataclasses import replace
 
 from broker.api.admin import AdminService
 from broker.api.fetch import FetchService
-from broker.api.group_offsets import GroupService
+from broker.api.group_offsets import GroupOffsetsService
 from broker.api.group_settings import GroupSettingsService
 from broker.api.health import HealthService
 from broker.api.metadata import MetadataService
 from broker.api.produce import ProduceService
-from broker.api.producer_ids import ProducerService
+from broker.api.producer_ids import ProducerIdService
 from broker.api.query import QueryService
-from broker.api.queue_offsets import OffsetsService
+from broker.api.queue_offsets import QueueOffsetsService
 from broker.api.read_advice import ReadAdvice
 from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
 from broker.background.clock_watch import ClockWatch
-from broker.background.delay_levels import ScheduleService
+from broker.background.delay_levels import DelayLevelService
 from broker.background.preferred_leader import PreferredLeader
 from broker.background.timers import TimerService
 from broker.config.cluster_file import NodeSettings
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.groups.dead_letters import DeadLetterService
-from broker.groups.send_back import RetryService
+from broker.groups.send_back import SendBackService
 from broker.groups.sessions import SessionService
-from broker.leadership.role_manager import RoleChanges, RoleHooks
+from broker.leadership.role_manager import RoleHooks, RoleManager
 from broker.process.foreign_files import foreign_files, told
 from broker.process.identity import FolderIdentity, open_identity
-from broker.process.process_stats import ProcessFacts
+from broker.process.process_stats import ProcessStats
 from broker.transactions.api import TransactionService
 from dledger.clock.group_time import GroupTime
 from dledger.core.config import CoreConfig
@@ -75,7 +75,7 @@ class BrokerNode:
         settings: NodeSettings,
         env: Environment,
         *,
-        process: Callable[[], ProcessFacts] = ProcessFacts,
+        process: Callable[[], ProcessStats] = ProcessStats,
         utc_offset_ms: Callable[[], int] = lambda: 0,
         log_config: LogConfig | None = None,
         store_settings: StoreSettings | None = None,
@@ -92,7 +92,7 @@ class BrokerNode:
         node_id = settings.node.id
         hooks = RoleHooks(self._tail_applied, self._become_master, self._resign, self._confirm, self._fail)
         lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
-        self.roles = RoleChanges(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
+        self.roles = RoleManager(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
             store_settings or store_settings_of(settings), self._group_env, role_changed=self.roles.role_changed, failed=self._fail
         )
@@ -115,14 +115,14 @@ class BrokerNode:
             raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
         )
         self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
-        self._face = ServiceFace(settings, self._group_env, self.store, self.raft, self.roles)
-        self.roles.register(ScheduleService(self._face))
-        self.roles.register(TimerService(self._face))
-        self.roles.register(PreferredLeader(self._face))
-        self.roles.register(ClockWatch(self._face))
-        self._sessions = SessionService(self._face)
+        self._context = ServiceContext(settings, self._group_env, self.store, self.raft, self.roles)
+        self.roles.register(DelayLevelService(self._context))
+        self.roles.register(TimerService(self._context))
+        self.roles.register(PreferredLeader(self._context))
+        self.roles.register(ClockWatch(self._context))
+        self._sessions = SessionService(self._context)
         self.roles.register(self._sessions)
-        self._transactions = TransactionService(self._face)
+        self._transactions = TransactionService(self._context)
         self.roles.register(self._transactions)
         try:
             self.roles.start()
@@ -135,23 +135,23 @@ class BrokerNode:
 
     async def _listen(self) -> None:
         """Every address serves the same."""
-        face = self._face
+        context = self._context
         services = (
-            ProduceService(face),
-            FetchService(face, ReadAdvice(face, self._process().memory_bytes), self.identity.store_id),
-            MetadataService(face),
-            OffsetsService(face),
-            ProducerService(face),
-            GroupService(face, self._sessions.was_reset),
+            ProduceService(context),
+            FetchService(context, ReadAdvice(context, self._process().memory_bytes), self.identity.store_id),
+            MetadataService(context),
+            QueueOffsetsService(context),
+            ProducerIdService(context),
+            GroupOffsetsService(context, self._sessions.was_reset),
             self._sessions,
-            AutoCreateService(face),
+            AutoCreateService(context),
             self._transactions,
-            RetryService(face),
-            DeadLetterService(face),
-            QueryService(face),
-            GroupSettingsService(face),
-            AdminService(face, self._process, self.identity.store_id),
-            RetentionService(face),
+            SendBackService(context),
+            DeadLetterService(context),
+            QueryService(context),
+            GroupSettingsService(context),
+            AdminService(context, self._process, self.identity.store_id),
+            RetentionService(context),
             HealthService(self._serving),
         )
         for address in self.settings.addresses:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from dledger.node import RaftNode
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame, decode_frame, frame_positions
@@ -44,8 +44,8 @@ def unreadable_offset(error: DledgerError) -> int:
 class StoredMessages:
     """The messages of one queue."""
 
-    def __init__(self, face: ServiceFace, topic: str, queue_id: int, *, for_service: bool = False) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, topic: str, queue_id: int, *, for_service: bool = False) -> None:
+        self._context = context
         self._topic = topic
         self._queue_id = queue_id
         self._for_service = for_service
@@ -57,13 +57,14 @@ class StoredMessages:
         """
 
         async def read() -> list[Frame]:
-            limits = {"max_messages": max_messages, "max_bytes": max_bytes}
-            chunk = await self._face.store.read(self._topic, self._queue_id, offset, **limits, for_service=self._for_service)
+            chunk = await self._context.store.read(
+                self._topic, self._queue_id, offset, max_messages=max_messages, max_bytes=max_bytes, for_service=self._for_service
+            )
             sizes = np.frombuffer(chunk.sizes, ">u4")
             return self._decoded(chunk.frames, sizes, range(offset, offset + chunk.count))
 
         try:
-            return await self._checked(read, lambda: [[offset, offset + max_messages]])
+            return await self._checked(read, lambda: [(offset, offset + max_messages)])
         except (StorageDamagedError, CorruptFrameError) as error:
             bad = unreadable_offset(error)
             if bad <= offset:
@@ -75,7 +76,7 @@ class StoredMessages:
         """The messages of some units, all of them; ``offsets`` rise."""
 
         async def read() -> list[Frame]:
-            frames = await self._face.store.reader.frames_of(self._topic, self._queue_id, units, offsets)
+            frames = await self._context.store.reader.frames_of(self._topic, self._queue_id, units, offsets)
             return self._decoded(frames, units["size"], offsets.tolist())
 
         return await self._checked(read, lambda: runs_of(offsets.tolist()))
@@ -84,24 +85,24 @@ class StoredMessages:
         """Check the log's entries that hold the messages at these rising offsets; True when all are whole, False when one was mended."""
         return not await self._mend(runs_of(offsets))
 
-    async def _checked(self, read: Callable[[], Awaitable[list[Frame]]], runs: Callable[[], list[list[int]]]) -> list[Frame]:
+    async def _checked(self, read: Callable[[], Awaitable[list[Frame]]], runs: Callable[[], Sequence[tuple[int, int]]]) -> list[Frame]:
         for _ in range(MAX_MENDED):
             try:
                 return await read()
             except StorageDamagedError as damage:
-                if not await self._mend(runs()) and not await self._face.raft.mend(damage):
+                if not await self._mend(runs()) and not await self._context.raft.mend(damage):
                     raise
             except CorruptFrameError:
                 await self._mend(runs())
         return await read()
 
-    async def _mend(self, runs: Sequence[Sequence[int]]) -> bool:
+    async def _mend(self, runs: Sequence[tuple[int, int]]) -> bool:
         """Mend the first damaged entry of those that hold these messages; whether there was one."""
         for first, upto in runs:
             try:
-                await self._face.store.reader.verify(self._topic, self._queue_id, first, upto)
+                await self._context.store.reader.verify(self._topic, self._queue_id, first, upto)
             except StorageDamagedError as damage:
-                if await self._face.raft.mend(damage):
+                if await self._context.raft.mend(damage):
                     return True
                 raise self._told(damage, unreadable_offset(damage)) from None
         return False

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from dledger_wire.event_loop import new_event_loop
+
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire._pb import admin_pb2
@@ -178,12 +180,8 @@ async def _told_by(bootstrap: str) -> ClusterConfig:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's asyncio part on the fast loop where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    """Run a command's asyncio part."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 
 

@@ -12,9 +12,8 @@ from broker.api.checksums import DamageSeen, check_segment, committed_end, segme
 from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, wanted_members
 from broker.background.clock_watch import span
-from broker.context import ServiceFace
-from broker.process.process_stats import ProcessFacts
-from broker.requests import decoded
+from broker.context import ServiceContext
+from broker.process.process_stats import ProcessStats
 from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
@@ -34,29 +33,29 @@ SHOWN_ROLE_STEPS = 20
 class AdminService:
     """Operators' calls."""
 
-    def __init__(self, face: ServiceFace, process: Callable[[], ProcessFacts], store_id: str) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], store_id: str) -> None:
+        self._context = context
         self._process = process
         self._store_id = store_id
         self._damage = DamageSeen()
-        self._started_at_ms = face.env.clock.wall_ms()
+        self._started_at_ms = context.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
-        methods.CREATE_TOPIC.serve_bytes(server, self.create_topic)
-        methods.UPDATE_TOPIC.serve_bytes(server, self.update_topic)
-        methods.DELETE_TOPIC.serve_bytes(server, self.delete_topic)
-        methods.LIST_TOPICS.serve_bytes(server, self.list_topics)
-        methods.NODE_STATUS.serve_bytes(server, self.node_status)
-        methods.TRANSFER_LEADER.serve_bytes(server, self.transfer_leader)
-        methods.CHANGE_MEMBER.serve_bytes(server, self.change_member)
-        methods.SEGMENT_CHECKSUMS.serve_bytes(server, self.segment_checksums)
+        methods.CREATE_TOPIC.serve(server, self.create_topic)
+        methods.UPDATE_TOPIC.serve(server, self.update_topic)
+        methods.DELETE_TOPIC.serve(server, self.delete_topic)
+        methods.LIST_TOPICS.serve(server, self.list_topics)
+        methods.NODE_STATUS.serve(server, self.node_status)
+        methods.TRANSFER_LEADER.serve(server, self.transfer_leader)
+        methods.CHANGE_MEMBER.serve(server, self.change_member)
+        methods.SEGMENT_CHECKSUMS.serve(server, self.segment_checksums)
 
     # Topics
 
-    async def create_topic(self, request: bytes, _context: CallContext) -> bytes:
-        spec = decoded(admin_pb2.TopicSpec, request)
+    async def create_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
+        spec = request
         self._check_topic(spec)
-        default = self._face.settings.cluster.broker.defaultTopicQueueNums
+        default = self._context.settings.cluster.broker.defaultTopicQueueNums
         command = CreateTopic(
             name=spec.name,
             read_queues=spec.read_queues or spec.write_queues or default,
@@ -66,57 +65,56 @@ class AdminService:
         )
         return await self._change_topic(command)
 
-    async def update_topic(self, request: bytes, _context: CallContext) -> bytes:
-        spec = decoded(admin_pb2.TopicSpec, request)
+    async def update_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
+        spec = request
         self._check_topic(spec)
         command = UpdateTopic(
             name=spec.name, read_queues=spec.read_queues, write_queues=spec.write_queues, perm=spec.perm, force=spec.force
         )
         return await self._change_topic(command)
 
-    async def delete_topic(self, request: bytes, _context: CallContext) -> bytes:
-        spec = decoded(admin_pb2.TopicSpec, request)
+    async def delete_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
+        spec = request
         self._check_topic(spec)
         return await self._change_topic(DeleteTopic(name=spec.name))
 
     def _check_topic(self, spec: admin_pb2.TopicSpec) -> None:
-        group = self._face.settings.group.name
+        group = self._context.settings.group.name
         if spec.group not in ("", group):
             raise InvalidArgumentError(f"this node serves group {group}, not {spec.group}")
         if is_system_topic(spec.name):
             raise InvalidArgumentError(f"topic {spec.name} belongs to the system; expected a name of your own", topic=spec.name)
 
-    async def _change_topic(self, command: Command[TopicResult]) -> bytes:
-        topic = await self._face.command(command, COMMAND_TIMEOUT_S)
-        reply = admin_pb2.TopicReply(
+    async def _change_topic(self, command: Command[TopicResult]) -> admin_pb2.TopicReply:
+        topic = await self._context.command(command, COMMAND_TIMEOUT_S)
+        return admin_pb2.TopicReply(
             name=topic.name,
-            group=self._face.settings.group.name,
+            group=self._context.settings.group.name,
             read_queues=topic.read_queues,
             write_queues=topic.write_queues,
             perm=topic.perm,
             created=topic.created,
         )
-        return reply.SerializeToString()
 
-    async def list_topics(self, _request: bytes, _context: CallContext) -> bytes:
-        group = self._face.settings.group.name
+    async def list_topics(self, _request: admin_pb2.Empty, _caller: CallContext) -> admin_pb2.TopicList:
+        group = self._context.settings.group.name
         reply = admin_pb2.TopicList()
-        async for topic in in_slices([topic for topic in self._face.store.topics if not is_system_topic(topic.name)]):
+        async for topic in in_slices([topic for topic in self._context.store.topics if not is_system_topic(topic.name)]):
             reply.topics.add(name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group)
-        return reply.SerializeToString()
+        return reply
 
     # Status
 
-    async def node_status(self, _request: bytes, _context: CallContext) -> bytes:
-        face, raft = self._face, self._face.raft.status()
+    async def node_status(self, _request: admin_pb2.Empty, _caller: CallContext) -> admin_pb2.NodeStatusReply:
+        context, raft = self._context, self._context.raft.status()
         process = self._process()
-        total = await face.env.disk.total_bytes()
-        used_percent = 100.0 * (1.0 - await face.env.disk.free_bytes() / total) if total else 0.0
+        total = await context.env.disk.total_bytes()
+        used_percent = 100.0 * (1.0 - await context.env.disk.free_bytes() / total) if total else 0.0
         reply = admin_pb2.NodeStatusReply(
-            cluster=face.settings.cluster.cluster,
+            cluster=context.settings.cluster.cluster,
             group=raft.group,
             id=raft.node_id,
-            address=face.settings.node.address,
+            address=context.settings.node.address,
             role=raft.role.value,
             term=raft.term,
             leader=raft.leader or "",
@@ -127,20 +125,20 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
-            state=self._state(raft, await self._damage.still_there(face.raft.log)),
+            state=self._state(raft, await self._damage.still_there(context.raft.log)),
             disk_used_percent=used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
             version=process.version,
-            committed_pos=await committed_end(face.raft.log, raft.commit_index),
+            committed_pos=await committed_end(context.raft.log, raft.commit_index),
             # Not only elected: its tail is applied, and it takes writes.
-            leader_confirmed=bool(face.roles.master_term),
+            leader_confirmed=bool(context.roles.master_term),
             started_at_ms=self._started_at_ms,
             voters=[peer.node_id for peer in raft.peers if peer.voter],
             learners=[peer.node_id for peer in raft.peers if not peer.voter],
-            role_state=face.roles.state.value,
-            services_term=face.roles.services_term,
-            role_log=list(face.roles.steps)[-SHOWN_ROLE_STEPS:],
+            role_state=context.roles.state.value,
+            services_term=context.roles.services_term,
+            role_log=list(context.roles.steps)[-SHOWN_ROLE_STEPS:],
         )
         for peer in raft.peers:
             if peer.node_id != raft.node_id:
@@ -156,7 +154,7 @@ class AdminService:
                     acknowledges=peer.acknowledges,
                     address=peer.address,
                 )
-        return reply.SerializeToString()
+        return reply
 
     def _state(self, raft: RaftStatus, damage_seen: list[str]) -> str:
         if raft.failed:
@@ -167,7 +165,7 @@ class AdminService:
             return "read-only: the disk is full"
         if clock := self._clock_state():
             return clock
-        if self._face.store.refuses_messages:
+        if self._context.store.refuses_messages:
             return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
         if raft.damaged:
             return f"damaged: {_first_of(raft.damaged)}; no replica could give the bytes so far"
@@ -179,7 +177,7 @@ class AdminService:
 
     def _clock_state(self) -> str:
         """What is wrong with this node's clock, or with all of them; empty for nothing."""
-        clocks = self._face.raft.clocks
+        clocks = self._context.raft.clocks
         limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.update(), clocks.time.lag_ms()
         if abs(skew_ms) > limit_ms:
             return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
@@ -189,45 +187,44 @@ class AdminService:
 
     # Leadership and membership
 
-    async def transfer_leader(self, request: bytes, _context: CallContext) -> bytes:
-        target = decoded(admin_pb2.TransferRequest, request).target
-        face, raft = self._face, self._face.raft
-        face.require_leader()
-        start_ms = face.env.clock.monotonic_ms()
-        own = face.settings.node.id
+    async def transfer_leader(self, request: admin_pb2.TransferRequest, _caller: CallContext) -> admin_pb2.TransferReply:
+        target = request.target
+        context, raft = self._context, self._context.raft
+        context.require_leader()
+        start_ms = context.env.clock.monotonic_ms()
+        own = context.settings.node.id
         if target == own:
-            return admin_pb2.TransferReply(old_leader=own, new_leader=own, term=raft.term).SerializeToString()
+            return admin_pb2.TransferReply(old_leader=own, new_leader=own, term=raft.term)
         taker = await raft.transfer(target or None, TRANSFER_TIMEOUT_S)
-        took_ms = face.env.clock.monotonic_ms() - start_ms
-        return admin_pb2.TransferReply(old_leader=own, new_leader=taker, term=raft.term, took_ms=took_ms).SerializeToString()
+        took_ms = context.env.clock.monotonic_ms() - start_ms
+        return admin_pb2.TransferReply(old_leader=own, new_leader=taker, term=raft.term, took_ms=took_ms)
 
-    async def change_member(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(admin_pb2.MemberRequest, request)
-        raft = self._face.raft
-        self._face.require_leader()
+    async def change_member(self, request: admin_pb2.MemberRequest, _caller: CallContext) -> admin_pb2.MemberReply:
+        raft = self._context.raft
+        self._context.require_leader()
         membership = raft.membership
-        steps = wanted_members(membership, wish.action, wish.id, wish.replaces)
-        if wish.action in ("add", "replace"):
-            check_new_member(wish.id, wish.address or raft.address_of(NodeId(wish.id)), self._addresses_but(wish.replaces))
+        steps = wanted_members(membership, request.action, request.id, request.replaces)
+        if request.action in ("add", "replace"):
+            check_new_member(request.id, request.address or raft.address_of(NodeId(request.id)), self._addresses_but(request.replaces))
         for step in steps:
-            addresses = {wish.id: wish.address} if wish.address else {}
+            addresses = {request.id: request.address} if request.address else {}
             membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)
-        return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners).SerializeToString()
+        return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners)
 
     def _addresses_but(self, replaced: str) -> dict[str, str]:
         """The addresses of the members, without the one that is to be replaced, and of the nodes of other groups."""
-        cluster = self._face.settings.cluster
-        known = {node.id: node.address for group, node in cluster.all_nodes() if group is not self._face.settings.group}
-        known |= {peer.node_id: peer.address for peer in self._face.raft.status().peers}
+        cluster = self._context.settings.cluster
+        known = {node.id: node.address for group, node in cluster.all_nodes() if group is not self._context.settings.group}
+        known |= {peer.node_id: peer.address for peer in self._context.raft.status().peers}
         known.pop(replaced, None)
         return known
 
     # Checksums
 
-    async def segment_checksums(self, request: bytes, _context: CallContext) -> bytes:
-        log, raft = self._face.raft.log, self._face.raft
+    async def segment_checksums(self, request: admin_pb2.ChecksumRequest, _caller: CallContext) -> admin_pb2.ChecksumReply:
+        log, raft = self._context.raft.log, self._context.raft
         committed_pos = await committed_end(log, raft.commit_index)
-        asked = decoded(admin_pb2.ChecksumRequest, request)
+        asked = request
         wanted = asked.upto_pos or committed_pos
         if wanted > committed_pos:
             raise InvalidArgumentError(f"position {wanted} is not committed here yet (at {committed_pos})")
@@ -240,7 +237,7 @@ class AdminService:
         reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
         for found in await segment_sums(log, wanted):
             reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
-        return reply.SerializeToString()
+        return reply
 
 
 def _first_of(damage: Sequence[str]) -> str:

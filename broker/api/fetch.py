@@ -11,8 +11,7 @@ import asyncio
 import numpy as np
 
 from broker.api.read_advice import ReadAdvice
-from broker.context import ServiceFace
-from broker.requests import decoded
+from broker.context import ServiceContext
 from broker.verified_reads import mended
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
@@ -44,10 +43,10 @@ MAX_TAGS = 1024
 class _Answer:
     """How far the answer to one request has come."""
 
-    def __init__(self, face: ServiceFace, request: broker_pb2.FetchRequest) -> None:
-        self._store = face.store
-        self._clock = face.env.clock
-        self._raft = face.raft
+    def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest) -> None:
+        self._store = context.store
+        self._clock = context.env.clock
+        self._raft = context.raft
         self._request = request
         self._wanted = _wanted(request)
         self._offset = request.offset
@@ -110,17 +109,17 @@ class _Answer:
 class FetchService:
     """Serves reads of what this replica has applied."""
 
-    def __init__(self, face: ServiceFace, advice: ReadAdvice, store_id: str) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, advice: ReadAdvice, store_id: str) -> None:
+        self._context = context
         self._advice = advice
         self._store_id = store_id
 
     def register(self, server: Server) -> None:
         methods.FETCH.serve(server, self.fetch)
 
-    async def fetch(self, stream: ByteStream, _context: CallContext) -> None:
+    async def fetch(self, stream: ByteStream, _caller: CallContext) -> None:
         while (message := await stream.read()) is not None:
-            request = decoded(broker_pb2.FetchRequest, message)
+            request = methods.decode(broker_pb2.FetchRequest, message)
             try:
                 await self._serve(request, stream)
             except DledgerError as error:
@@ -129,11 +128,11 @@ class FetchService:
                 await stream.write(envelope.encode(header, ()))
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
-        if request.group and not self._face.store.subscription_groups.of(request.group).consumeEnable:
+        if request.group and not self._context.store.subscription_groups.of(request.group).consumeEnable:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
         self._check_lock(request)
-        answer = _Answer(self._face, request)
+        answer = _Answer(self._context, request)
         chunk, end = await answer.first_chunk()
         self._check_lock(request)  # it may be another one's after a long poll
         while not end:
@@ -151,18 +150,18 @@ class FetchService:
     async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
         """Serve no staler state than the request allows."""
         if request.linearizable:
-            await self._face.raft.read_barrier(BARRIER_TIMEOUT_S)
-        applied = self._face.store.applied_index
+            await self._context.raft.read_barrier(BARRIER_TIMEOUT_S)
+        applied = self._context.store.applied_index
         if request.min_applied > applied:
-            text = f"{self._face.settings.node.id} has applied {applied}, not {request.min_applied} yet"
+            text = f"{self._context.settings.node.id} has applied {applied}, not {request.min_applied} yet"
             raise NotYetError(text, applied=applied)
 
     def _check_lock(self, request: broker_pb2.FetchRequest) -> None:
         """An orderly consumer reads at the master, and only in its queue's current epoch."""
         if not request.lock_epoch:
             return
-        self._face.require_master()
-        current = self._face.store.queue_locks.epoch(request.group, request.topic, request.queue_id)
+        self._context.require_master()
+        current = self._context.store.queue_locks.epoch(request.group, request.topic, request.queue_id)
         if request.lock_epoch != current:
             place = f"group {request.group}: {request.topic}/{request.queue_id}"
             raise StaleLockError(f"{place}: fetch in epoch {request.lock_epoch}, the current one is {current or 'none'}")
@@ -186,10 +185,10 @@ class FetchService:
         return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
 
     def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
-        store = self._face.store
+        store = self._context.store
         header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
         header.applied_index = store.applied_index
-        header.lag_entries, silent_ms = self._face.raft.behind()
+        header.lag_entries, silent_ms = self._context.raft.behind()
         if silent_ms is not None:
             header.leader_silent_ms = silent_ms
         queue = store.queues.get((request.topic, request.queue_id))

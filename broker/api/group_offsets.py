@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.api.limits import at_most, in_slices
-from broker.context import ServiceFace
-from broker.requests import decoded
+from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import OffsetOutOfRangeError, error_from_code
 from dledger_wire.rpc import methods
@@ -18,60 +17,59 @@ TIMEOUT_S = 5.0
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
 
-class GroupService:
+class GroupOffsetsService:
     """Consumer groups' positions on the master.  ``was_reset`` is told the group whose running consumers have to follow a reset."""
 
-    def __init__(self, face: ServiceFace, was_reset: Callable[[str], None]) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, was_reset: Callable[[str], None]) -> None:
+        self._context = context
         self._was_reset = was_reset
 
     def register(self, server: Server) -> None:
-        methods.COMMIT_OFFSETS.serve_bytes(server, self.commit)
-        methods.GROUP_OFFSETS.serve_bytes(server, self.positions)
+        methods.COMMIT_OFFSETS.serve(server, self.commit)
+        methods.GROUP_OFFSETS.serve(server, self.positions)
 
-    async def commit(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(broker_pb2.CommitOffsetsRequest, request)
-        at_most(len(wish.offsets), "offsets to commit")
-        if not wish.initial:
-            await self._check_ends(wish)
-        rows = tuple(_row(each) for each in wish.offsets)
+    async def commit(self, request: broker_pb2.CommitOffsetsRequest, _caller: CallContext) -> broker_pb2.CommitOffsetsResponse:
+        at_most(len(request.offsets), "offsets to commit")
+        if not request.initial:
+            await self._check_ends(request)
+        rows = tuple(_row(each) for each in request.offsets)
         command = (
-            ResetOffsets(group=wish.group, offsets=rows)
-            if wish.reset
-            else CommitOffsets(group=wish.group, offsets=rows, initial=wish.initial)
+            ResetOffsets(group=request.group, offsets=rows)
+            if request.reset
+            else CommitOffsets(group=request.group, offsets=rows, initial=request.initial)
         )
-        result = await self._face.command(command, TIMEOUT_S)
-        if wish.reset:
-            self._was_reset(wish.group)
+        result = await self._context.command(command, TIMEOUT_S)
+        if request.reset:
+            self._was_reset(request.group)
         reply = broker_pb2.CommitOffsetsResponse()
         for row in result.refused:
             refused = reply.refused.add(topic=row.topic, queue_id=row.queue_id)
             refused.error.CopyFrom(to_detail(error_from_code(row.code, row.message, {})))
-        return reply.SerializeToString()
+        return reply
 
-    async def _check_ends(self, wish: broker_pb2.CommitOffsetsRequest) -> None:
+    async def _check_ends(self, request: broker_pb2.CommitOffsetsRequest) -> None:
         """Refuse a position nobody has read up to: OffsetOutOfRangeError.  Consumers in a session name a generation or an epoch, and are
         judged by that: what they read may be of a topic that was made anew."""
-        rows = [row for row in wish.offsets if not row.HasField("generation") and not row.lock_epoch]
+        rows = [row for row in request.offsets if not row.HasField("generation") and not row.lock_epoch]
         if not any(self._is_beyond(row) for row in rows):
             return
-        self._face.require_master()
-        await self._face.raft.read_barrier(TIMEOUT_S)  # a follower may have given what is not applied here yet
+        self._context.require_master()
+        await self._context.raft.read_barrier(TIMEOUT_S)  # a follower may have given what is not applied here yet
         for row in rows:
             if self._is_beyond(row):
-                end = self._face.store.queues.max_offset((row.topic, row.queue_id))
-                text = f"group {wish.group}: {row.topic}/{row.queue_id}: offset {row.offset} to commit; the queue ends at {end}"
+                end = self._context.store.queues.max_offset((row.topic, row.queue_id))
+                text = f"group {request.group}: {row.topic}/{row.queue_id}: offset {row.offset} to commit; the queue ends at {end}"
                 raise OffsetOutOfRangeError(text, topic=row.topic, queue_id=row.queue_id, min_offset=0, max_offset=end)
 
     def _is_beyond(self, row: broker_pb2.GroupOffset) -> bool:
-        store = self._face.store
+        store = self._context.store
         return store.topics.get(row.topic) is not None and row.offset > store.queues.max_offset((row.topic, row.queue_id))
 
-    async def positions(self, request: bytes, _context: CallContext) -> bytes:
-        self._face.require_master()
-        known = self._face.store.consumer_offsets
+    async def positions(self, request: broker_pb2.GroupOffsetsRequest, _caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
+        self._context.require_master()
+        known = self._context.store.consumer_offsets
         reply = broker_pb2.GroupOffsetsResponse()
-        asked = decoded(broker_pb2.GroupOffsetsRequest, request).groups
+        asked = request.groups
         at_most(len(asked), "consumer groups")
         positions = known.of_groups(set(asked) or None)
         async for group in in_slices(dict.fromkeys(asked) or sorted(positions)):
@@ -80,7 +78,7 @@ class GroupService:
                 for queue_id, offset in sorted(positions[group][topic].items()):
                     generation = known.generation(group, topic, queue_id)
                     found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation)
-        return reply.SerializeToString()
+        return reply
 
 
 def _row(each: broker_pb2.GroupOffset) -> OffsetRow:

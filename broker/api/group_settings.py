@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from broker.context import ServiceFace
-from broker.requests import decoded
+from broker.context import ServiceContext
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -16,43 +15,42 @@ TIMEOUT_S = 5.0
 class GroupSettingsService:
     """Answers at the master."""
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def register(self, server: Server) -> None:
-        methods.PUT_GROUP.serve_bytes(server, self.put)
-        methods.DELETE_GROUP.serve_bytes(server, self.delete)
-        methods.LIST_GROUPS.serve_bytes(server, self.list_groups)
+        methods.PUT_GROUP.serve(server, self.put)
+        methods.DELETE_GROUP.serve(server, self.delete)
+        methods.LIST_GROUPS.serve(server, self.list_groups)
 
-    async def put(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(retry_pb2.GroupSettings, request)
+    async def put(self, request: retry_pb2.GroupSettings, _caller: CallContext) -> retry_pb2.GroupSettings:
         command = PutSubscriptionGroup(
-            groupName=wish.name,
-            consumeEnable=wish.consume_enable if wish.HasField("consume_enable") else None,
-            retryQueueNums=wish.retry_queue_nums if wish.HasField("retry_queue_nums") else None,
-            retryMaxTimes=wish.retry_max_times if wish.HasField("retry_max_times") else None,
+            groupName=request.name,
+            consumeEnable=request.consume_enable if request.HasField("consume_enable") else None,
+            retryQueueNums=request.retry_queue_nums if request.HasField("retry_queue_nums") else None,
+            retryMaxTimes=request.retry_max_times if request.HasField("retry_max_times") else None,
         )
-        return _message(await self._face.command(command, TIMEOUT_S)).SerializeToString()
+        return _message(await self._context.command(command, TIMEOUT_S))
 
-    async def delete(self, request: bytes, _context: CallContext) -> bytes:
+    async def delete(self, request: retry_pb2.GroupSettings, _caller: CallContext) -> retry_pb2.GroupSettings:
         """Forget a group: its settings and its positions.  Its retry and dead letter topics stay until they are deleted."""
-        self._face.require_master()
-        name, store = decoded(retry_pb2.GroupSettings, request).name, self._face.store
+        self._context.require_master()
+        name, store = request.name, self._context.store
         configured = any(group.groupName == name for group in store.subscription_groups.configured())
         if not configured and name not in store.consumer_offsets.groups():
             raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
         if configured:
-            await self._face.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
-        await self._face.command(DeleteOffsets(group=name), TIMEOUT_S)
-        return retry_pb2.GroupSettings(name=name).SerializeToString()
+            await self._context.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
+        await self._context.command(DeleteOffsets(group=name), TIMEOUT_S)
+        return retry_pb2.GroupSettings(name=name)
 
-    async def list_groups(self, request: bytes, _context: CallContext) -> bytes:
+    async def list_groups(self, request: retry_pb2.GroupSettings, _caller: CallContext) -> retry_pb2.GroupSettingsList:
         """Those somebody configured, or the one asked for, with defaults when nobody did."""
-        self._face.require_master()
-        name = decoded(retry_pb2.GroupSettings, request).name
-        groups = self._face.store.subscription_groups
+        self._context.require_master()
+        name = request.name
+        groups = self._context.store.subscription_groups
         found = [groups.of(name)] if name else groups.configured()
-        return retry_pb2.GroupSettingsList(groups=[_message(group) for group in found]).SerializeToString()
+        return retry_pb2.GroupSettingsList(groups=[_message(group) for group in found])
 
 
 def _message(group: SubscriptionGroup) -> retry_pb2.GroupSettings:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.api.limits import at_most
 from broker.api.send_status import waiting_for
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
@@ -50,18 +50,18 @@ class _Pending:
 class ProduceService:
     """Takes batches on the master."""
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def register(self, server: Server) -> None:
         methods.PRODUCE.serve(server, self.produce)
 
-    async def produce(self, stream: ByteStream, _context: CallContext) -> None:
-        lane = _Lane(self._face, stream)
+    async def produce(self, stream: ByteStream, _caller: CallContext) -> None:
+        lane = _Lane(self._context, stream)
         answers = asyncio.get_running_loop().create_task(lane.answer(), name="produce answers")
         try:
             while (message := await stream.read()) is not None:
-                await self._face.raft.wait_for_room()
+                await self._context.raft.wait_for_room()
                 await lane.accept(message)
                 if lane.is_full:
                     await lane.room()
@@ -77,15 +77,15 @@ class ProduceService:
 class _Lane:
     """One stream's requests, oldest first."""
 
-    def __init__(self, face: ServiceFace, stream: ByteStream) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, stream: ByteStream) -> None:
+        self._context = context
         self._stream = stream
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
         self._arrived = asyncio.Event()
         self._left = asyncio.Event()
         self._finished = False
-        self._timeout_s = face.settings.cluster.store.syncFlushTimeout / 1000
+        self._timeout_s = context.settings.cluster.store.syncFlushTimeout / 1000
 
     @property
     def is_full(self) -> bool:
@@ -116,13 +116,13 @@ class _Lane:
 
     def _proposed(self, payload: memoryview, count: int) -> _Slice:
         try:
-            self._face.require_master()
-            prepared = self._face.store.prepare(payload)
+            self._context.require_master()
+            prepared = self._context.store.prepare(payload)
         except DledgerError as error:
             return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
         part = _Slice(prepared.outcomes)
         if prepared.size_bytes:
-            part.committed = self._face.raft.propose(prepared)
+            part.committed = self._context.raft.propose(prepared)
             part.committed.add_done_callback(_forget)
         return part
 
@@ -138,8 +138,8 @@ class _Lane:
                 pending = self._pending[0]
                 for part in pending.slices:
                     while part.committed is not None and not await _settle(part, part.committed, self._timeout_s):
-                        waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._face).value)
-                        await self._stream.write(waiting.SerializeToString())
+                        waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._context).value)
+                        await self._stream.write(methods.encode(waiting))
                 await self._stream.write(_response(pending))
                 self._pending.popleft()
                 self._bytes -= pending.size_bytes
@@ -185,7 +185,7 @@ def _response(pending: _Pending) -> bytes:
                     store_timestamp_ms=outcome.store_timestamp,
                     duplicate=outcome.duplicate,
                 )
-    return response.SerializeToString()
+    return methods.encode(response)
 
 
 def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from broker.api.limits import at_most
-from broker.context import ServiceFace
-from broker.requests import decoded
+from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
@@ -15,22 +14,21 @@ TIMEOUT_S = 5.0
 MAX_NAME_CHARS = 255
 
 
-class ProducerService:
+class ProducerIdService:
     """Registers producers on the master."""
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def register(self, server: Server) -> None:
-        methods.INIT_PRODUCER.serve_bytes(server, self.init_producer)
+        methods.INIT_PRODUCER.serve(server, self.init_producer)
 
-    async def init_producer(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(broker_pb2.InitProducerRequest, request)
-        at_most(len(wish.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
-        stable_id = check_group(wish.stable_id) if wish.stable_id else ""
-        command = InitProducer(producer_id=wish.producer_id, producer_name=wish.producer_name, stable_id=stable_id)
-        registration = await self._face.command(command, TIMEOUT_S)
+    async def init_producer(self, request: broker_pb2.InitProducerRequest, _caller: CallContext) -> broker_pb2.InitProducerResponse:
+        at_most(len(request.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
+        stable_id = check_group(request.stable_id) if request.stable_id else ""
+        command = InitProducer(producer_id=request.producer_id, producer_name=request.producer_name, stable_id=stable_id)
+        registration = await self._context.command(command, TIMEOUT_S)
         reply = broker_pb2.InitProducerResponse(producer_id=registration.producer_id, epoch=registration.epoch)
         for topic, queue_id, count in registration.stored:
             reply.stored.add(topic=topic, queue_id=queue_id, count=count)
-        return reply.SerializeToString()
+        return reply

@@ -6,7 +6,7 @@ memory comes from the disk, and the master's disk is for writing.
 
 from __future__ import annotations
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from dledger.core.types import Role
 from store.queues.read import Chunk
 
@@ -16,16 +16,16 @@ BACK_AT = 0.5  # part of the limit below which a reader is sent back to the mast
 class ReadAdvice:
     """``memory_bytes``: of the machine; 0, not known, gives no advice."""
 
-    def __init__(self, face: ServiceFace, memory_bytes: int) -> None:
-        broker = face.settings.cluster.broker
-        self._face = face
+    def __init__(self, context: ServiceContext, memory_bytes: int) -> None:
+        broker = context.settings.cluster.broker
+        self._context = context
         self._limit_bytes = memory_bytes * broker.accessMessageInMemoryMaxRatio // 100 if broker.slaveReadEnable else 0
 
     def for_chunk(self, queue_id: int, chunk: Chunk) -> str:
         """The node to read on from; empty: from wherever this was read."""
         if not self._limit_bytes or not chunk.count:
             return ""
-        raft = self._face.raft
+        raft = self._context.raft
         behind_bytes = raft.log.end_pos - chunk.first_pos
         if raft.role is not Role.LEADER:
             return raft.leader or "" if behind_bytes < self._limit_bytes * BACK_AT else ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from broker.context import ServiceFace
-from broker.requests import decoded
+from broker.context import ServiceContext
 from dledger_wire._pb import topics_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic, is_system_topic
@@ -17,22 +16,21 @@ TIMEOUT_S = 5.0
 class AutoCreateService:
     """Makes topics at the master."""
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def register(self, server: Server) -> None:
-        methods.AUTO_CREATE_TOPIC.serve_bytes(server, self.auto_create)
+        methods.AUTO_CREATE_TOPIC.serve(server, self.auto_create)
 
-    async def auto_create(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(topics_pb2.AutoCreateRequest, request)
-        settings = self._face.settings.cluster.broker
+    async def auto_create(self, request: topics_pb2.AutoCreateRequest, _caller: CallContext) -> topics_pb2.AutoCreateResponse:
+        settings = self._context.settings.cluster.broker
         if not settings.autoCreateTopicEnable:
-            raise TopicNotFoundError(f"topic {wish.name!r} does not exist, and autoCreateTopicEnable is off", topic=wish.name)
-        if wish.create_topic_key != AUTO_CREATE_TOPIC:
-            raise InvalidArgumentError(f"createTopicKey {wish.create_topic_key!r}: expected {AUTO_CREATE_TOPIC}")
-        if is_system_topic(check_topic(wish.name)):
-            raise InvalidArgumentError(f"topic {wish.name} belongs to the system; expected a name of your own", topic=wish.name)
-        queues = min(wish.queues or settings.defaultTopicQueueNums, settings.defaultTopicQueueNums)
-        command = CreateTopic(name=wish.name, read_queues=queues, write_queues=queues, if_not_exists=True)
-        topic = await self._face.command(command, TIMEOUT_S)
-        return topics_pb2.AutoCreateResponse(queues=topic.write_queues, created=topic.created).SerializeToString()
+            raise TopicNotFoundError(f"topic {request.name!r} does not exist, and autoCreateTopicEnable is off", topic=request.name)
+        if request.create_topic_key != AUTO_CREATE_TOPIC:
+            raise InvalidArgumentError(f"createTopicKey {request.create_topic_key!r}: expected {AUTO_CREATE_TOPIC}")
+        if is_system_topic(check_topic(request.name)):
+            raise InvalidArgumentError(f"topic {request.name} belongs to the system; expected a name of your own", topic=request.name)
+        queues = min(request.queues or settings.defaultTopicQueueNums, settings.defaultTopicQueueNums)
+        command = CreateTopic(name=request.name, read_queues=queues, write_queues=queues, if_not_exists=True)
+        topic = await self._context.command(command, TIMEOUT_S)
+        return topics_pb2.AutoCreateResponse(queues=topic.write_queues, created=topic.created)

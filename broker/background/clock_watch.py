@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from broker.config.units import format_duration_ms
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
@@ -31,8 +31,8 @@ class ClockWatch:
 
     name = "clock watch"
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._leapt = False
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
@@ -42,7 +42,7 @@ class ClockWatch:
         """Nothing is left when the tasks are gone."""
 
     async def _watch(self) -> None:
-        raft, clocks = self._face.raft, self._face.raft.clocks
+        raft, clocks = self._context.raft, self._context.raft.clocks
         while True:
             await asyncio.sleep(CHECK_S)
             skew_ms = clocks.update()
@@ -57,7 +57,7 @@ class ClockWatch:
             await asyncio.sleep(REST_S)
 
     def _tell_leap(self, lag_ms: int) -> None:
-        leapt = abs(lag_ms) > self._face.raft.clocks.time.max_skew_ms
+        leapt = abs(lag_ms) > self._context.raft.clocks.time.max_skew_ms
         if leapt != self._leapt:
             self._leapt = leapt
             if leapt:

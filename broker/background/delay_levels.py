@@ -12,9 +12,9 @@ import asyncio
 import logging
 
 from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_with, tell_gone
-from broker.backoff import RETRY_S, Setbacks
+from broker.backoff import RETRY_S, Backoff
 from broker.config.units import parse_duration_ms
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import SCHEDULE_TOPIC
@@ -29,15 +29,15 @@ LONGEST_SLEEP_S = 60.0
 _logger = logging.getLogger(__name__)
 
 
-class ScheduleService:
+class DelayLevelService:
     """Implements ``broker.leadership.role_manager.MasterService``."""
 
     name = "schedule"
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
-        configured = [parse_duration_ms(text) for text in face.settings.cluster.broker.messageDelayLevel.split()]
-        self._batch_bytes = batch_bytes(face)
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        configured = [parse_duration_ms(text) for text in context.settings.cluster.broker.messageDelayLevel.split()]
+        self._batch_bytes = batch_bytes(context)
         # A level beyond the configured ones is the last of them, as upstream.
         self._delays_ms = {level: configured[min(level, len(configured)) - 1] for level in range(1, LEVELS + 1)}
 
@@ -50,10 +50,10 @@ class ScheduleService:
 
     async def _begin(self, tasks: BackgroundTasks) -> None:
         """See to it that the topic is there, then serve every level."""
-        while self._face.store.topics.get(SCHEDULE_TOPIC) is None:
+        while self._context.store.topics.get(SCHEDULE_TOPIC) is None:
             command = CreateTopic(name=SCHEDULE_TOPIC, read_queues=LEVELS, write_queues=LEVELS, if_not_exists=True)
             try:
-                await self._face.raft.propose(self._face.store.command(command))
+                await self._context.raft.propose(self._context.store.command(command))
             except DledgerError as error:
                 _logger.info("the schedule topic waits: %s", error.message)
                 await asyncio.sleep(RETRY_S)
@@ -61,17 +61,17 @@ class ScheduleService:
             tasks.spawn(self._serve(level, delay_ms), f"level {level}")
 
     async def _serve(self, level: int, delay_ms: int) -> None:
-        stored, setbacks = StoredMessages(self._face, SCHEDULE_TOPIC, level - 1), Setbacks(_logger, f"delay level {level}")
+        stored, backoff = StoredMessages(self._context, SCHEDULE_TOPIC, level - 1), Backoff(_logger, f"delay level {level}")
         while True:
             try:
                 await self._next(level, delay_ms, stored)
-                setbacks.over()
+                backoff.reset()
             except DledgerError as error:
-                await asyncio.sleep(setbacks.after(error))
+                await asyncio.sleep(backoff.delay_s(error))
 
     async def _next(self, level: int, delay_ms: int, stored: StoredMessages) -> None:
         """Deliver what is due of a level, or wait for it."""
-        store = self._face.store
+        store = self._context.store
         low, _ = store.reader.bounds(SCHEDULE_TOPIC, level - 1)
         offset = max(low, store.delays.of(level))
         waiting = await stored.run(offset, max_messages=BATCH_MESSAGES, max_bytes=self._batch_bytes)
@@ -83,8 +83,8 @@ class ScheduleService:
         if not due:
             await asyncio.sleep(min(LONGEST_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))
             return
-        sorted_out = await sort_out_whole(self._face, stored, due)
+        sorted_out = await sort_out_whole(self._context, stored, due)
         if sorted_out is not None:
             command = store.command(AdvanceDelayLevel(level=level, offset=offset + len(due)))
-            await store_with(self._face, [*sorted_out.messages, *sorted_out.again], command)
+            await store_with(self._context, [*sorted_out.messages, *sorted_out.again], command)
             tell_gone(_logger, f"delay level {level}", sorted_out)

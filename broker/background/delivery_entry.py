@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages
 from dledger_wire.frames.frame import Frame
 from store.append.message_log import PreparedCommand
@@ -17,22 +17,22 @@ from store.append.redelivery import SortedOut, Together, batches_of, sort_out
 BATCH_BYTES = 1 << 20
 
 
-def batch_bytes(face: ServiceFace) -> int:
+def batch_bytes(context: ServiceContext) -> int:
     """How much goes into one entry; more than one message only if it fits a small segment too."""
-    return min(BATCH_BYTES, face.settings.cluster.store.mappedFileSizeCommitLog // 4)
+    return min(BATCH_BYTES, context.settings.cluster.store.mappedFileSizeCommitLog // 4)
 
 
-async def sort_out_whole(face: ServiceFace, stored: StoredMessages, waiting: Sequence[Frame]) -> SortedOut | None:
+async def sort_out_whole(context: ServiceContext, stored: StoredMessages, waiting: Sequence[Frame]) -> SortedOut | None:
     """What becomes of parked messages; None when they are to be read again.
 
     Those that seem to have no topic are dropped, so it is made sure first that it is not damage what makes them say so.
     """
-    sorted_out = sort_out(face.store.topics, waiting)
+    sorted_out = sort_out(context.store.topics, waiting)
     if not sorted_out.gone:
         return sorted_out
     if not await stored.put_right(sorted(sorted_out.gone)):
         return None
-    return sort_out(face.store.topics, waiting)  # topics may have changed meanwhile
+    return sort_out(context.store.topics, waiting)  # topics may have changed meanwhile
 
 
 def tell_gone(logger: logging.Logger, what: str, sorted_out: SortedOut) -> None:
@@ -41,10 +41,10 @@ def tell_gone(logger: logging.Logger, what: str, sorted_out: SortedOut) -> None:
         logger.warning(text, what, len(sorted_out.gone), min(sorted_out.gone), max(sorted_out.gone))
 
 
-async def store_with(face: ServiceFace, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:
+async def store_with(context: ServiceContext, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:
     """Store messages and a command, all or nothing.  Raises what one of them is refused with."""
-    batches = face.store.prepare(batches_of(messages), for_service=True) if messages else None
+    batches = context.store.prepare(batches_of(messages), for_service=True) if messages else None
     for outcome in batches.outcomes if batches is not None else ():
         if outcome.error is not None:
             raise outcome.error
-    await face.raft.propose(Together(batches, command))
+    await context.raft.propose(Together(batches, command))

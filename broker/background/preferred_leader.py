@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
@@ -28,10 +28,10 @@ class PreferredLeader:
 
     name = "preferred leader"
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
-        own = face.settings.node
-        above = [node for node in face.settings.group.nodes if node.priority > own.priority]
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        own = context.settings.node
+        above = [node for node in context.settings.group.nodes if node.priority > own.priority]
         self._wanted = [node.id for node in sorted(above, key=lambda node: -node.priority)]
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
@@ -46,22 +46,22 @@ class PreferredLeader:
         times = 0
         while True:
             await asyncio.sleep(CHECK_S)
-            best = self._best(self._face.raft.status())
+            best = self._best(self._context.raft.status())
             times = times + 1 if best == seen_well else 1
             seen_well = best
             if best is None or times < CHECKS_WELL:
                 continue
             try:
                 _logger.info("leadership goes to %s, which has the higher priority", best)
-                await self._face.raft.transfer(best, TRANSFER_TIMEOUT_S)
+                await self._context.raft.transfer(best, TRANSFER_TIMEOUT_S)
             except DledgerError as error:
                 _logger.info("leadership was not given to %s: %s", best, error.message)
             await asyncio.sleep(REST_S)
 
     def _best(self, status: RaftStatus) -> str | None:
         """The most preferred node that could take over now."""
-        patience_ms = self._face.settings.cluster.raft.election_timeout_ms
-        off = self._face.raft.clocks.off()
+        patience_ms = self._context.settings.cluster.raft.election_timeout_ms
+        off = self._context.raft.clocks.off()
         able = {peer.node_id for peer in status.peers if peer.node_id not in off and _is_well(peer, status.commit_index, patience_ms)}
         return next((node_id for node_id in self._wanted if node_id in able), None)
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_with, tell_gone
-from broker.backoff import Setbacks
-from broker.context import ServiceFace
+from broker.backoff import Backoff
+from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages, mended, unreadable_offset
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
@@ -52,8 +52,8 @@ class TimerService:
 
     name = "timers"
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         tasks.spawn(self._run(), "deliver")
@@ -62,32 +62,32 @@ class TimerService:
         """Nothing is left when the tasks are gone."""
 
     async def _run(self) -> None:
-        setbacks = Setbacks(_logger, "timers")
+        backoff = Backoff(_logger, "timers")
         while True:
             try:
                 await self._see_to_topic()
-                await _Delivery(self._face, setbacks.over).run()
+                await _Delivery(self._context, backoff.reset).run()
             except DledgerError as error:
-                await asyncio.sleep(setbacks.after(error))
+                await asyncio.sleep(backoff.delay_s(error))
 
     async def _see_to_topic(self) -> None:
-        if self._face.store.topics.get(TIMER_TOPIC) is None:
+        if self._context.store.topics.get(TIMER_TOPIC) is None:
             command = CreateTopic(name=TIMER_TOPIC, read_queues=1, write_queues=1, if_not_exists=True)
-            await self._face.raft.propose(self._face.store.command(command))
+            await self._context.raft.propose(self._context.store.command(command))
 
 
 class _Delivery:
     """From the replicated state on; begins anew after any error, since what was proposed last may or may not be stored.  ``went_on`` is
     called when something was stored."""
 
-    def __init__(self, face: ServiceFace, went_on: Callable[[], None]) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, went_on: Callable[[], None]) -> None:
+        self._context = context
         self._went_on = went_on
-        self._store = face.store
-        self._stored = StoredMessages(face, TIMER_TOPIC, 0)
-        self._batch_bytes = batch_bytes(face)
+        self._store = context.store
+        self._stored = StoredMessages(context, TIMER_TOPIC, 0)
+        self._batch_bytes = batch_bytes(context)
         self._window = TimerWindow(WINDOW_MESSAGES)
-        self._renew_after_ms = min(RENEW_AFTER_MS, face.settings.cluster.store.fileReservedTime // 4)
+        self._renew_after_ms = min(RENEW_AFTER_MS, context.settings.cluster.store.fileReservedTime // 4)
         self._looked_upto = 0
         self._renew_at_ms = 0
         self._held_at_ms = 0
@@ -112,10 +112,10 @@ class _Delivery:
             await self._wait()
 
     async def _wait(self) -> None:
-        now_ms, next_ms = self._face.env.clock.wall_ms(), self._window.next_due_ms
+        now_ms, next_ms = self._context.env.clock.wall_ms(), self._window.next_due_ms
         seconds = LONGEST_SLEEP_S if next_ms is None else min(LONGEST_SLEEP_S, (next_ms - now_ms) / 1000)
         if self._progress.held:
-            seconds = min(seconds, max(0, self._held_at_ms - self._face.env.clock.monotonic_ms()) / 1000)
+            seconds = min(seconds, max(0, self._held_at_ms - self._context.env.clock.monotonic_ms()) / 1000)
         await self._store.wait_for_messages(TIMER_TOPIC, 0, self._looked_upto, seconds)
 
     async def _fill(self) -> None:
@@ -131,7 +131,7 @@ class _Delivery:
 
     async def _units(self, offset: int, upto: int) -> tuple[Units, Offsets]:
         count = min(SCAN_UNITS, upto - offset)
-        units = await mended(self._face.raft, lambda: self._store.reader.units(TIMER_TOPIC, 0, offset, count))
+        units = await mended(self._context.raft, lambda: self._store.reader.units(TIMER_TOPIC, 0, offset, count))
         return units, np.arange(offset, offset + len(units), dtype=np.int64)
 
     async def _take_arrivals(self) -> bool:
@@ -153,7 +153,7 @@ class _Delivery:
         return True
 
     async def _deliver_due(self) -> bool:
-        offsets, units = self._window.due(self._face.env.clock.wall_ms(), BATCH_MESSAGES, self._batch_bytes)
+        offsets, units = self._window.due(self._context.env.clock.wall_ms(), BATCH_MESSAGES, self._batch_bytes)
         if not len(offsets):
             return False
         done = replace(self._progress, seen=self._looked_upto, done_ms=int(units["tag_hash"][-1]), done_offset=int(offsets[-1]))
@@ -170,7 +170,7 @@ class _Delivery:
 
     async def _deliver_held(self) -> bool:
         """Try one of the messages that are held; whether one was delivered."""
-        held, now_ms = self._progress.held, self._face.env.clock.monotonic_ms()
+        held, now_ms = self._progress.held, self._context.env.clock.monotonic_ms()
         if not held or now_ms < self._held_at_ms:
             return False
         self._held_turn += 1
@@ -183,7 +183,7 @@ class _Delivery:
         units, offsets = await self._units(offset, offset + 1)
         sorted_out, unreadable = await self._sorted_out(offsets, units)
         if unreadable:
-            after_ms = self._face.env.clock.monotonic_ms()  # peers that do not answer must not hold up the others for most of the time
+            after_ms = self._context.env.clock.monotonic_ms()  # peers that do not answer must not hold up the others for most of the time
             self._held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
             return False
         await self._send(sorted_out, without)
@@ -197,7 +197,7 @@ class _Delivery:
             frames, unread = await self._frames(offsets, units)
             unreadable |= unread
             try:
-                sorted_out = await sort_out_whole(self._face, self._stored, frames)
+                sorted_out = await sort_out_whole(self._context, self._stored, frames)
             except (StorageDamagedError, CorruptFrameError) as error:
                 bad = unreadable_offset(error)
                 if bad not in offsets:
@@ -210,13 +210,13 @@ class _Delivery:
             offsets, units = offsets[kept], units[kept]
 
     async def _send(self, sorted_out: SortedOut, progress: TimerProgress) -> None:
-        again_ms = self._face.env.clock.wall_ms() + int(LONGEST_SLEEP_S * 1000)
+        again_ms = self._context.env.clock.wall_ms() + int(LONGEST_SLEEP_S * 1000)
         await self._propose([*sorted_out.messages, *(_due_at(frame, again_ms) for frame in sorted_out.again)], progress)
         tell_gone(_logger, "timers", sorted_out)
 
     async def _renew_old(self) -> None:
         """Store what has waited for long again at the log's end, and move ``low`` over what is delivered."""
-        clock = self._face.env.clock
+        clock = self._context.env.clock
         wanted = self._store.head_waits_for_timers
         if clock.monotonic_ms() < self._renew_at_ms and not wanted:
             return
@@ -247,14 +247,14 @@ class _Delivery:
 
     async def _sealed_upto(self) -> int:
         """One past the last message that lies in a segment which is not written any more."""
-        start_pos = self._face.raft.log.segments[-1].start_pos
-        return await mended(self._face.raft, lambda: self._store.reader.offset_for_position(TIMER_TOPIC, 0, start_pos))
+        start_pos = self._context.raft.log.segments[-1].start_pos
+        return await mended(self._context.raft, lambda: self._store.reader.offset_for_position(TIMER_TOPIC, 0, start_pos))
 
     async def _old_upto(self) -> int:
         """One past the last message that has waited for long."""
         older_ms = self._store.time.now_ms() - self._renew_after_ms
         try:
-            return await mended(self._face.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
+            return await mended(self._context.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
         except StorageDamagedError as error:
             self._tell_old(0, error)
             return 0
@@ -282,7 +282,7 @@ class _Delivery:
         return [], unreadable
 
     async def _propose(self, messages: Sequence[Frame], progress: TimerProgress) -> None:
-        await store_with(self._face, messages, self._store.command(progress.command()))
+        await store_with(self._context, messages, self._store.command(progress.command()))
         self._went_on()
 
     def _fit(self, units: Units) -> int:

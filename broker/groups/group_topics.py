@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from dledger_wire.names import dlq_topic, retry_topic
 from dledger_wire.status import Perm
 from store.commands.topics import CreateTopic
@@ -10,17 +10,17 @@ from store.commands.topics import CreateTopic
 TIMEOUT_S = 5.0
 
 
-async def ensure_retry_topic(face: ServiceFace, group: str) -> None:
+async def ensure_retry_topic(context: ServiceContext, group: str) -> None:
     """See to it that the group's retry topic is there, with as many queues as the group's settings say."""
-    await _ensure(face, retry_topic(group), face.store.subscription_groups.of(group).retryQueueNums, Perm.READ_WRITE)
+    await _ensure(context, retry_topic(group), context.store.subscription_groups.of(group).retryQueueNums, Perm.READ_WRITE)
 
 
-async def ensure_dead_letters(face: ServiceFace, group: str) -> None:
+async def ensure_dead_letters(context: ServiceContext, group: str) -> None:
     """See to it that the group's dead letters have a topic.  Nobody may read it until somebody opens it."""
-    await _ensure(face, dlq_topic(group), 1, Perm.WRITE)
+    await _ensure(context, dlq_topic(group), 1, Perm.WRITE)
 
 
-async def _ensure(face: ServiceFace, name: str, queues: int, perm: Perm) -> None:
-    if face.store.topics.get(name) is None:
+async def _ensure(context: ServiceContext, name: str, queues: int, perm: Perm) -> None:
+    if context.store.topics.get(name) is None:
         command = CreateTopic(name=name, read_queues=queues, write_queues=queues, perm=int(perm), if_not_exists=True)
-        await face.command(command, TIMEOUT_S)
+        await context.command(command, TIMEOUT_S)

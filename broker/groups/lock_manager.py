@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.groups.session_table import Session
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -38,11 +38,11 @@ class _Release:
         return (self.group, self.owner) == (session.group, session.session_id)
 
 
-class LockKeeper:
+class LockManager:
     """The locks of one term.  ``granted`` is told what a session got."""
 
-    def __init__(self, face: ServiceFace, granted: Callable[[Session, list[sessions_pb2.HeldLock]], None]) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, granted: Callable[[Session, list[sessions_pb2.HeldLock]], None]) -> None:
+        self._context = context
         self._granted = granted
         self._wishes: dict[Session, dict[TopicQueue, None]] = {}
         self._releases: list[_Release] = []
@@ -66,7 +66,7 @@ class LockKeeper:
         wishes = self._wishes.get(session, {})
         for topic, queue_id, _ in places:
             wishes.pop((topic, queue_id), None)
-        locks, gone = self._face.store.queue_locks, self._gone(session)
+        locks, gone = self._context.store.queue_locks, self._gone(session)
         rows: list[LockedQueue] = []
         for place in dict.fromkeys(places):
             topic, queue_id, epoch = place
@@ -92,7 +92,7 @@ class LockKeeper:
         gone = self._gone(session)
         if gone is None:
             return []
-        locks = self._face.store.queue_locks.held_by(session.group, session.session_id)
+        locks = self._context.store.queue_locks.held_by(session.group, session.session_id)
         return [self._told(session.group, queue, lock.epoch) for queue, lock in locks.items() if (*queue, lock.epoch) not in gone]
 
     def _gone(self, session: Session) -> set[tuple[str, int, int]] | None:
@@ -103,7 +103,7 @@ class LockKeeper:
         return {(topic, queue_id, epoch) for rows in freed for topic, queue_id, epoch in rows}
 
     def _told(self, group: str, queue: TopicQueue, epoch: int) -> sessions_pb2.HeldLock:
-        known = self._face.store.consumer_offsets
+        known = self._context.store.consumer_offsets
         offset = known.known_position(group, *queue)
         told = sessions_pb2.HeldLock(topic=queue[0], queue_id=queue[1], epoch=epoch, generation=known.generation(group, *queue))
         told.has_offset, told.offset = offset is not None, offset or 0
@@ -131,18 +131,18 @@ class LockKeeper:
 
     async def _unlock(self, release: _Release) -> None:
         command = UnlockQueues(group=release.group, owner=release.owner, queues=release.rows)
-        await self._face.command(command, COMMAND_TIMEOUT_S)
+        await self._context.command(command, COMMAND_TIMEOUT_S)
         self._releases.remove(release)
         if not release.done.done():
             release.done.set_result(None)
 
     async def _grant(self, session: Session) -> None:
-        locks, group, owner = self._face.store.queue_locks, session.group, session.session_id
+        locks, group, owner = self._context.store.queue_locks, session.group, session.session_id
         wanted = [queue for queue in self._wishes.get(session, {}) if (lock := locks.get(group, *queue)) is None or lock.owner == owner]
         if not wanted:
             return
         command = LockQueues(group=group, owner=owner, client=session.client_id, queues=tuple(wanted))
-        granted = await self._face.command(command, COMMAND_TIMEOUT_S)
+        granted = await self._context.command(command, COMMAND_TIMEOUT_S)
         wishes = self._wishes.get(session, {})
         told = []
         for topic, queue_id, epoch in granted:

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.groups.group_topics import ensure_dead_letters, ensure_retry_topic
-from broker.keyed_lock import Turns
-from broker.requests import decoded
+from broker.keyed_lock import KeyedLock
 from broker.verified_reads import StoredMessages
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import (
@@ -59,40 +58,39 @@ class _Work:
         self.answers[offset] = retry_pb2.SendBackResult(offset=offset, outcome=outcome, reconsume_times=times, error=detail)
 
 
-class RetryService:
+class SendBackService:
     """Takes messages back on the master."""
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
-        self._turns = Turns()
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._locks = KeyedLock()
 
     def register(self, server: Server) -> None:
-        methods.SEND_BACK.serve_bytes(server, self.send_back)
+        methods.SEND_BACK.serve(server, self.send_back)
 
-    async def send_back(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(retry_pb2.SendBackRequest, request)
-        term = self._face.require_master()
-        if not 0 < len(wish.offsets) <= MAX_OFFSETS:
-            raise InvalidArgumentError(f"{len(wish.offsets)} offsets to send back; expected 1 to {MAX_OFFSETS}")
-        rule = self._rule(wish)
-        work = _Work((wish.group, wish.topic, wish.queue_id), term, rule, {})
+    async def send_back(self, request: retry_pb2.SendBackRequest, _caller: CallContext) -> retry_pb2.SendBackResponse:
+        term = self._context.require_master()
+        if not 0 < len(request.offsets) <= MAX_OFFSETS:
+            raise InvalidArgumentError(f"{len(request.offsets)} offsets to send back; expected 1 to {MAX_OFFSETS}")
+        rule = self._rule(request)
+        work = _Work((request.group, request.topic, request.queue_id), term, rule, {})
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._turns.take(work.place):
-                await self._take_back(work, sorted(set(wish.offsets)))
+            async with asyncio.timeout(TIMEOUT_S), self._locks.hold(work.place):
+                await self._take_back(work, sorted(set(request.offsets)))
         except TimeoutError:
             raise OutcomeUnknownError(f"sending back was not committed within {TIMEOUT_S:g} s; it may still be") from None
-        reply = retry_pb2.SendBackResponse(results=[work.answers[offset] for offset in wish.offsets])
-        return reply.SerializeToString()
+        reply = retry_pb2.SendBackResponse(results=[work.answers[offset] for offset in request.offsets])
+        return reply
 
-    def _rule(self, wish: retry_pb2.SendBackRequest) -> RetryRule:
-        group = self._face.store.subscription_groups.of(check_group(wish.group))
-        known = self._face.store.topics.get(retry_topic(wish.group))
+    def _rule(self, request: retry_pb2.SendBackRequest) -> RetryRule:
+        group = self._context.store.subscription_groups.of(check_group(request.group))
+        known = self._context.store.topics.get(retry_topic(request.group))
         queues = known.write_queues if known is not None else group.retryQueueNums
-        return RetryRule(wish.group, wish.delay_level, wish.max_reconsume_times or group.retryMaxTimes, queues)
+        return RetryRule(request.group, request.delay_level, request.max_reconsume_times or group.retryMaxTimes, queues)
 
     async def _take_back(self, work: _Work, offsets: Sequence[int]) -> None:
         """Answer for every offset."""
-        store = self._face.store
+        store = self._context.store
         sent, committed = store.send_backs.sent(work.place), store.consumer_offsets.position(*work.place)
         if len(sent) >= MAX_RUNS:
             group, topic, queue_id = work.place
@@ -118,7 +116,7 @@ class RetryService:
         _, topic, queue_id = work.place
         most = min(upto - first, READ_MESSAGES)
         try:
-            frames = await StoredMessages(self._face, topic, queue_id).run(first, max_messages=most, max_bytes=READ_BYTES)
+            frames = await StoredMessages(self._context, topic, queue_id).run(first, max_messages=most, max_bytes=READ_BYTES)
         except (StorageDamagedError, CorruptFrameError) as error:  # nobody can mend it now; those behind it need not wait
             work.answer(first, retry_pb2.SEND_BACK_REFUSED, error=error)
             return first + 1
@@ -144,16 +142,16 @@ class RetryService:
     async def _ensure_topics(self, copies: Sequence[Frame], group: str) -> None:
         parked = [copy for copy in copies if copy.topic == SCHEDULE_TOPIC]
         if len(parked) < len(copies):
-            await ensure_dead_letters(self._face, group)
+            await ensure_dead_letters(self._context, group)
         if parked:
-            await ensure_retry_topic(self._face, group)
-            if self._face.store.topics.get(SCHEDULE_TOPIC) is None:
+            await ensure_retry_topic(self._context, group)
+            if self._context.store.topics.get(SCHEDULE_TOPIC) is None:
                 raise NotReadyError("the schedule topic is not there yet; nothing was stored")
 
     async def _store(self, work: _Work, copies: Sequence[Frame], offsets: Sequence[int]) -> None:
         """Copies and their mark in one entry.  Whoever cannot be stored is told apart from the others."""
-        store = self._face.store
-        if self._face.require_master() != work.term:
+        store = self._context.store
+        if self._context.require_master() != work.term:
             raise NotReadyError("this node was master, was not, and is again; nothing was stored")
         batches = store.prepare(batches_of(copies), for_service=True)
         problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
@@ -168,4 +166,4 @@ class RetryService:
             return
         group, topic, queue_id = work.place
         mark = store.command(MarkSentBack(group=group, topic=topic, queue_id=queue_id, runs=runs_of(offsets)))
-        await self._turns.decide(work.place, self._face.raft.propose(Together(batches, mark)))
+        await self._locks.commit(work.place, self._context.raft.propose(Together(batches, mark)))

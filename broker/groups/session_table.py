@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, NotReadyError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
 
 # What may wait for a member that does not read.
@@ -95,8 +96,7 @@ class Members:
     def told(self) -> bytes:
         """What every member is told."""
         members = sorted((session.told for session in self.attending()), key=lambda told: told.client_id)
-        told: bytes = sessions_pb2.MasterMessage(members=sessions_pb2.GroupMembers(members=members)).SerializeToString()
-        return told
+        return methods.encode(sessions_pb2.MasterMessage(members=sessions_pb2.GroupMembers(members=members)))
 
 
 class SessionTable:

@@ -16,10 +16,9 @@ import logging
 from typing import Any
 
 from broker.api.limits import at_most, in_slices
-from broker.context import ServiceFace
-from broker.groups.lock_manager import LockKeeper
+from broker.context import ServiceContext
+from broker.groups.lock_manager import LockManager
 from broker.groups.session_table import Link, Members, Session, SessionTable
-from broker.requests import decoded
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotLeaderError, NotReadyError
 from dledger_wire.names import check_group
@@ -48,16 +47,16 @@ class SessionService:
 
     name = "sessions"
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._current: TermSessions | None = None
 
     def register(self, server: Server) -> None:
         methods.JOIN_GROUP.serve(server, self.attend)
-        methods.DESCRIBE_MEMBERS.serve_bytes(server, self.describe)
+        methods.DESCRIBE_MEMBERS.serve(server, self.describe)
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
-        self._current = TermSessions(self._face, term, tasks)
+        self._current = TermSessions(self._context, term, tasks)
 
     async def stop(self) -> None:
         current, self._current = self._current, None
@@ -70,41 +69,41 @@ class SessionService:
             self._current.tell_reset(group)
 
     def _sessions(self) -> TermSessions:
-        term = self._face.require_master()
-        if self._current is None or self._face.roles.services_term != term:
-            raise NotReadyError(f"{self._face.settings.node.id}: sessions of term {term} are not on yet")
+        term = self._context.require_master()
+        if self._current is None or self._context.roles.services_term != term:
+            raise NotReadyError(f"{self._context.settings.node.id}: sessions of term {term} are not on yet")
         return self._current
 
-    async def attend(self, stream: ByteStream, context: CallContext) -> None:
+    async def attend(self, stream: ByteStream, caller: CallContext) -> None:
         message = await stream.read()
         if message is None:
             return
-        first = decoded(sessions_pb2.MemberMessage, message)
+        first = methods.decode(sessions_pb2.MemberMessage, message)
         if first.WhichOneof("body") != "join":
             raise InvalidArgumentError("a session begins with a join")
-        await self._sessions().attend(first.join, stream, context.peer)
+        await self._sessions().attend(first.join, stream, caller.peer)
 
-    async def describe(self, request: bytes, _context: CallContext) -> bytes:
+    async def describe(self, request: sessions_pb2.DescribeMembersRequest, _caller: CallContext) -> sessions_pb2.DescribeMembersResponse:
         table = self._sessions().table
         reply = sessions_pb2.DescribeMembersResponse()
-        asked = decoded(sessions_pb2.DescribeMembersRequest, request).groups
+        asked = request.groups
         at_most(len(asked), "consumer groups")
         async for group in in_slices(dict.fromkeys(asked) or table.groups(), GROUPS_AT_ONCE):
             members = sorted((session.told for session in table.of(group).attending()), key=lambda told: told.client_id)
             reply.groups.add(group=group, members=members)
-        return reply.SerializeToString()
+        return reply
 
 
 class TermSessions:
     """Everything about sessions in one term of this master."""
 
-    def __init__(self, face: ServiceFace, term: int, tasks: BackgroundTasks) -> None:
+    def __init__(self, context: ServiceContext, term: int, tasks: BackgroundTasks) -> None:
         self.term = term
         self.table = SessionTable()
-        self._face = face
-        self._clock = face.env.clock
+        self._context = context
+        self._clock = context.env.clock
         self._started_ms = self._clock.monotonic_ms()
-        self._locks = LockKeeper(face, self._tell_granted)
+        self._locks = LockManager(context, self._tell_granted)
         self._dirty: dict[str, None] = {}
         self._news = asyncio.Event()
         self._unconfirmed: list[tuple[Session, Link, int]] = []
@@ -118,7 +117,7 @@ class TermSessions:
     def end_links(self) -> None:
         for session in self.table:
             if session.link is not None:
-                session.link.end(NotLeaderError(f"{self._face.settings.node.id} is not the master any more", leader_address=""))
+                session.link.end(NotLeaderError(f"{self._context.settings.node.id} is not the master any more", leader_address=""))
 
     # One member's stream
 
@@ -181,7 +180,7 @@ class TermSessions:
             term=self.term, heartbeat_ms=HEARTBEAT_MS, lease_ms=LEASE_MS, reset_version=self._reset_version(join.group)
         )
         welcome.locks.extend(self._locks.held(session))
-        link.send(sessions_pb2.MasterMessage(welcome=welcome).SerializeToString())
+        link.send(methods.encode(sessions_pb2.MasterMessage(welcome=welcome)))
         self._changed(join.group)
         return session
 
@@ -200,7 +199,7 @@ class TermSessions:
         while (message := await stream.read()) is not None:
             if session.link is not link:  # it has joined on another stream, or its time is over: what comes late here counts no more
                 return
-            heard = decoded(sessions_pb2.MemberMessage, message)
+            heard = methods.decode(sessions_pb2.MemberMessage, message)
             session.heard_ms = self._clock.monotonic_ms()
             kind = heard.WhichOneof("body")
             if kind == "heartbeat":
@@ -234,7 +233,7 @@ class TermSessions:
             return
         session.link = None
         self._locks.forget_wishes(session)
-        if not self._face.store.queue_locks.held_by(session.group, session.session_id):
+        if not self._context.store.queue_locks.held_by(session.group, session.session_id):
             self.table.remove(session)
         self._changed(session.group)
 
@@ -252,7 +251,7 @@ class TermSessions:
 
     def _acknowledge(self, session: Session, link: Link, number: int) -> None:
         ack = sessions_pb2.SessionAck(number=number, reset_version=self._reset_version(session.group))
-        link.send(sessions_pb2.MasterMessage(ack=ack).SerializeToString())
+        link.send(methods.encode(sessions_pb2.MasterMessage(ack=ack)))
 
     async def _confirm(self) -> None:
         """Acknowledge the heartbeats that leases hang on: those heard before a majority confirmed this leader."""
@@ -262,16 +261,16 @@ class TermSessions:
             self._heartbeats.clear()
             heard, self._unconfirmed = self._unconfirmed, []
             try:
-                await self._face.raft.read_barrier(CONFIRM_TIMEOUT_S)
+                await self._context.raft.read_barrier(CONFIRM_TIMEOUT_S)
             except DledgerError as error:
                 _logger.info("heartbeats of %d members are not acknowledged: %s", len(heard), error.message)
                 continue
-            if self._face.roles.services_term == self.term:
+            if self._context.roles.services_term == self.term:
                 for session, link, number in heard:
                     self._acknowledge(session, link, number)
 
     def _reset_version(self, group: str) -> int:
-        return self._face.store.consumer_offsets.reset_version(group)
+        return self._context.store.consumer_offsets.reset_version(group)
 
     def tell_reset(self, group: str) -> None:
         for session in self.table.of(group).attending():
@@ -293,8 +292,8 @@ class TermSessions:
                     session.heard_ms += late_ms
                 if now_ms - session.heard_ms > SESSION_MS:
                     self._expire(session)
-            if seen != self._face.store.queue_locks.version:
-                seen = self._face.store.queue_locks.version
+            if seen != self._context.store.queue_locks.version:
+                seen = self._context.store.queue_locks.version
                 self._watch_owners()
             if settling and not self._is_settling:
                 settling = False
@@ -302,7 +301,7 @@ class TermSessions:
 
     def _watch_owners(self) -> None:
         """Whoever holds a lock has a session here, so that no lock is forgotten: also one granted while its owner's stream broke."""
-        for group, session_id, client_id in self._face.store.queue_locks.owners():
+        for group, session_id, client_id in self._context.store.queue_locks.owners():
             if session_id not in self.table.of(group).sessions:
                 self.table.add(Session(group, client_id, session_id, self._clock.monotonic_ms()))
 
@@ -342,4 +341,4 @@ class TermSessions:
         current = self.table.of(session.group).sessions.get(session.session_id)  # it may have come back meanwhile
         if current is not None and current.link is not None:
             granted = sessions_pb2.LocksGranted(locks=locks)
-            current.link.send(sessions_pb2.MasterMessage(granted=granted).SerializeToString())
+            current.link.send(methods.encode(sessions_pb2.MasterMessage(granted=granted)))

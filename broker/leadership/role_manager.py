@@ -72,7 +72,7 @@ class _Running:
     tasks: BackgroundTasks
 
 
-class RoleChanges:
+class RoleManager:
     """One replica's role changes.  ``role_changed`` is called by the log's driver, everything else by the node."""
 
     def __init__(self, clock: Clock, hooks: RoleHooks, log: Callable[[str], None], *, lease_ms: int) -> None:

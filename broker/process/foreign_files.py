@@ -6,8 +6,9 @@ Owns the list of names a data folder may have.  Index files are their owner's to
 from __future__ import annotations
 
 from dledger.log import quarantine
-from dledger.log.segment import LOG_FOLDER, UNITS_FOLDER, list_starts
+from dledger.log.segment import UNITS_FOLDER, list_starts
 from dledger.runtime.env import Disk
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.layout import parse_segment_name
 from store.durability.disk_reserve import PATH as RESERVE
 from store.durability.snapshots import CONFIG_FOLDER

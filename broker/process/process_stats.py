@@ -10,7 +10,7 @@ from dledger_wire.version import installed_version
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFacts:
+class ProcessStats:
     """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's."""
 
     pid: int = 0
@@ -20,7 +20,7 @@ class ProcessFacts:
     memory_bytes: int = 0
 
 
-def read_process_facts() -> ProcessFacts:
+def read_process_stats() -> ProcessStats:
     """This process, now."""
     sizes = {"RssAnon": 0, "VmRSS": 0}
     try:
@@ -31,7 +31,7 @@ def read_process_facts() -> ProcessFacts:
                     sizes[name] = int(rest.split()[0]) * 1024
     except OSError:
         pass
-    return ProcessFacts(
+    return ProcessStats(
         os.getpid(), sizes["VmRSS"], sizes["RssAnon"], installed_version(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
 

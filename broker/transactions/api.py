@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from itertools import islice
 
-from broker.context import ServiceFace
-from broker.requests import decoded
+from broker.context import ServiceContext
 from broker.transactions.checker import TransactionCheck
 from broker.transactions.half_message_reads import read_halves
-from broker.transactions.producer_sessions import ProducerMembers
-from broker.transactions.resolver import End, Ended, TransactionEnds
+from broker.transactions.producer_sessions import ProducerSessions
+from broker.transactions.resolver import End, Ended, TransactionResolver
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.frames.frame import Frame
@@ -47,11 +46,11 @@ _OUTCOMES = {
 class _Term:
     """Everything about transactions in one term of this master."""
 
-    def __init__(self, face: ServiceFace, term: int, tasks: BackgroundTasks) -> None:
+    def __init__(self, context: ServiceContext, term: int, tasks: BackgroundTasks) -> None:
         self.term = term
-        self.members = ProducerMembers(face.env.clock)
-        self.ends = TransactionEnds(face, term, tasks)
-        tasks.spawn(TransactionCheck(face, self.ends, self.members).run(), "check")
+        self.members = ProducerSessions(context.env.clock)
+        self.ends = TransactionResolver(context, term, tasks)
+        tasks.spawn(TransactionCheck(context, self.ends, self.members).run(), "check")
 
 
 class TransactionService:
@@ -59,67 +58,67 @@ class TransactionService:
 
     name = "transactions"
 
-    def __init__(self, face: ServiceFace) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
         self._current: _Term | None = None
 
     def register(self, server: Server) -> None:
         methods.JOIN_PRODUCER_GROUP.serve(server, self.attend)
-        methods.END_TRANSACTIONS.serve_bytes(server, self.end)
-        methods.DESCRIBE_TRANSACTIONS.serve_bytes(server, self.describe)
+        methods.END_TRANSACTIONS.serve(server, self.end)
+        methods.DESCRIBE_TRANSACTIONS.serve(server, self.describe)
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
-        self._current = _Term(self._face, term, tasks)
+        self._current = _Term(self._context, term, tasks)
 
     async def stop(self) -> None:
         current, self._current = self._current, None
         if current is not None:
-            current.members.end(NotLeaderError(f"{self._face.settings.node.id} is not the master any more", leader_address=""))
+            current.members.end(NotLeaderError(f"{self._context.settings.node.id} is not the master any more", leader_address=""))
 
     def _term(self) -> _Term:
-        term = self._face.require_master()
-        if self._current is None or self._face.roles.services_term != term:
-            raise NotReadyError(f"{self._face.settings.node.id}: transactions of term {term} are not on yet")
+        term = self._context.require_master()
+        if self._current is None or self._context.roles.services_term != term:
+            raise NotReadyError(f"{self._context.settings.node.id}: transactions of term {term} are not on yet")
         return self._current
 
-    async def attend(self, stream: ByteStream, _context: CallContext) -> None:
+    async def attend(self, stream: ByteStream, _caller: CallContext) -> None:
         message = await stream.read()
         if message is not None:
-            await self._term().members.attend(decoded(transaction_pb2.ProducerJoin, message), stream)
+            await self._term().members.attend(methods.decode(transaction_pb2.ProducerJoin, message), stream)
 
-    async def end(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(transaction_pb2.EndTransactionsRequest, request)
+    async def end(self, request: transaction_pb2.EndTransactionsRequest, _caller: CallContext) -> transaction_pb2.EndTransactionsResponse:
         term = self._term()
-        if len(wish.ends) > MAX_ENDS:
-            raise InvalidArgumentError(f"{len(wish.ends)} transactions to end; expected at most {MAX_ENDS}")
+        if len(request.ends) > MAX_ENDS:
+            raise InvalidArgumentError(f"{len(request.ends)} transactions to end; expected at most {MAX_ENDS}")
         ends = []
-        for each in wish.ends:
+        for each in request.ends:
             if each.resolution not in _WANTED:
                 raise InvalidArgumentError(f"resolution {each.resolution} of a transaction; expected commit, rollback or unknown")
-            ends.append(End(wish.producer_group, each.half_offset, each.transaction_id, _WANTED[each.resolution]))
+            ends.append(End(request.producer_group, each.half_offset, each.transaction_id, _WANTED[each.resolution]))
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 answers = await term.ends.end(ends)
         except TimeoutError:
             raise OutcomeUnknownError(f"ending transactions was not committed within {TIMEOUT_S:g} s; it may still be") from None
-        return transaction_pb2.EndTransactionsResponse(results=[_told(each) for each in answers]).SerializeToString()
+        return transaction_pb2.EndTransactionsResponse(results=[_told(each) for each in answers])
 
-    async def describe(self, request: bytes, _context: CallContext) -> bytes:
-        wish = decoded(transaction_pb2.DescribeTransactionsRequest, request)
-        term, store = self._term(), self._face.store
+    async def describe(
+        self, request: transaction_pb2.DescribeTransactionsRequest, _caller: CallContext
+    ) -> transaction_pb2.DescribeTransactionsResponse:
+        term, store = self._term(), self._context.store
         low, high = store.reader.bounds(HALF_TOPIC, 0, for_service=True)
         parked = store.reader.bounds(CHECK_MAX_TIME_TOPIC, 0, for_service=True)
         reply = transaction_pb2.DescribeTransactionsResponse(open=store.transactions.open_count(high), parked=parked[1] - parked[0])
         for group, count in term.members.counts().items():
             reply.attending.add(producer_group=group, producers=count)
-        offsets = list(islice(store.transactions.open_from(low, high), min(wish.max_transactions or SHOWN, SHOWN)))
-        for half in await read_halves(self._face, offsets):
-            if wish.producer_group in ("", producer_group(half)):
+        offsets = list(islice(store.transactions.open_from(low, high), min(request.max_transactions or SHOWN, SHOWN)))
+        for half in await read_halves(self._context, offsets):
+            if request.producer_group in ("", producer_group(half)):
                 self._describe(half, reply)
-        return reply.SerializeToString()
+        return reply
 
     def _describe(self, half: Frame, reply: transaction_pb2.DescribeTransactionsResponse) -> None:
-        times, checked_ms = self._face.store.transactions.checks(half.queue_offset)
+        times, checked_ms = self._context.store.transactions.checks(half.queue_offset)
         queue = half.properties.get(REAL_QUEUE, "")
         reply.transactions.add(
             half_offset=half.queue_offset,

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.transactions.half_message_reads import read_halves
-from broker.transactions.producer_sessions import ProducerMembers
-from broker.transactions.resolver import TransactionEnds
+from broker.transactions.producer_sessions import ProducerSessions
+from broker.transactions.resolver import TransactionResolver
 from dledger_wire.errors import CorruptFrameError, DledgerError, InvalidArgumentError, StorageDamagedError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
@@ -44,12 +44,12 @@ _Due = tuple[int, int, int]  # when to ask, half offset, when it was stored
 class TransactionCheck:
     """``run`` is the one task; everything else of the term is the caller's."""
 
-    def __init__(self, face: ServiceFace, ends: TransactionEnds, members: ProducerMembers) -> None:
-        self._face = face
-        self._store = face.store
+    def __init__(self, context: ServiceContext, ends: TransactionResolver, members: ProducerSessions) -> None:
+        self._context = context
+        self._store = context.store
         self._ends = ends
         self._members = members
-        settings = face.settings.cluster
+        settings = context.settings.cluster
         self._timeout_ms = settings.broker.transactionTimeOut
         self._interval_ms = settings.broker.transactionCheckInterval
         self._check_max = settings.broker.transactionCheckMax
@@ -73,7 +73,7 @@ class TransactionCheck:
         for name, perm in TOPICS.items():
             if self._store.topics.get(name) is None:
                 command = CreateTopic(name=name, read_queues=1, write_queues=1, perm=int(perm), if_not_exists=True)
-                proposals.append(self._face.raft.propose(self._store.command(command)))
+                proposals.append(self._context.raft.propose(self._store.command(command)))
         await asyncio.gather(*proposals)
 
     async def _round(self) -> None:
@@ -101,7 +101,7 @@ class TransactionCheck:
         low, _ = self._bounds()
         if gone := list(self._store.transactions.open_from(0, low)):
             _logger.warning("transactions: %d half messages were deleted with the head of the log before they ended", len(gone))
-            await self._face.raft.propose(self._store.command(EndTransactions(ended=runs_of(gone))))
+            await self._context.raft.propose(self._store.command(EndTransactions(ended=runs_of(gone))))
 
     # What is open
 
@@ -127,7 +127,7 @@ class TransactionCheck:
     async def _read(self, offsets: Sequence[int]) -> list[Frame | None]:
         """The half messages; None for one that is damaged beyond repair, which waits for an operator."""
         try:
-            return list(await read_halves(self._face, offsets))
+            return list(await read_halves(self._context, offsets))
         except (StorageDamagedError, CorruptFrameError) as error:
             if len(offsets) == 1:
                 _logger.error("half message %d cannot be read: %s", offsets[0], error.message)
@@ -137,7 +137,7 @@ class TransactionCheck:
     # What is due
 
     def _take_due(self) -> list[_Due]:
-        now_ms, taken = self._now_ms(), []
+        now_ms, taken = self._now_ms(), list[_Due]()
         while self._due and self._due[0][0] <= now_ms and len(taken) < AT_ONCE:
             due = heappop(self._due)
             if self._store.transactions.outcome(due[1]) is Outcome.OPEN:
@@ -167,7 +167,7 @@ class TransactionCheck:
         halves = list(self._with_frames(offsets, await self._read(offsets))) if offsets else []
         if not halves:
             return
-        await self._face.raft.propose(self._store.command(CountTransactionChecks(runs=runs_of(offset for offset, _ in halves))))
+        await self._context.raft.propose(self._store.command(CountTransactionChecks(runs=runs_of(offset for offset, _ in halves))))
         for offset, half in halves:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 times, _ = self._store.transactions.checks(offset)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages, mended
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
@@ -17,7 +17,7 @@ from dledger_wire.names import HALF_TOPIC
 SPAN_UNITS = 4096  # units between two wanted ones that are cheaper read than skipped
 
 
-async def read_halves(face: ServiceFace, offsets: Sequence[int]) -> list[Frame]:
+async def read_halves(context: ServiceContext, offsets: Sequence[int]) -> list[Frame]:
     """The half messages at ``offsets``, which rise and are all there."""
     frames: list[Frame] = []
     first = 0
@@ -25,15 +25,15 @@ async def read_halves(face: ServiceFace, offsets: Sequence[int]) -> list[Frame]:
         upto = first + 1
         while upto < len(offsets) and offsets[upto] - offsets[first] < SPAN_UNITS:
             upto += 1
-        got = await _read(face, offsets[first:upto])
+        got = await _read(context, offsets[first:upto])
         frames += got
         first += len(got)
     return frames
 
 
-async def _read(face: ServiceFace, offsets: Sequence[int]) -> list[Frame]:
+async def _read(context: ServiceContext, offsets: Sequence[int]) -> list[Frame]:
     """As many of them as the units read at once reach, at least one."""
     count = offsets[-1] + 1 - offsets[0]
-    units = await mended(face.raft, lambda: face.store.reader.units(HALF_TOPIC, 0, offsets[0], count))
+    units = await mended(context.raft, lambda: context.store.reader.units(HALF_TOPIC, 0, offsets[0], count))
     wanted = np.array([offset for offset in offsets if offset - offsets[0] < len(units)], np.int64)
-    return await StoredMessages(face, HALF_TOPIC, 0).at(units[wanted - offsets[0]], wanted)
+    return await StoredMessages(context, HALF_TOPIC, 0).at(units[wanted - offsets[0]], wanted)

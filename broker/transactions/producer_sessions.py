@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.groups.session_table import Link
-from broker.requests import decoded
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.clock import Clock
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
 from dledger_wire.names import check_group
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
 
 SILENCE_MS = 5000
@@ -31,7 +31,7 @@ class _Member:
     heard_ms: int
 
 
-class ProducerMembers:
+class ProducerSessions:
     """The members of every producer group, in the order of their turns."""
 
     def __init__(self, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class ProducerMembers:
             return False
         members[member] = members.pop(member)  # to the end of the line
         check = transaction_pb2.TransactionCheck(half_offset=offset, check_times=times, frame=frame)
-        member.link.send(check.SerializeToString())
+        member.link.send(methods.encode(check))
         return True
 
     def drop_silent(self) -> None:
@@ -75,7 +75,7 @@ class ProducerMembers:
         """Serve one producer's stream until it ends."""
         member = _Member(check_group(join.producer_group), Link(stream), self._clock.monotonic_ms())
         self._groups.setdefault(member.group, {})[member] = None
-        member.link.send(transaction_pb2.TransactionCheck().SerializeToString())
+        member.link.send(methods.encode(transaction_pb2.TransactionCheck()))
         loop = asyncio.get_running_loop()
         telling = loop.create_task(member.link.write(), name="tell a producer")
         hearing = loop.create_task(self._hear(member, stream), name="hear a producer")
@@ -93,7 +93,7 @@ class ProducerMembers:
 
     async def _hear(self, member: _Member, stream: ByteStream) -> None:
         while (message := await stream.read()) is not None:
-            if decoded(transaction_pb2.ProducerJoin, message).producer_group != member.group:
+            if methods.decode(transaction_pb2.ProducerJoin, message).producer_group != member.group:
                 raise InvalidArgumentError("a producer may not change its group on one stream")
             member.heard_ms = self._clock.monotonic_ms()
-            member.link.send(transaction_pb2.TransactionCheck().SerializeToString())
+            member.link.send(methods.encode(transaction_pb2.TransactionCheck()))

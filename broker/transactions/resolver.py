@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.context import ServiceFace
+from broker.context import ServiceContext
 from broker.transactions.half_message_reads import read_halves
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
@@ -55,11 +55,11 @@ class _Ready:
     copy: Frame | None
 
 
-class TransactionEnds:
+class TransactionResolver:
     """Ends of one term of this master.  ``tasks`` are stopped with the term."""
 
-    def __init__(self, face: ServiceFace, term: int, tasks: BackgroundTasks) -> None:
-        self._face = face
+    def __init__(self, context: ServiceContext, term: int, tasks: BackgroundTasks) -> None:
+        self._context = context
         self._term = term
         self._tasks = tasks
         self._claims: dict[int, asyncio.Future[None]] = {}
@@ -92,8 +92,8 @@ class TransactionEnds:
 
     async def _decide(self, ends: Sequence[End]) -> dict[int, Ended]:
         """Ends with rising offsets, claimed by the caller."""
-        transactions = self._face.store.transactions
-        low, high = self._face.store.reader.bounds(HALF_TOPIC, 0, for_service=True)
+        transactions = self._context.store.transactions
+        low, high = self._context.store.reader.bounds(HALF_TOPIC, 0, for_service=True)
         answers: dict[int, Ended] = {}
         waiting: list[End] = []
         for end in ends:
@@ -113,7 +113,7 @@ class TransactionEnds:
 
     async def _carry_out(self, ends: Sequence[End]) -> dict[int, Ended]:
         try:
-            halves = await read_halves(self._face, [end.offset for end in ends])
+            halves = await read_halves(self._context, [end.offset for end in ends])
         except DledgerError as error:
             return {end.offset: Ended(error=error) for end in ends}
         answers: dict[int, Ended] = {}
@@ -133,7 +133,7 @@ class TransactionEnds:
             raise InvalidArgumentError(f"{text}, not {end.transaction_id!r} of {end.group!r}")
         if end.wanted is not Outcome.COMMITTED:
             return _Ready(end.offset, end.wanted, None)
-        topic = self._face.store.topics.require(half.properties.get(REAL_TOPIC, ""))
+        topic = self._context.store.topics.require(half.properties.get(REAL_TOPIC, ""))
         if half.physical_offset < topic.created_pos:
             raise TopicNotFoundError(
                 f"topic {topic.name!r} was deleted and made again since; the message belonged to it before", topic=topic.name
@@ -149,7 +149,7 @@ class TransactionEnds:
         """End open transactions that nobody knows of: their copies go to where operators look.  Those being ended now are left alone."""
         free = [_Ready(offset, Outcome.PARKED, copy) for offset, copy in zip(offsets, copies, strict=True) if offset not in self._claims]
         with self._claimed([each.offset for each in free]):
-            still = [each for each in free if self._face.store.transactions.outcome(each.offset) is Outcome.OPEN]
+            still = [each for each in free if self._context.store.transactions.outcome(each.offset) is Outcome.OPEN]
             for part in _parts(still):
                 for ended in (await self._store(part)).values():
                     if ended.error is not None:
@@ -157,16 +157,16 @@ class TransactionEnds:
 
     async def _store(self, part: Sequence[_Ready]) -> dict[int, Ended]:
         """One payload: copies and marks.  Whoever cannot be stored is told apart from the others."""
-        store = self._face.store
+        store = self._context.store
         try:
-            if self._face.roles.services_term != self._term:
+            if self._context.roles.services_term != self._term:
                 raise NotReadyError("the master's term ended meanwhile; ask again")
             copies = [each.copy for each in part if each.copy is not None]
             batches = store.prepare(batches_of(copies), for_service=True) if copies else None
             outcomes = batches.outcomes if batches is not None else []
             problem = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
             if problem is None:
-                await self._face.raft.propose(Together(batches, store.command(_command(part))))
+                await self._context.raft.propose(Together(batches, store.command(_command(part))))
         except MessageTooLargeError as error:  # the whole does not fit an entry of this log
             problem = error
         except DledgerError as error:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from dledger_wire.event_loop import new_event_loop
 from dledger_wire.forked import close_in_child
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        self.loop = _new_loop()
+        self.loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
         self._thread.start()
 
@@ -77,14 +78,6 @@ class LoopThread:
             return function()
 
         return self.run(work())
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 _inherited: list[LoopThread] = []

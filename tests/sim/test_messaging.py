@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.background.delay_levels import ScheduleService
+from broker.background.delay_levels import DelayLevelService
 from dledger_client.consumer.rebalancer import Rebalancer
 from store.queues.timer_window import TimerWindow
 from tests.sim import messaging
@@ -36,8 +36,8 @@ def refused_ones_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def levels_early(patch: pytest.MonkeyPatch) -> None:
-    following = ScheduleService._next
-    patch.setattr(ScheduleService, "_next", lambda self, level, delay_ms: following(self, level, delay_ms - 100))
+    following = DelayLevelService._next
+    patch.setattr(DelayLevelService, "_next", lambda self, level, delay_ms: following(self, level, delay_ms - 100))
 
 
 def timers_early(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.groups.session_table import MAX_WAITING, MAX_WAITING_BYTES, Link
-from broker.transactions.producer_sessions import HELD_CHECKS, ProducerMembers
+from broker.transactions.producer_sessions import HELD_CHECKS, ProducerSessions
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotReadyError
 from tests.unit.store.store_rig import StepClock
@@ -63,7 +63,7 @@ def test_one_large_message_is_not_too_much() -> None:
 
 def test_a_producer_that_sends_heartbeats_and_does_not_read_is_sent_away() -> None:
     async def main() -> None:
-        members = ProducerMembers(StepClock())
+        members = ProducerSessions(StepClock())
         with pytest.raises(NotReadyError, match="wait for this member"):
             await asyncio.wait_for(members.attend(JOIN, Unread()), LIMIT_S)
         assert members.counts() == {}
@@ -74,7 +74,7 @@ def test_a_producer_that_sends_heartbeats_and_does_not_read_is_sent_away() -> No
 @pytest.mark.parametrize(("size", "taken"), [(10, HELD_CHECKS + 2), (1 << 20, 10)])
 def test_questions_go_to_another_member_before_that(size: int, taken: int) -> None:
     async def main() -> None:
-        members, stream = ProducerMembers(StepClock()), Unread()
+        members, stream = ProducerSessions(StepClock()), Unread()
         stream.to_say = 0
         attending = asyncio.ensure_future(members.attend(JOIN, stream))
         await asyncio.sleep(0)

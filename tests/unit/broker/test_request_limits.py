@@ -11,7 +11,7 @@ from google.protobuf.message import Message as Request
 
 from broker.api.limits import MAX_ITEMS, in_slices
 from broker.api.produce import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
-from broker.api.queue_offsets import SEARCHES_AT_ONCE, OffsetsService
+from broker.api.queue_offsets import SEARCHES_AT_ONCE, QueueOffsetsService
 from dledger_client.aio import Message
 from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
@@ -20,7 +20,7 @@ from dledger_wire.rpc import envelope, methods
 from tests.unit.client.sim_rig import Rig
 
 if TYPE_CHECKING:
-    from broker.context import ServiceFace
+    from broker.context import ServiceContext
     from dledger_wire.rpc.transport import CallContext
 
 TOO_MANY = MAX_ITEMS + 1
@@ -96,15 +96,15 @@ class EveryQueue:
 
 def test_other_work_goes_on_while_many_times_are_searched() -> None:
     async def main() -> None:
-        service = OffsetsService(cast("ServiceFace", SimpleNamespace(store=EveryQueue())))
+        service = QueueOffsetsService(cast("ServiceContext", SimpleNamespace(store=EveryQueue())))
         refs = [broker_pb2.QueueRef(topic="t", queue_id=number, timestamp_ms=number % 2 - 1) for number in range(MAX_ITEMS)]
-        request, turns = broker_pb2.OffsetsRequest(queues=refs).SerializeToString(), 0
+        request, turns = broker_pb2.OffsetsRequest(queues=refs), 0
         calls = [asyncio.ensure_future(service.offsets(request, cast("CallContext", None))) for _ in range(3)]
         while not all(call.done() for call in calls):
             await asyncio.sleep(0)
             turns += 1
         assert turns > 3 * MAX_ITEMS // 2 // SEARCHES_AT_ONCE  # the searches of all three came one after the other
-        found = broker_pb2.OffsetsResponse.FromString(calls[0].result()).queues
+        found = calls[0].result().queues
         assert [(each.queue_id, each.min_offset, each.max_offset) for each in found] == [(number, 3, 9) for number in range(MAX_ITEMS)]
         assert [each.offset_for_time for each in found] == [9, 5] * (MAX_ITEMS // 2)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.leadership.role_manager import RoleChanges, RoleHooks, RoleState
+from broker.leadership.role_manager import RoleHooks, RoleManager, RoleState
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId, Role
 from dledger_wire.errors import NotReadyError
@@ -60,7 +60,7 @@ class World:
             self.majority.wait,
             self.failures.append,
         )
-        self.roles = RoleChanges(SimClock(loop), hooks, lambda _text: None, lease_ms=LEASE_MS)
+        self.roles = RoleManager(SimClock(loop), hooks, lambda _text: None, lease_ms=LEASE_MS)
         self.first = Service("first", self.journal)
         self.second = Service("second", self.journal)
         self.roles.register(self.first)

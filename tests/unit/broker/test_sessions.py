@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.groups.lock_manager import LockKeeper
+from broker.groups.lock_manager import LockManager
 from broker.groups.session_table import Session
 from broker.groups.sessions import SESSION_MS
 from dledger_wire._pb import sessions_pb2
@@ -170,7 +170,7 @@ def test_what_is_on_its_way_to_be_freed_is_not_told_as_held() -> None:
         rows = (("t", 0), ("t", 1))
         ReplicatedState([locks]).apply(LockQueues(group="g", owner="s", client="a", queues=rows), CommandContext(1, 1, 77, 0))
         store = SimpleNamespace(queue_locks=locks, consumer_offsets=ConsumerOffsets(lambda _topic: 1))
-        keeper = LockKeeper(SimpleNamespace(store=store), lambda _session, _locks: None)  # type: ignore[arg-type]
+        keeper = LockManager(SimpleNamespace(store=store), lambda _session, _locks: None)  # type: ignore[arg-type]
         session = Session("g", "a", "s", 0)
         assert [lock.queue_id for lock in keeper.held(session)] == [0, 1]
         keeper.release(session, [("t", 0, 77)])
@@ -228,7 +228,7 @@ def test_releases_that_are_repeated_or_of_others_locks_wait_for_nothing() -> Non
     async def scenario() -> None:
         locks = QueueLocks(lambda _topic, _queue: True)
         ReplicatedState([locks]).apply(LockQueues(group="g", owner="s", client="a", queues=(("t", 0),)), CommandContext(1, 1, 77, 0))
-        keeper = LockKeeper(SimpleNamespace(store=SimpleNamespace(queue_locks=locks)), lambda _session, _locks: None)  # type: ignore[arg-type]
+        keeper = LockManager(SimpleNamespace(store=SimpleNamespace(queue_locks=locks)), lambda _session, _locks: None)  # type: ignore[arg-type]
         for session_id, epoch in (("s", 78), ("other", 77), ("s", 77), ("s", 77)):
             keeper.release(Session("g", "a", session_id, 0), [("t", 0, epoch)] * 3)
         assert [(release.owner, release.rows) for release in keeper._releases] == [("s", (("t", 0, 77),))]

@@ -1,4 +1,4 @@
-"""Turns: one at a time for a key, also behind a caller who left before the log had decided; nothing is kept of keys nobody uses."""
+"""KeyedLock: one holder a key, also after a holder that was cancelled before its proposal was decided; unused keys take no memory."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import asyncio
 
 import pytest
 
-from broker.keyed_lock import Turns
+from broker.keyed_lock import KeyedLock
 from dledger.core.types import EntryId
 
 
-def test_the_next_turn_waits_for_what_was_left_behind() -> None:
+def test_the_next_holder_waits_for_what_was_left_behind() -> None:
     async def scenario() -> None:
-        turns = Turns()
+        locks = KeyedLock()
         proposal: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         steps: list[str] = []
 
         async def leaves_early() -> None:
-            async with turns.take("k"):
+            async with locks.hold("k"):
                 steps.append("first")
-                await turns.decide("k", proposal)
+                await locks.commit("k", proposal)
 
         async def follows(name: str) -> None:
-            async with turns.take("k"):
+            async with locks.hold("k"):
                 steps.append(name)
 
         first = asyncio.create_task(leaves_early())
         await asyncio.sleep(0)
         others = [asyncio.create_task(follows(name)) for name in ("second", "third")]
-        async with turns.take("other"):
+        async with locks.hold("other"):
             steps.append("other")
         await asyncio.sleep(0)
         first.cancel()
@@ -41,6 +41,6 @@ def test_the_next_turn_waits_for_what_was_left_behind() -> None:
         proposal.set_exception(ValueError("whatever the log says"))
         await asyncio.gather(*others)
         assert steps == ["first", "other", "second", "third"]
-        assert len(turns) == 0
+        assert len(locks) == 0
 
     asyncio.run(scenario())
