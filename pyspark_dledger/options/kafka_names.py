@@ -1,6 +1,6 @@
 """The names that Spark's Kafka source and sink have for things: what is taken as it is, and what is said of the rest.
 
-Owns the two lists; docs/guides/spark.md ("From Kafka") tells users the same.
+Owns the two lists; docs/reference/spark.md ("From Kafka") tells users the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options of the Spark source and sink, checked before any job starts.
 
-Owns names, defaults and what belongs together; docs/guides/spark.md has them in one table.
+Owns names, defaults and what belongs together; docs/reference/spark.md has them in one table.
 """
 
 from __future__ import annotations

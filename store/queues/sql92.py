@@ -1,10 +1,10 @@
 """SQL92 property filters: RocketMQ's expression language over a message's properties, parsed once and evaluated many times.
 
-Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after RocketMQ's
-``filter`` module (differences: docs/guides/filter.md): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT]
-NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and boolean literals.  A property is
-text; next to a number it is read as a number, and when it is none, or is missing, the comparison is unknown (None).  Only an expression
-that is true lets a message pass.
+Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after
+RocketMQ's ``filter`` module (differences: docs/reference/sql-filters.md): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``,
+``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and
+boolean literals.  A property is text; next to a number it is read as a number, and when it is none, or is missing, the comparison
+is unknown (None).  Only an expression that is true lets a message pass.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The README's commands, run as written on real nodes; and the links and paths that documents name.
+"""The commands of the documentation, run as written on real nodes; and the links and paths that documents name.
 
-Blocks marked ``run`` or ``spark`` run in order, in one folder, with one cluster.  Only ports differ from what is written: the cluster file
+A block behind a line ``<!-- run -->`` or ``<!-- spark -->`` is run.  Blocks of the start page run in order on a cluster of their own,
+those of the guides on one shared cluster.  Only ports differ from what is written: the cluster file
 is the shipped one with free ports, found by ``DLEDGER_CONFIG``, and ``127.0.0.1:9876`` in Python stands for its first name server.
 ``scripts/test docs`` runs them with the project installed from its wheel.
 """
@@ -19,9 +20,15 @@ import pytest
 from dledger_cli.local.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w+) (run|spark)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^<!-- (run|spark) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BOOTSTRAP = "127.0.0.1:9876"
+
+
+def blocks(file: Path) -> list[tuple[str, str, str]]:
+    """(run or spark, language, text) of every block of a page that is to be run."""
+    return BLOCK.findall(file.read_text(encoding="utf-8"))
 
 
 def local_config(folder: Path) -> tuple[Path, str]:
@@ -34,13 +41,18 @@ def local_config(folder: Path) -> tuple[Path, str]:
     return file, replaced[BOOTSTRAP]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    config, bootstrap = local_config(tmp_path)
+def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a reader's shell in ``folder``; whatever was started there is stopped at the end."""
+    config, bootstrap = local_config(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     made = {**os.environ, "PATH": path, "DLEDGER_CONFIG": str(config), "PYSPARK_PYTHON": sys.executable, "BOOTSTRAP": bootstrap}
     yield made
-    subprocess.run(["dledger", "down", "--kill"], cwd=tmp_path, env=made, check=False, capture_output=True, timeout=240)
+    subprocess.run(["dledger", "down", "--kill"], cwd=folder, env=made, check=False, capture_output=True, timeout=240)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    yield from local_cluster(tmp_path)
 
 
 def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> str:
@@ -55,36 +67,44 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 
 @pytest.mark.docs
 @pytest.mark.timeout(2400)
-def test_the_readmes_blocks_run_as_written(tmp_path: Path, environment: dict[str, str]) -> None:
-    blocks = BLOCK.findall(README)
-    assert [kind for _, kind, _ in blocks] == ["run", "run", "run", "spark", "run", "run"]
-    outputs = [run_block(language, text, tmp_path, environment) for language, _, text in blocks[:4]]
-    run_block("python", first_example_of_spark(tmp_path), tmp_path, environment)
-    copied = run_block("sh", "dledger consume invoices --from first --idle-exit 2", tmp_path, environment)
-    assert copied.splitlines() == ["a bill that was paid"]
-    outputs += [run_block(language, text, tmp_path, environment) for language, _, text in blocks[4:]]
-    assert '"body": "order ' in outputs[0]
+def test_start_here_runs_as_written(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Every block of docs/start.md in order; their outputs show what the page says."""
+    outputs = [run_block(language, text, tmp_path, environment) for _, language, text in blocks(DOCS / "start.md")]
+    assert len(outputs) == 8
     assert "3 of 3 nodes up" in outputs[0]
-    assert "SendStatus.SEND_OK" in outputs[1]
-    assert "b'42 EUR'" in outputs[1]
-    assert "topic no-such-topic does not exist" in outputs[2]
-    assert "created" in outputs[3]
-    assert "3 of 3 nodes up, quorum ok" in outputs[4]
+    assert '"body": "order ' in outputs[1]
+    assert "SendStatus.SEND_OK" in outputs[3]
+    assert "b'42 EUR'" in outputs[3]
     assert "are equal over" in outputs[5]
+    assert "created" in outputs[6]
 
 
-def first_example_of_spark(folder: Path) -> str:
-    """What docs/guides/spark.md begins with, after its topics were made and one message was paid; its checkpoint goes to ``folder``."""
-    block = re.search(
-        r"^```python\n(.*?)^```$", (ROOT / "docs" / "guides" / "spark.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    assert block is not None
-    before = f"""from dledger_client import Admin, Message, Producer
-with Admin("{BOOTSTRAP}") as admin, Producer("{BOOTSTRAP}") as producer:
-    admin.create_topic("invoices", queues=1)
-    producer.send(Message("orders", b"a bill that was paid", tags="paid"))
-"""
-    return before + block.group(1).replace("/data/checkpoints", str(folder / "checkpoints"))
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """One running cluster for all guides, with the topic that the start page leaves behind."""
+    folder = tmp_path_factory.mktemp("guides")
+    for made in local_cluster(folder):
+        run_block("sh", "dledger up && dledger topic create orders --queues 4", folder, made)
+        run_block("sh", "seq 1 20 | dledger produce orders --tag paid", folder, made)
+        for topic in ("invoices", "report"):
+            run_block("sh", f"dledger topic create {topic} --queues 4", folder, made)
+        yield folder, made
+
+
+GUIDES = [file for file in sorted(DOCS.glob("guides/*.md")) if blocks(file)]
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda file: file.stem)
+def test_the_guides_run_as_written(guide: Path, shared: tuple[Path, dict[str, str]]) -> None:
+    folder, made = shared
+    for _, language, text in blocks(guide):
+        run_block(language, text, folder, made)
+
+
+def test_every_guide_for_applications_has_blocks_that_run() -> None:
+    assert {file.stem for file in GUIDES} >= {"produce", "consume", "order", "filter", "delay", "transactions", "retry", "spark", "operate"}
 
 
 @pytest.mark.docs
@@ -102,13 +122,33 @@ def test_the_quickstart_passes_on_its_own_sample_and_on_lines_with_crlf_in_a_fol
         assert "lost                    0" in done.stdout
 
 
-@pytest.mark.parametrize("file", [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md"], ids=lambda file: file.name)
+PAGES = [*sorted(DOCS.glob("**/*.md")), ROOT / "README.md"]
+
+
+def anchors(file: Path) -> set[str]:
+    """The anchors of a page's headings, as MkDocs and GitHub make them."""
+    headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(file: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", file.read_text(encoding="utf-8")):
+    text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
         if not target.startswith("http"):
-            assert (file.parent / target).exists(), f"{file.name} links to {target}"
+            path, _, anchor = target.partition("#")
+            linked = file.parent / path if path else file
+            assert linked.exists(), f"{file.name} links to {target}"
+            assert not anchor or anchor in anchors(linked), f"{file.name} links to {target}"
 
 
-def test_paths_the_readme_names_exist() -> None:
-    for path in re.findall(r"`((?:scripts|docs|tests|benchmarks|cluster-configs|\.ci)/[\w./-]+)", README):
-        assert (ROOT / path).exists(), path
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    """scripts/docs refuses a page that is not; this one is quicker."""
+    menu = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert menu == {file.relative_to(DOCS).as_posix() for file in DOCS.glob("**/*.md")}
+
+
+def test_paths_that_documents_name_exist() -> None:
+    for file in PAGES:
+        for path in re.findall(r"`((?:scripts|docs|tests|benchmarks|cluster-configs|\.ci)/[\w./-]+)`", file.read_text(encoding="utf-8")):
+            assert (ROOT / path).exists(), f"{file.name}: {path}"

@@ -17,8 +17,9 @@ from dledger_wire.status import SendStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "reference" / "semantics.md").read_text(encoding="utf-8")
+SETTINGS = (ROOT / "docs" / "reference" / "client-settings.md").read_text(encoding="utf-8")
 
-PRODUCER_SETTINGS = TEXT.split("## Settings of a producer", 1)[1].split("\n## ", 1)[0]
+PRODUCER_SETTINGS = SETTINGS.split("## Settings of a producer", 1)[1].split("\n## ", 1)[0]
 
 # RocketMQ's table of a producer's settings, with its defaults as far as ours are the same.
 PRODUCER_TABLE: dict[str, object] = {
@@ -56,7 +57,7 @@ def test_statuses_and_settings_are_all_described() -> None:
     for upstream, own in CHECK_NAMES.items():
         assert re.search(rf"^\| .*\b{upstream}\b.* \| .*\b{own}\b.* \| `TransactionProducer` only", settings, re.MULTILINE)
     assert f"sendMsgTimeout [{ProducerOptions().send_timeout_ms}]" in settings
-    push = TEXT.split("## Settings of a push consumer", 1)[1].split("\n## ", 1)[0]
+    push = SETTINGS.split("## Settings of a push consumer", 1)[1].split("\n## ", 1)[0]
     for upstream, own in PUSH_NAMES.items():
         assert upstream in push
         assert re.search(rf"\b{own}\b", push)

@@ -1,4 +1,4 @@
-"""docs/guides/spark.md against the code: every option is in its table, and nothing else is."""
+"""docs/reference/spark.md against the code: every option is in its table, and nothing else is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_dledger.options.model import KNOWN, WRITE_KNOWN
 from pyspark_dledger.schema import ALL_COLUMNS
 from pyspark_dledger.write.staged_batches import COLUMNS as WRITE_COLUMNS
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md").read_text(encoding="utf-8")
 
 
 def test_the_table_has_every_option_and_no_other() -> None:

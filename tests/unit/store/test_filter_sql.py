@@ -138,8 +138,8 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 
 
 def differences() -> list[tuple[str, dict[str, str], str, str]]:
-    """(expression, properties, what RocketMQ does, what is done here) of the table in docs/guides/filter.md."""
-    document = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "filter.md").read_text(encoding="utf-8")
+    """(expression, properties, what RocketMQ does, what is done here) of the table in docs/reference/sql-filters.md."""
+    document = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "sql-filters.md").read_text(encoding="utf-8")
     table = document.split("| expression | properties | RocketMQ | here |\n|---|---|---|---|\n")[1].split("\n\n")[0]
     rows = [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
     return [(row[0], dict(pair.split("=", 1) for pair in row[1].split(", ") if "=" in pair), row[2], row[3]) for row in rows]

@@ -1,0 +1,204 @@
+"""The pictures of the documentation, drawn by code so that words in them can be changed as easily as words in a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from svg import BLUE, GREEN, GREY, ORANGE, RED, Canvas, Note, Say, sequence, terminal
+
+QUICKSTART_TEXT = Path(__file__).with_name("quickstart.txt")
+
+
+def all_pictures() -> dict[str, str]:
+    """SVG by file name."""
+    return {
+        "replica-group.svg": replica_group(),
+        "write.svg": write(),
+        "read.svg": read(),
+        "failover.svg": failover(),
+        "storage.svg": storage(),
+        "consumer-group.svg": consumer_group(),
+        "retry.svg": retry(),
+        "transaction.svg": transaction(),
+        "layers.svg": layers(),
+        "quickstart.svg": terminal("Output of scripts/quickstart", QUICKSTART_TEXT.read_text(encoding="utf-8"), "./scripts/quickstart"),
+    }
+
+
+def replica_group() -> str:
+    picture = Canvas(820, 330, "A replica group: one leader, two followers, producers and consumers")
+    picture.box(20, 130, 130, 56, "Producer", fill=GREY)
+    picture.box(310, 30, 200, 70, "Node n0\nleader", fill=GREEN)
+    picture.box(220, 220, 180, 70, "Node n1\nfollower")
+    picture.box(430, 220, 180, 70, "Node n2\nfollower")
+    picture.box(670, 130, 130, 56, "Consumer\nor Spark task", fill=GREY)
+    picture.arrow(150, 148, 308, 76, "send")
+    picture.arrow(360, 102, 312, 218)
+    picture.arrow(462, 102, 512, 218)
+    picture.text(411, 152, "log entries", size=13)
+    picture.text(411, 170, "and acknowledgements", size=13)
+    picture.arrow(612, 240, 700, 190)
+    picture.text(700, 228, "read", size=13, anchor="start")
+    picture.arrow(512, 64, 694, 128, "read", dashed=True)
+    return picture.render()
+
+
+def write() -> str:
+    return sequence(
+        "A write: the producer gets its result after a majority has stored the batch",
+        ["Producer", "Leader n0", "Follower n1", "Follower n2"],
+        [
+            Say(0, 1, "batch of messages"),
+            Note(1, "check, assign offsets, append to the log"),
+            Say(1, 2, "log entry"),
+            Say(1, 3, "log entry"),
+            Note(1, "fsync", until=1),
+            Note(2, "append, fsync"),
+            Say(2, 1, "acknowledged", dashed=True),
+            Note(1, "committed: 2 of 3 have it on disk", GREEN),
+            Say(1, 0, "SEND_OK with queue offsets", dashed=True),
+            Note(3, "append, fsync"),
+            Say(3, 1, "acknowledged", dashed=True),
+        ],
+    )
+
+
+def read() -> str:
+    return sequence(
+        "A read from a follower, with and without linearizable=True",
+        ["Consumer", "Follower n1", "Leader n0", "Follower n2"],
+        [
+            Say(0, 1, "fetch queue 0 from offset 42"),
+            Say(1, 0, "committed messages", dashed=True),
+            Note(0, "linearizable=True", ORANGE),
+            Say(0, 1, "fetch, linearizable"),
+            Say(1, 2, "read index?"),
+            Say(2, 3, "heartbeat"),
+            Say(3, 2, "still the leader", dashed=True),
+            Say(2, 1, "commit index 981", dashed=True),
+            Note(1, "wait until 981 is applied"),
+            Say(1, 0, "committed messages", dashed=True),
+        ],
+    )
+
+
+def failover() -> str:
+    return sequence(
+        "A failover: the leader dies, a follower is elected, the producer sends again",
+        ["Producer", "Leader n0", "Follower n1", "Follower n2"],
+        [
+            Say(0, 1, "batch, sequence 7"),
+            Say(1, 2, "log entry"),
+            Note(1, "killed before it answers", RED),
+            Note(2, "connection to n0 lost"),
+            Say(2, 3, "pre-vote, then vote for term 5"),
+            Say(3, 2, "granted", dashed=True),
+            Note(2, "n1 is leader of term 5", GREEN),
+            Say(0, 2, "batch, sequence 7 again"),
+            Note(2, "sequence 7 is in the log: duplicate"),
+            Say(2, 0, "SEND_OK, offset of the first copy", dashed=True),
+            Note(1, "restarts, follows, catches up", BLUE),
+        ],
+    )
+
+
+def storage() -> str:
+    picture = Canvas(860, 390, "Files of a node: one log, and queues and indexes that point into it")
+    picture.text(20, 34, "commitlog/ - the replicated log, one for all topics", anchor="start", bold=True)
+    x = 20
+    for text, width, fill in (
+        ("orders q0\n#0 #1", 120, BLUE),
+        ("payments q1\n#0", 110, ORANGE),
+        ("orders q1\n#0", 100, GREEN),
+        ("orders q0\n#2", 100, BLUE),
+        ("command\ncommit offset", 130, GREY),
+        ("payments q1\n#1 #2", 120, ORANGE),
+        ("...", 50, GREY),
+    ):
+        picture.box(x, 50, width, 54, text, fill=fill)
+        x += width + 8
+    picture.text(20, 176, "consumequeue/orders/0 - 20 bytes per message", anchor="start", bold=True)
+    for number in range(3):
+        picture.box(20 + number * 62, 190, 54, 34, f"#{number}")
+    picture.arrow(48, 188, 60, 108)
+    picture.arrow(110, 188, 100, 108)
+    picture.arrow(172, 188, 400, 108)
+    picture.text(440, 176, "consumequeue/payments/1", anchor="start", bold=True)
+    for number in range(3):
+        picture.box(440 + number * 62, 190, 54, 34, f"#{number}", fill=ORANGE)
+    picture.arrow(466, 188, 204, 108)
+    picture.arrow(530, 188, 660, 108)
+    picture.arrow(592, 188, 690, 108)
+    picture.text(20, 290, "index/ - keys and message ids", anchor="start", bold=True)
+    picture.box(20, 304, 200, 40, "hash(orders#o-1)", fill=GREY)
+    picture.arrow(222, 324, 392, 108, dashed=True)
+    picture.text(440, 290, "config/ - snapshots of replicated state", anchor="start", bold=True)
+    picture.box(440, 304, 300, 40, "topics, consumer offsets, locks ...", fill=GREY)
+    return picture.render()
+
+
+def consumer_group() -> str:
+    picture = Canvas(780, 310, "A consumer group: each queue belongs to one consumer, and the cluster keeps its offset")
+    picture.text(110, 30, "topic orders", bold=True)
+    owners = ((90, "0", "42"), (90, "1", "17"), (200, "2", "63"), (200, "3", "8"))
+    for number, (target, queue, offset) in enumerate(owners):
+        y = 50 + number * 60
+        picture.box(20, y, 180, 44, f"queue {queue}", fill=BLUE)
+        picture.arrow(202, y + 22, 448, target + 20)
+        picture.text(330, y + 6 if number < 2 else y + 16, "", size=12)
+        picture.box(640, y, 120, 44, f"queue {queue}: {offset}", fill=GREY)
+    picture.text(540, 30, "consumer group audit", bold=True)
+    picture.box(450, 84, 150, 60, "consumer A", fill=GREEN)
+    picture.box(450, 194, 150, 60, "consumer B", fill=GREEN)
+    picture.text(700, 30, "committed offsets", bold=True)
+    return picture.render()
+
+
+def retry() -> str:
+    picture = Canvas(820, 230, "Retry: from the topic to the retry topic, and after 16 attempts to the dead letters")
+    picture.box(20, 80, 140, 60, "orders", fill=BLUE)
+    picture.box(260, 80, 150, 60, "listener", fill=GREEN)
+    picture.box(500, 20, 200, 56, "%RETRY%audit\n10 s ... 2 h", fill=ORANGE)
+    picture.box(500, 150, 200, 56, "%DLQ%audit\ndead letters", fill=RED)
+    picture.arrow(162, 110, 258, 110, "deliver")
+    picture.arrow(412, 96, 498, 50)
+    picture.text(440, 58, "fails", size=13)
+    picture.arrow(498, 66, 412, 108, dashed=True)
+    picture.text(476, 108, "again, up to 16 times", size=12, anchor="start")
+    picture.arrow(412, 126, 498, 172)
+    picture.text(436, 172, "last attempt", size=13)
+    picture.arrow(600, 208, 600, 222)
+    picture.arrow(500, 200, 100, 144, "dledger dlq redrive", dashed=True)
+    return picture.render()
+
+
+def transaction() -> str:
+    return sequence(
+        "A transaction: consumers see the message after the commit",
+        ["Your application", "Producer", "Leader", "Consumer"],
+        [
+            Say(0, 1, "send_in_transaction"),
+            Say(1, 2, "half message"),
+            Note(2, "stored, not visible"),
+            Say(1, 0, "run the local transaction"),
+            Say(0, 1, "COMMIT", dashed=True),
+            Say(1, 2, "commit"),
+            Note(2, "published in one log entry", GREEN),
+            Say(2, 3, "message"),
+            Note(1, "no answer, or the producer died:", ORANGE, until=2),
+            Say(2, 1, "check: what became of it?"),
+            Say(1, 2, "COMMIT, ROLLBACK or UNKNOWN", dashed=True),
+        ],
+    )
+
+
+def layers() -> str:
+    picture = Canvas(800, 340, "Packages and the direction of their imports")
+    picture.box(20, 20, 760, 50, "dledger_cli - command line", fill=GREY)
+    picture.box(20, 90, 360, 50, "broker - services of one node", fill=GREEN)
+    picture.box(20, 160, 360, 50, "store - queues, indexes, replicated state", fill=GREEN)
+    picture.box(20, 230, 360, 50, "dledger - Raft and the log", fill=GREEN)
+    picture.box(420, 90, 360, 50, "pyspark_dledger - Spark source, sink, jobs", fill=BLUE)
+    picture.box(420, 160, 360, 120, "dledger_client - producers, consumers, Admin", fill=BLUE)
+    picture.box(20, 296, 760, 34, "dledger_wire - formats, errors, connections", fill=ORANGE)
+    return picture.render()
