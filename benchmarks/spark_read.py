@@ -73,8 +73,8 @@ class MappedReader(DataSourceReader):
                 borders[1::2] = borders[0::2] + self.size
                 spans = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(borders), pa.py_buffer(piece)])
                 bodies = spans.take(pa.array(np.arange(0, 2 * count - 1, 2)))
-                moments = pa.array(rows["t"].astype(np.int64), pa.timestamp("us", tz="UTC"))
-                columns = [pa.array(rows["q"].astype(np.int32)), pa.array(rows["o"].astype(np.int64)), moments, bodies]
+                timestamps = pa.array(rows["t"].astype(np.int64), pa.timestamp("us", tz="UTC"))
+                columns = [pa.array(rows["q"].astype(np.int32)), pa.array(rows["o"].astype(np.int64)), timestamps, bodies]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -1,7 +1,7 @@
-"""Spark data source ``dledger``: reads topics from the replicas of a cluster.
+"""Spark data source ``dledger``: batch and streaming reads and writes of topics.
 
-Spark finds this package by its name and takes ``DefaultSource`` from it; no registration call is needed.  Nothing here opens a
-connection or starts a thread at import: workers are forked from a daemon that has imported it.
+Spark discovers this package by its name and uses ``DefaultSource``; no registration call is needed.  Importing it opens
+no connection and starts no thread, because Spark forks its Python workers from a daemon that has imported it.
 """
 
 from pyspark_dledger.register import register

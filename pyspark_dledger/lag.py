@@ -1,8 +1,6 @@
-"""How far behind a streaming query is: from the progress it reports, since the API has no metrics of a source's own.
+"""Lag of streaming queries, computed from their progress reports (the Python data source API has no custom metrics).
 
-    spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.messages, lag.by_topic)))
-
-Owns the arithmetic and the listener.
+spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.messages, lag.by_topic)))
 """
 
 from __future__ import annotations
@@ -28,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Messages committed in the cluster that a query's last batch did not reach; ``by_queue`` by (topic, "group:queue")."""
+    """Committed messages that a query has not read yet.  ``most``: lag of its slowest queue.  ``by_queue``: by (topic,
+    "group:queue").
+    """
 
     query: str
     batch_id: int
@@ -39,7 +39,7 @@ class Lag:
 
 
 def lag_of(progress: StreamingQueryProgress) -> Lag | None:
-    """The lag in one progress report; None when it has no source of ours, or one that does not tell (PySpark 4.1)."""
+    """The lag in one progress report; None if it has no dledger source or no latest offset (PySpark 4.1)."""
     by_queue: dict[tuple[str, str], int] = {}
     found = False
     for source in progress.sources:
@@ -60,7 +60,7 @@ def lag_of(progress: StreamingQueryProgress) -> Lag | None:
 
 
 def _offsets(text: str | None) -> Mapping[Any, int] | None:
-    """The offsets in a progress report's text; None when they are not of this source."""
+    """The offsets in a progress report; None if they are of another source."""
     try:
         loaded = json.loads(text or "null")
     except ValueError:
@@ -71,12 +71,12 @@ def _offsets(text: str | None) -> Mapping[Any, int] | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Hands the lag of every query that reads from here to ``told``, after each batch; ``last`` keeps the newest by query."""
+    """Calls ``on_lag`` with the lag of every dledger query after each micro-batch; ``last`` holds the latest by query."""
 
-    def __init__(self, told: Callable[[Lag], object] | None = None) -> None:
+    def __init__(self, on_lag: Callable[[Lag], object] | None = None) -> None:
         super().__init__()
         self.last: dict[str, Lag] = {}
-        self._told = told
+        self._on_lag = on_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -85,8 +85,8 @@ class LagListener(StreamingQueryListener):
         lag = lag_of(event.progress)
         if lag is not None:
             self.last[lag.query] = lag
-            if self._told is not None:
-                self._told(lag)
+            if self._on_lag is not None:
+                self._on_lag(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass

@@ -1,8 +1,7 @@
-"""Telling early, and in plain words, why Spark would not find the source.
+"""``register``: checks Spark's interpreter, registers the source in a session, and can ship the package to executors.
 
-Spark looks sources up in a Python process of its own; when that interpreter lacks the package, all it says is DATA_SOURCE_NOT_FOUND.  Owns
-the check, the registration for sessions that were told of the package too late to look by themselves, and the way of the package to
-executors where it is not installed.
+Spark discovers sources in a separate Python process.  If that interpreter lacks the package, Spark reports only
+DATA_SOURCE_NOT_FOUND; the check here says what is missing and where.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 NEEDED = "pyspark_dledger, pyarrow"
 CHECK_TIMEOUT_S = 60
-PACKAGES = ("pyspark_dledger", "dledger_client", "dledger_wire")  # what runs in executors; the rest of the project never does
+PACKAGES = ("pyspark_dledger", "dledger_client", "dledger_wire")  # packages that run in executors
 
 
 def check_interpreter(python: str) -> None:
-    """InvalidArgumentError unless ``python`` runs and has what the source needs."""
+    """Raise InvalidArgumentError unless ``python`` runs and has the packages that the source needs."""
     path = shutil.which(python)
     if path is None:
         raise InvalidArgumentError(f"Spark's interpreter {python!r} (PYSPARK_PYTHON) is not found; set PYSPARK_PYTHON to this one's path")
@@ -42,8 +41,8 @@ def check_interpreter(python: str) -> None:
         )
 
 
-def packed() -> str:
-    """The path of a zip with this package and what it uses of ours; removed when the process ends."""
+def package_zip() -> str:
+    """Path of a zip file with this package and the client packages; removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="dledger-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, "dledger.zip")
@@ -57,19 +56,28 @@ def packed() -> str:
 
 
 def register(spark: SparkSession, *, ship: bool = False) -> None:
-    """Make ``format("dledger")`` work in this session, or say why it cannot.  Not needed where the package is installed for Spark.
+    """Make ``format("dledger")`` available in this session.  Not needed if the package is installed in Spark's
+    interpreter.
 
-    ``ship``: send the package to the executors, which then need only the libraries it uses (protobuf, numpy, pyarrow, tenacity,
-    google-crc32c, lz4, zstandard).  ``--py-files`` does the same for batches; with streams Spark looks for such files in the wrong
-    place on the driver, where the package must be installed.
+    Args:
+        spark: The session, classic or Spark Connect.
+        ship: Send the package to the executors.  They then need only its libraries: protobuf, numpy, pyarrow, tenacity, google-crc32c,
+            lz4, zstandard.  ``--py-files`` does the same for batch queries; for streams the driver needs the package installed, because
+            Spark looks for such files in the wrong place there.
+
+    Raises:
+        InvalidArgumentError: Spark's interpreter is missing or lacks the package.
+
+    Example:
+        >>> register(spark, ship=True)  # doctest: +SKIP
     """
     connected = type(spark).__module__.startswith("pyspark.sql.connect")
-    if not connected:  # of Spark Connect it is the server's interpreter, out of sight from here
+    if not connected:  # Spark Connect: the interpreter is on the server
         configured = spark.conf.get("spark.pyspark.python", None)
         check_interpreter(os.environ.get("PYSPARK_PYTHON") or configured or "python3")
-    if ship:  # first: a source is registered with the files that there are
+    if ship:  # first, because registration captures the current files
         if connected:
-            spark.addArtifacts(packed(), pyfile=True)
+            spark.addArtifacts(package_zip(), pyfile=True)
         else:
-            spark.sparkContext.addPyFile(packed())
+            spark.sparkContext.addPyFile(package_zip())
     spark.dataSource.register(DefaultSource)

@@ -1,8 +1,8 @@
-"""The columns a read gives, and which of them a query wants.
+"""Columns of a read: names, order and types, and column selection.
 
-Owns names, order and types (docs: surface of the Spark source).  The data source API prunes no columns by itself, so a query narrows them
-by the schema it gives or by the options ``columns``, ``includeBody`` and ``includeProperties``; what is left out is not built, and
-bodies that nobody wants are not fetched.
+The Python data source API has no column pruning, so a query selects columns by the schema it passes or by the options
+``columns``, ``includeBody`` and ``includeProperties``.  Columns that are not selected are not built; bodies that are
+not selected are not fetched.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ COLUMNS: dict[str, str] = {
     "group": "string",
     "replica": "string",
 }
-# Given when they are named, in a schema or in option ``columns``.
+# Returned only if a schema or the option ``columns`` names them.
 EXTRA_COLUMNS: dict[str, str] = {
-    "body_size": "int",  # as it is stored: of a compressed body, its compressed size
+    "body_size": "int",  # stored size: of a compressed body, its compressed size
     "physical_offset": "bigint",
 }
 ALL_COLUMNS = COLUMNS | EXTRA_COLUMNS
@@ -46,9 +46,9 @@ def ddl(columns: Sequence[str]) -> str:
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema the user gave (``spark.read.schema(...)``): a projection in his order.
+    """The columns of a schema that the user passed (``spark.read.schema(...)``), in its order.
 
-    Raises InvalidArgumentError for a name or type this source does not have.
+    Raises InvalidArgumentError for an unknown name or another type.
     """
     names = []
     for field in schema.fields:
@@ -76,7 +76,7 @@ def checked_columns(text: str) -> tuple[str, ...]:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema Spark expects of these columns, to the letter: it compares names, order, types and nullability."""
+    """The Arrow schema of these columns; Spark compares names, order, types and nullability."""
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")

@@ -1,6 +1,5 @@
-"""``DefaultSource``: what Spark instantiates for ``format("dledger")``.
-
-Owns the wiring only: options to schema, and to the reader that plans and reads.
+"""``DefaultSource``: the class that Spark instantiates for ``format("dledger")``; it creates readers and writers from
+options.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from pyspark.sql.types import StructType
 
 from pyspark_dledger.options.model import parse_read_options, parse_write_options, wanted_columns
 from pyspark_dledger.schema import columns_of, ddl
-from pyspark_dledger.user_errors import plain_errors
+from pyspark_dledger.user_errors import concise_errors
 
 
-@plain_errors
+@concise_errors
 class DefaultSource(DataSource):
-    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default; batch and streaming writes."""
+    """The ``dledger`` source: batch and streaming reads of committed messages, from followers by default; batch and
+    streaming writes.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,7 @@
-"""Errors as users are to see them: Spark prints the Python traceback of whatever fails, and ours say what is wrong in one line.
+"""Removes tracebacks from errors that Spark shows to users.
 
-Owns the cut: an operating error leaves the methods that Spark calls without the frames and causes behind it; any other error keeps them.
+Spark prints the Python traceback of every failure.  A ``DledgerError`` says in one line what is wrong, so it leaves the
+methods that Spark calls without traceback and cause; any other error keeps them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dledger_wire.errors import DledgerError
 C = TypeVar("C", bound=type)
 
 
-def plain_errors(cls: C) -> C:
-    """Class decorator: of every public method."""
+def concise_errors(cls: C) -> C:
+    """Class decorator for the classes whose methods Spark calls."""
     for name, member in list(vars(cls).items()):
         if callable(member) and not name.startswith("_"):
             setattr(cls, name, _plain(member))
@@ -23,7 +24,7 @@ def plain_errors(cls: C) -> C:
 
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)  # Spark looks at the number of parameters
+    @functools.wraps(method)  # Spark inspects the number of parameters
     def called(*rest: Any, **named: Any) -> Any:
         try:
             result = method(*rest, **named)

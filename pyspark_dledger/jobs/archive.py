@@ -1,8 +1,9 @@
-"""Archive: topics to Parquet, partitioned by topic, date and hour (UTC, of the store time); each run adds what is new, once.
+"""Archive job: copies topics to Parquet, partitioned by topic, date and hour (UTC store time); each run adds new
+messages exactly once.
 
-Owns the archive's layout and the reader that joins it with the live log.  A run is a streaming query to its end (available-now): offsets
-and files are noted in Spark's own checkpoint and file log, so a run that died is gone on with, and read by Spark the archive holds each
-message once.
+Owns the archive's layout and the reader that joins it with the live log.  A run is an available-now streaming query.
+Offsets and files are in Spark's checkpoint and file log, so an interrupted run continues, and Spark reads each message
+once.
 
     PATH/topic=orders/date=2026-11-21/hour=7/part-....parquet     PATH/_spark_metadata     PATH/_checkpoint
 """
@@ -26,7 +27,7 @@ PARTITIONS = ("topic", "date", "hour")
 
 
 def archive(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: str, *, per_trigger: int = 1_000_000, **options: Any) -> int:
-    """Add what is new to the archive; the number of messages added."""
+    """Add new messages to the archive; returns their number."""
     stream = spark.readStream.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
     stream = stream.option("maxMessagesPerTrigger", per_trigger)
     for name, value in options.items():
@@ -40,15 +41,15 @@ def archive(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: st
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """What is archived, with the columns of the live source and ``date`` and ``hour``."""
+    """The archive, with the columns of the live source plus ``date`` and ``hour``."""
     schema = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
     return spark.read.schema(f"{schema}, date date, hour int").parquet(path)
 
 
 def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: str, **options: Any) -> DataFrame:
-    """Archive and live log as one frame, each message once: the log is read from behind the newest archived offset of every queue.
+    """Archive and live log as one DataFrame, each message once: the log is read from the end of the archive, per queue.
 
-    What the frame shows of the archive is fixed by the call, so a run of the job beside it changes nothing.
+    The archived part is fixed by the call, so a concurrent archive run does not change it.
     """
     archived = read_archive(spark, path).where(f"topic IN ({', '.join(repr(topic) for topic in topics)})")
     newest = archived.groupBy("topic", "group", "queue_id").agg({"queue_offset": "max"}).collect()
@@ -59,7 +60,7 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
         if offset < held.min_offset and offset > 0:
             raise InvalidArgumentError(
                 f"topic {topic} queue {group}:{queue_id}: the archive ends at {offset}, the log begins at {held.min_offset}; "
-                "the messages between are gone, run the archive job more often"
+                "the messages between them have expired; run the archive job more often"
             )
         starts.setdefault(topic, {})[f"{group}:{queue_id}"] = max(offset, held.min_offset)
     live = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
@@ -72,12 +73,12 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made = parser(
         "archive",
-        "Add what is new in topics to a Parquet archive, partitioned by topic, date and hour; each message once.",
+        "Add new messages to a Parquet archive, partitioned by topic, date and hour; each message once.",
         "Example: dledger spark archive orders --path /data/archive",
     )
     made.add_argument("topics", metavar="TOPIC[,TOPIC]")
-    made.add_argument("--path", required=True, metavar="PATH", help="where the archive is, or is to be")
-    made.add_argument("--per-trigger", type=int, default=1_000_000, metavar="N", help="messages a batch")
+    made.add_argument("--path", required=True, metavar="PATH", help="path of the archive")
+    made.add_argument("--per-trigger", type=int, default=1_000_000, metavar="N", help="messages per micro-batch")
     arguments = made.parse_args(argv)
     spark = session(arguments, "archive")
     topics = topic_list(arguments.topics)

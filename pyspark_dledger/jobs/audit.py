@@ -1,7 +1,7 @@
-"""Audit: the same committed range from every replica, compared by count, content, gaps, duplicates and order.
+"""Audit job: compares the committed messages of all replicas by count, content, gaps, duplicates and order.
 
-Owns the comparison.  Each replica is read by itself; messages are hashed where they are read, and only sums over spans of offsets travel.
-Spans that differ are looked into message by message until the first one is named.
+Each replica is read separately.  Executors hash messages, and only sums per span of offsets go to the driver.  Spans
+that differ are compared message by message to find the first difference.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dledger_client import PullConsumer
 from pyspark_dledger.jobs.common import (
-    LOOK_TIMEOUT_MS,
+    METADATA_TIMEOUT_MS,
     JobFailedError,
     bounds,
     parser,
@@ -30,15 +30,15 @@ from pyspark_dledger.planning.partitions import QueueId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-READ_TIMEOUT_MS = 20_000  # of a replica that does not answer
-SPAN = 32_768  # offsets summed up together: what one bitmap aggregate holds
+READ_TIMEOUT_MS = 20_000  # for a replica that does not respond
+SPAN = 32_768  # offsets per span: the size of one bitmap aggregate
 CONTENT = "xxhash64(msg_id, keys, tags, body, born_timestamp, store_timestamp, map_entries(properties), physical_offset)"
 COLUMNS = "queue_id,queue_offset,msg_id,keys,tags,body,born_timestamp,store_timestamp,properties,group,physical_offset"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueAudit:
-    """What one replica holds of one queue's range."""
+    """Result for one queue at one replica."""
 
     topic: str
     group: str
@@ -51,17 +51,19 @@ class QueueAudit:
     checksum: str
 
 
-Held = dict[QueueId, tuple[int, int]]  # queues of one topic in one group, with the range that is compared
+Held = dict[QueueId, tuple[int, int]]  # queues of one topic in one replica group, with the compared range
 Read = Callable[[Held, str], "DataFrame"]
 
 
 def audit(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], replicas: Sequence[str] = (), read: Read | None = None
 ) -> tuple[list[QueueAudit], list[str]]:
-    """(what every replica holds, what is wrong); the range is fixed once, for all replicas.  ``read`` reads ranges at a replica."""
+    """(results per replica, problems).  The range is fixed once for all replicas.  ``read``: reads ranges from a
+    replica.
+    """
     read_at = read or (lambda held, replica: read_replica(spark, bootstrap, held, replica))
     ranges = {QueueId(*key): (held.min_offset, held.max_offset) for key, held in bounds(bootstrap, topics).items()}
-    with PullConsumer(bootstrap, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+    with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         groups = consumer.replicas()
     unknown = sorted(set(replicas) - {node for nodes in groups.values() for node in nodes})
     if unknown:
@@ -87,7 +89,7 @@ def _audit_group(read: Read, held: Held, replicas: Sequence[str]) -> tuple[list[
         try:
             summed = _spans(frame)
             problems += _disorder(frame, replica, topic)
-        except Exception as error:  # noqa: BLE001 - Spark wraps ours; the other replicas are compared all the same
+        except Exception as error:  # noqa: BLE001 - Spark wraps our errors; the other replicas are still compared
             problems.append(f"{topic} at {replica} cannot be read: {reason(error)}")
             continue
         readable.append(replica)
@@ -102,20 +104,20 @@ def _audit_group(read: Read, held: Held, replicas: Sequence[str]) -> tuple[list[
             where = f"{queue.topic} {queue.group}:{queue.queue_id} at {replica}"
             if missing or duplicates:
                 first = _first_irregular(frame, queue.queue_id, start, end)
-                problems.append(f"{where}: {missing} messages missing, {duplicates} twice; the first at offset {first}")
+                problems.append(f"{where}: {missing} messages missing, {duplicates} duplicated, first at offset {first}")
             sums[queue, replica] = mine
     problems += _differences(read, held, readable, sums)
     return found, problems
 
 
 def read_replica(spark: SparkSession, bootstrap: str, held: Held, replica: str) -> DataFrame:
-    """The ranges as one replica gives them, and no other; damage there is an error, not mended."""
+    """Read ranges from one replica only; damage there is an error and is not repaired."""
     topic = next(iter(held)).topic
     starts = {topic: {f"{queue.group}:{queue.queue_id}": span[0] for queue, span in held.items()}}
     ends = {topic: {f"{queue.group}:{queue.queue_id}": span[1] for queue, span in held.items()}}
     group = next(iter(held)).group
     reader = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", topic).option("replica", replica)
-    reader = reader.option("mend", "false").option("readTimeoutMs", READ_TIMEOUT_MS)
+    reader = reader.option("repair", "false").option("readTimeoutMs", READ_TIMEOUT_MS)
     reader = reader.option("columns", COLUMNS).option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     return reader.load().where(f"`group` = '{group}'")
 
@@ -135,7 +137,7 @@ def _spans(frame: DataFrame) -> dict[tuple[int, int], tuple[int, int, Any]]:
 
 
 def _disorder(frame: DataFrame, replica: str, topic: str) -> list[str]:
-    """Store times and log positions never go back along a queue: the first place where they do."""
+    """Queues whose store times or log positions decrease, with the first such offset."""
     window = "OVER (PARTITION BY `group`, queue_id ORDER BY queue_offset)"
     ordered = frame.selectExpr(
         "`group`",
@@ -149,7 +151,7 @@ def _disorder(frame: DataFrame, replica: str, topic: str) -> list[str]:
 
 
 def _first_irregular(frame: DataFrame, queue_id: int, start: int, end: int) -> int:
-    """The first offset of [start, end) that is not there exactly once."""
+    """The first offset of [start, end) that is missing or duplicated."""
     seen = frame.where(f"queue_id = {queue_id}").groupBy("queue_offset").count()
     spark = frame.sparkSession
     joined = spark.range(start, end).withColumnRenamed("id", "queue_offset").join(seen, "queue_offset", "left")
@@ -160,7 +162,7 @@ def _first_irregular(frame: DataFrame, queue_id: int, start: int, end: int) -> i
 def _differences(
     read: Read, held: Held, replicas: Sequence[str], sums: dict[tuple[QueueId, str], dict[int, tuple[int, int, Any]]]
 ) -> list[str]:
-    """For each replica that differs from the first one: the first message that does, by queue."""
+    """For each replica and queue that differs from the first replica: the first different message."""
     problems = []
     reference = replicas[0] if replicas else ""
     for queue in sorted(held):
@@ -184,11 +186,11 @@ def _contents(frame: DataFrame) -> dict[int, int]:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made = parser(
         "audit",
-        "Compare what the replicas hold of topics: counts, checksums, gaps, duplicates, order; exit 1 and the first difference.",
+        "Compare topics on all replicas: counts, checksums, gaps, duplicates, order. Exit 1 at a difference.",
         "Example: dledger spark audit orders",
     )
     made.add_argument("topics", metavar="TOPIC[,TOPIC]")
-    made.add_argument("--replicas", default="", metavar="ID,...", help="only these; default all")
+    made.add_argument("--replicas", default="", metavar="ID,...", help="compare only these replicas (default: all)")
     arguments = made.parse_args(argv)
     spark = session(arguments, "audit")
     found, problems = audit(spark, arguments.bootstrap, topic_list(arguments.topics), topic_list(arguments.replicas))

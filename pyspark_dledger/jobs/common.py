@@ -1,6 +1,6 @@
-"""What the jobs share: their common arguments, the session, what they print, how they end.
+"""Shared by all jobs: arguments, Spark session, output, exit codes.
 
-Owns exit codes, the command line's: 0 done, 1 an operating error or a finding told on stderr, 2 wrong usage.
+Exit codes are those of the command line: 0 success, 1 error or finding (reported on stderr), 2 usage error.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK_TIMEOUT_MS = 15_000
+METADATA_TIMEOUT_MS = 15_000
 LISTENER_WAIT_S = 10.0
 
 
 class JobFailedError(DledgerError):
-    """The job ran and found what should not be."""
+    """The job completed and found a problem."""
 
 
 def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """The arguments every job takes."""
+    """Argument parser with the options of all jobs."""
     found = argparse.ArgumentParser(prog=f"dledger spark {name}", description=description, epilog=epilog)
     found.add_argument("--bootstrap", required=True, metavar="HOST:PORT,...", help="brokers or name servers")
-    found.add_argument("--master", default="", metavar="URL", help="Spark master; default: the one of spark-submit, else local[*]")
-    found.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of the Spark session")
+    found.add_argument("--master", default="", metavar="URL", help="Spark master (default: that of spark-submit, else local[*])")
+    found.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="set a Spark configuration property")
     found.add_argument("--json", action="store_true", help="print JSON")
     return found
 
 
 def session(arguments: argparse.Namespace, name: str) -> SparkSession:
-    """The Spark session of a job.  Workers on this machine run this interpreter."""
+    """Spark session of a job.  Local Python workers use this interpreter."""
     from pyspark.sql import SparkSession
 
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(variable, sys.executable)
     builder = SparkSession.builder.appName(f"dledger-{name}")
-    # Under spark-submit the master is set already, and stays unless one is named.
+    # spark-submit has already set a master; keep it unless --master is given.
     if arguments.master or not os.environ.get("PYSPARK_GATEWAY_PORT"):
         builder = builder.master(arguments.master or "local[*]")
     settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
@@ -63,7 +63,7 @@ def session(arguments: argparse.Namespace, name: str) -> SparkSession:
 
 
 def source(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options: Any) -> Any:
-    """A batch read of topics."""
+    """DataFrame of a batch read."""
     reader = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
     for name, value in options.items():
         reader = reader.option(name, value)
@@ -71,13 +71,15 @@ def source(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options
 
 
 def bounds(bootstrap: str, topics: Sequence[str], timestamp_ms: int | None = None) -> dict[tuple[str, str, int], QueueOffsets]:
-    """(topic, group, queue) -> what it holds."""
-    with PullConsumer(bootstrap, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+    """Offsets of all queues, by (topic, replica group, queue id)."""
+    with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         return {(topic, *queue): offsets for topic in topics for queue, offsets in sorted(consumer.offsets(topic, timestamp_ms).items())}
 
 
 class RowCounter(StreamingQueryListener):
-    """Counts the rows of a query's batches, each once, and shows each batch; a query itself remembers the newest reports only."""
+    """Counts the rows of a query by its progress reports and prints one line per batch; a query itself keeps only
+    recent reports.
+    """
 
     def __init__(self, job: str) -> None:
         super().__init__()
@@ -88,8 +90,10 @@ class RowCounter(StreamingQueryListener):
     @classmethod
     @contextmanager
     def listening(cls, spark: SparkSession, job: str) -> Iterator[RowCounter]:
-        """A counter for the one query of a block.  It is taken away when it has heard all of the query: Spark tells it in a thread of Java,
-        which prints its stack when the process ends under it."""
+        """Context manager: a counter for one query, removed after the query's last event.
+
+        Spark delivers events in a Java thread, which prints a stack trace if the process ends during delivery.
+        """
         counter = cls(job)
         spark.streams.addListener(counter)
         try:
@@ -99,7 +103,7 @@ class RowCounter(StreamingQueryListener):
             spark.streams.removeListener(counter)
 
     def rows_of(self, query: StreamingQuery) -> int:
-        """Of a query that has ended: its own reports count too, the listener may not have heard the last ones yet."""
+        """Rows of a terminated query; includes its own reports, because the last events may not have been delivered."""
         for report in query.recentProgress:
             self._note(report)
         return sum(rows for (run, _), rows in self._rows.items() if run == str(query.runId))
@@ -115,7 +119,7 @@ class RowCounter(StreamingQueryListener):
         report = event.progress
         self._note(report)
         if report.numInputRows:
-            progress(f"{self._job}: batch {report.batchId}, {report.numInputRows} messages, {report.processedRowsPerSecond:.0f} a second")
+            progress(f"{self._job}: batch {report.batchId}, {report.numInputRows} messages, {report.processedRowsPerSecond:.0f} per second")
 
     def onQueryIdle(self, event: Any) -> None:
         pass
@@ -130,12 +134,12 @@ def topic_list(text: str) -> list[str]:
 
 
 def progress(text: str) -> None:
-    """A line for who watches."""
+    """Print one progress line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns two spaces apart; numbers to the right."""
+    """Print a table; numeric columns are right-aligned."""
     cells = [["-" if cell is None else f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[n], int | float | None) for row in rows) for n in range(len(header))]
     widths = [max(len(title), *(len(row[n]) for row in cells)) if cells else len(title) for n, title in enumerate(header)]
@@ -146,20 +150,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequence[str] | None = None) -> int:
-    """Run a job's ``main``; its exit code."""
+    """Run a job's ``main``; returns the exit code."""
     try:
         main(argv)
     except DledgerError as error:
         print(f"dledger: {error.message}", file=sys.stderr, flush=True)
         return 1
-    except Exception as error:  # noqa: BLE001 - Spark wraps ours: the line of ours is what says what is wrong
+    except Exception as error:  # noqa: BLE001 - Spark wraps our errors; reason() extracts them
         print(f"dledger: {reason(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
 
 
 def run_program(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a job's ``main`` as all that this process does.  Its session is stopped: what Java still has to tell is told before the end."""
+    """Run a job's ``main`` as this process, then stop the session and exit."""
     from pyspark.sql import SparkSession
 
     code = finish(main, argv)
@@ -170,19 +174,19 @@ def run_program(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Se
 
 
 def reason(error: BaseException) -> str:
-    """One line of an error that came through Spark: that of our own error in it, if there is one."""
+    """One line for an error raised by Spark: our own error in it, if there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("dledger_wire.errors.")]
     if own:
         return own[-1].partition(": ")[2]
     if any("DATA_SOURCE_NOT_FOUND" in line for line in lines):
         python = os.environ.get("PYSPARK_PYTHON", "python3")
-        return f"Spark's interpreter {python} does not find pyspark_dledger; install dledger[spark] there, or set PYSPARK_PYTHON"
+        return f"Spark's interpreter {python} cannot import pyspark_dledger; install dledger[spark] there, or set PYSPARK_PYTHON"
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def print_report(arguments: argparse.Namespace, report: dict[str, Any], show: Callable[[], None]) -> None:
-    """The report as JSON, or as ``show`` shows it."""
+    """Print the report as JSON, or with ``show``."""
     if arguments.json:
         print(json.dumps(report, ensure_ascii=False), flush=True)
     else:

@@ -1,8 +1,8 @@
-"""Finish: the rest of writes whose driver died in the commit, so that each write is stored whole.
+"""Finish job: completes writes whose driver failed during the commit.
 
-Owns the search for them, which needs no Spark: a manifest in the staging topic's control queue without a note that it is done.  A write
-that is named, or a stream's, finishes itself when it is run again; one without a name has nobody else.  Finishing beside a commit that
-lives does no harm: both send the same records under the same numbers.
+It needs no Spark: an incomplete write is a manifest in the staging topic's control queue without a done marker.  A
+named write or a streaming write completes itself when it is run again; an unnamed one needs this job.  Running it
+during a live commit is safe: both send the same records with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
-from pyspark_dledger.jobs.common import LOOK_TIMEOUT_MS, JobFailedError, print_report, run_program, table
+from pyspark_dledger.jobs.common import METADATA_TIMEOUT_MS, JobFailedError, print_report, run_program, table
 from pyspark_dledger.options.model import STAGING_TOPIC, parse_write_options
-from pyspark_dledger.write.publisher import CONTROL_QUEUE, DONE_BODY, Publisher, Staged, WriteName, read_manifest
-from pyspark_dledger.write.writer import StagingPlace, with_publisher
+from pyspark_dledger.write.publisher import CONTROL_QUEUE, DONE_BODY, Publisher, StagedRange, WriteName, read_manifest
+from pyspark_dledger.write.writer import StagingTopic, with_publisher
 
-SHOWN = {"job:": "a job without a name", "txn:": "", "query:": "query "}
+DISPLAY_PREFIXES = {"job:": "a job without a name", "txn:": "", "query:": "query "}
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What became of one write."""
+    """Result for one write."""
 
     write: str
     number: int
@@ -33,10 +33,10 @@ class Finished:
     result: str
 
 
-async def unfinished(control: AsyncPullConsumer, topic: str, group: str) -> list[tuple[WriteName, list[Staged]]]:
-    """The manifests without a note that they are done, oldest first."""
+async def unfinished_writes(control: AsyncPullConsumer, topic: str, group: str) -> list[tuple[WriteName, list[StagedRange]]]:
+    """Manifests without a done marker, oldest first."""
     held = (await control.offsets(topic))[group, CONTROL_QUEUE]
-    begun: dict[str, tuple[WriteName, list[Staged]]] = {}
+    begun: dict[str, tuple[WriteName, list[StagedRange]]] = {}
     async for chunk in control.read_chunks(topic, CONTROL_QUEUE, held.min_offset, held.max_offset, replica_group=group):
         for message in chunk.messages():
             manifest = read_manifest(message.body)
@@ -48,9 +48,9 @@ async def unfinished(control: AsyncPullConsumer, topic: str, group: str) -> list
 
 
 async def finish_all(publisher: Publisher, control: AsyncPullConsumer, topic: str, group: str, *, look_only: bool) -> list[Finished]:
-    """Finish every write that is not."""
+    """Complete every incomplete write."""
     found = []
-    for write, parts in await unfinished(control, topic, group):
+    for write, parts in await unfinished_writes(control, topic, group):
         result = "not finished"
         if not look_only:
             try:
@@ -62,36 +62,38 @@ async def finish_all(publisher: Publisher, control: AsyncPullConsumer, topic: st
 
 
 def shown(application: str) -> str:
-    """An application as its user knows it."""
+    """The application's name as the user gave it."""
     kind, separator, name = application.partition(":")
-    return f"{SHOWN.get(kind + separator, '')}{'' if kind == 'job' else name}"
+    return f"{DISPLAY_PREFIXES.get(kind + separator, '')}{'' if kind == 'job' else name}"
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made = argparse.ArgumentParser(
         prog="dledger spark finish",
-        description="Store the rest of writes whose driver died in the commit; nothing is stored twice.",
+        description="Complete writes whose driver failed during the commit. Nothing is stored twice.",
         epilog="Example: dledger spark finish --look",
     )
     made.add_argument("--bootstrap", required=True, metavar="HOST:PORT,...", help="brokers or name servers")
-    made.add_argument("--staging-topic", default=STAGING_TOPIC, metavar="TOPIC", help=f"as in option stagingTopic; default {STAGING_TOPIC}")
-    made.add_argument("--look", action="store_true", help="only tell what is not finished")
+    made.add_argument(
+        "--staging-topic", default=STAGING_TOPIC, metavar="TOPIC", help=f"value of option stagingTopic (default: {STAGING_TOPIC})"
+    )
+    made.add_argument("--look", action="store_true", help="list incomplete writes, change nothing")
     made.add_argument("--json", action="store_true", help="print JSON")
     arguments = made.parse_args(argv)
     topic = arguments.staging_topic
     options = parse_write_options({"bootstrap": arguments.bootstrap, "stagingTopic": topic})
-    with PullConsumer(arguments.bootstrap, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+    with PullConsumer(arguments.bootstrap, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         try:
             queues = sorted(consumer.topic(topic), key=lambda each: each.replica_group)[0]
         except TopicNotFoundError:
-            raise TopicNotFoundError(f"there is no topic {topic}: nothing was written from Spark") from None
-    place = StagingPlace(topic, queues.replica_group, queues.write_queues)
+            raise TopicNotFoundError(f"topic {topic} does not exist: Spark has written nothing") from None
+    staging = StagingTopic(topic, queues.replica_group, queues.write_queues)
     found = with_publisher(
-        options, place, lambda publisher, control: finish_all(publisher, control, topic, place.group, look_only=arguments.look)
+        options, staging, lambda publisher, control: finish_all(publisher, control, topic, staging.group, look_only=arguments.look)
     )
     report = {"writes": [asdict(each) for each in found]}
     rows = [[each.write, each.number, each.rows, each.result] for each in found]
-    print_report(arguments, report, lambda: table(["WRITE", "NUMBER", "ROWS", "RESULT"], rows) if rows else print("nothing is unfinished"))
+    print_report(arguments, report, lambda: table(["WRITE", "NUMBER", "ROWS", "RESULT"], rows) if rows else print("no incomplete writes"))
     left = [each for each in found if each.result.startswith("cannot")]
     if left:
         raise JobFailedError(f"{len(left)} of {len(found)} writes cannot be finished; a part of their rows is stored")

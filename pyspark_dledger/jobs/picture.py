@@ -1,7 +1,4 @@
-"""Bar charts as SVG text: what the jobs draw, without a drawing library.
-
-Owns the drawing.  One panel a measure, one bar a label, values beside the axis.
-"""
+"""Bar charts as SVG text: one panel per measure, one bar per label."""
 
 from __future__ import annotations
 

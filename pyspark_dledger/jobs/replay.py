@@ -1,7 +1,7 @@
-"""Replay: messages of a range of times or offsets, or a group's dead letters, once more, to another topic.
+"""Replay job: sends a time range or offset range, or a group's dead letters, to another topic.
 
-Owns the replay.  It is a streaming query that stops at an end fixed when it first ran: its checkpoint knows how far it is, and the sink
-stores each batch once, so a replay that died, or is run again with the same checkpoint, sends nothing twice.
+A replay is a streaming query with an end that its first run fixes.  The checkpoint holds its progress, and the sink
+stores each micro-batch once, so an interrupted or repeated replay with the same checkpoint sends nothing twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORIGIN = "REPLAYED_FROM"  # property: topic/group:queue/offset of the message this one repeats
+ORIGIN = "REPLAYED_FROM"  # property: topic/group:queue/offset of the original message
 PER_BATCH = 200_000
 FETCH_COLUMNS = "topic,queue_id,queue_offset,keys,tags,body,properties,group"
 
@@ -34,7 +34,7 @@ def replay(
     ends: dict[str, dict[str, int]] | None = None,
     **options: Any,
 ) -> int:
-    """Send the messages; the number sent by this run.  ``to`` empty: each to the topic its dead letter came from."""
+    """Send the messages; returns the number sent by this run.  ``to`` empty: to the original topic of each dead letter."""
     stream = spark.readStream.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
     stream = stream.option("columns", FETCH_COLUMNS).option("maxMessagesPerTrigger", rate or PER_BATCH)
     if ends is not None:
@@ -43,7 +43,7 @@ def replay(
         stream = stream.option(name, value)
     writer = rows_to_send(stream.load(), to).writeStream.format("dledger").option("bootstrap", bootstrap)
     writer = writer.option("checkpointLocation", checkpoint)
-    # A rate is so many messages each second; without one, whatever there is, batch after batch.
+    # With a rate: one micro-batch per second.  Without: all micro-batches at once.
     trigger = {"processingTime": "1 second"} if rate else {"availableNow": True}
     with RowCounter.listening(spark, "replay") as counter:
         query = writer.trigger(**trigger).start()
@@ -58,7 +58,7 @@ def replay(
 
 
 def rows_to_send(frame: Any, to: str) -> Any:
-    """What is sent: body, keys, tags and the application's own properties as they were; order is kept within each old queue."""
+    """Rows to send: body, keys, tags and application properties; the order within each source queue is kept."""
     reserved = ", ".join(f"'{name}'" for name in sorted(RESERVED_PROPERTIES))
     origin = "concat(topic, '/', `group`, ':', queue_id, '/', queue_offset)"
     own = f"map_filter(properties, (name, value) -> name NOT IN ({reserved}) AND name <> '{ORIGIN}')"
@@ -74,7 +74,7 @@ def rows_to_send(frame: Any, to: str) -> Any:
 
 
 def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None) -> dict[str, dict[str, int]]:
-    """Where a replay stops: what is there now, or what was stored before a time."""
+    """End offsets of a replay: the current end, or the first message stored at or after ``until_ms``."""
     ends: dict[str, dict[str, int]] = {}
     for (topic, group, queue_id), held in bounds(bootstrap, topics, until_ms).items():
         ends.setdefault(topic, {})[f"{group}:{queue_id}"] = held.max_offset if until_ms is None else held.at_time
@@ -82,7 +82,7 @@ def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None) -> d
 
 
 def remembered_ends(spark: SparkSession, checkpoint: str, ends: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """The ends of the first run of this checkpoint, written beside it: where every later run stops too."""
+    """End offsets of the checkpoint's first run, stored next to it; later runs use the same."""
     jvm: Any = spark._jvm
     conf = spark._jsc.hadoopConfiguration()
     path = jvm.org.apache.hadoop.fs.Path
@@ -101,44 +101,44 @@ def remembered_ends(spark: SparkSession, checkpoint: str, ends: dict[str, dict[s
     finally:
         stream.close()
     if not system.rename(draft, place):
-        raise InvalidArgumentError(f"--checkpoint {checkpoint}: {place} cannot be written; expected a folder of this replay's own")
+        raise InvalidArgumentError(f"--checkpoint {checkpoint}: {place} cannot be written; expected a folder used by this replay only")
     return ends
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made = parser(
         "replay",
-        "Send messages of a range, or the dead letters of a group, to another topic; with one checkpoint none is sent twice.",
+        "Send messages of a range, or the dead letters of a group, to another topic. With one checkpoint, nothing is sent twice.",
         "Example: dledger spark replay orders --to orders-again --checkpoint /data/replay-1 --rate 1000",
     )
     made.add_argument("topics", metavar="TOPIC[,TOPIC]", nargs="?", default="")
-    made.add_argument("--dead-letters", default="", metavar="GROUP", help="the dead letters of a consumer group, in place of topics")
-    made.add_argument("--to", default="", metavar="TOPIC", help="where to; dead letters: default the topic they came from")
-    made.add_argument("--checkpoint", required=True, metavar="PATH", help="what was sent is remembered there: one for each replay")
-    made.add_argument("--rate", type=int, default=0, metavar="N", help="messages a second; 0: as fast as it goes")
-    made.add_argument("--since", type=int, metavar="MS", help="what was stored at or after this time (ms since 1970)")
-    made.add_argument("--until", type=int, metavar="MS", help="what was stored before this time")
+    made.add_argument("--dead-letters", default="", metavar="GROUP", help="replay the dead letters of a consumer group instead of topics")
+    made.add_argument("--to", default="", metavar="TOPIC", help="target topic (dead letters: default is their original topic)")
+    made.add_argument("--checkpoint", required=True, metavar="PATH", help="checkpoint folder; use one per replay")
+    made.add_argument("--rate", type=int, default=0, metavar="N", help="messages per second (0: unlimited)")
+    made.add_argument("--since", type=int, metavar="MS", help="start: stored at or after this time (ms since 1970)")
+    made.add_argument("--until", type=int, metavar="MS", help="end: stored before this time (ms since 1970)")
     made.add_argument("--starting-offsets", metavar="JSON", help='{"topic":{"group:queue":offset}}')
-    made.add_argument("--ending-offsets", metavar="JSON", help="exclusive, in the same form")
-    made.add_argument("--tags", default="", metavar="EXPR", help="only these: a || b")
+    made.add_argument("--ending-offsets", metavar="JSON", help="end offsets (exclusive), same format")
+    made.add_argument("--tags", default="", metavar="EXPR", help="tag filter: a || b")
     arguments = made.parse_args(argv)
     topics = topic_list(arguments.topics) or ([dlq_topic(arguments.dead_letters)] if arguments.dead_letters else [])
     if bool(arguments.topics) == bool(arguments.dead_letters):
-        raise InvalidArgumentError("expected topics or --dead-letters, one of them")
+        raise InvalidArgumentError("expected either topics or --dead-letters")
     if not arguments.to and not arguments.dead_letters:
         raise InvalidArgumentError("--to is missing; expected the topic to send to")
     if arguments.to in topics:
-        raise InvalidArgumentError(f"--to {arguments.to}: a topic cannot be replayed into itself without end; expected another one")
+        raise InvalidArgumentError(f"--to {arguments.to}: expected a topic other than the source")
     spark = session(arguments, "replay")
     checkpoint = arguments.checkpoint
     ends = json.loads(arguments.ending_offsets) if arguments.ending_offsets else fixed_ends(arguments.bootstrap, topics, arguments.until)
     ends = remembered_ends(spark, checkpoint, ends)
     given = {"startingTimestamp": arguments.since, "startingOffsets": arguments.starting_offsets, "tags": arguments.tags or None}
     options = {name: value for name, value in given.items() if value is not None}
-    progress(f"replay: {', '.join(topics)} to {arguments.to or 'their topics'}, up to {json.dumps(ends)}")
+    progress(f"replay: {', '.join(topics)} to {arguments.to or 'their original topics'}, up to {json.dumps(ends)}")
     sent = replay(spark, arguments.bootstrap, topics, checkpoint, to=arguments.to, rate=arguments.rate, ends=ends, **options)
     report = {"sent": sent, "topics": topics, "to": arguments.to, "checkpoint": checkpoint}
-    print_report(arguments, report, lambda: print(f"sent {sent} messages to {arguments.to or 'the topics they came from'}"))
+    print_report(arguments, report, lambda: print(f"sent {sent} messages to {arguments.to or 'their original topics'}"))
     return report
 
 

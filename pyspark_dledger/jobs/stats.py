@@ -1,6 +1,6 @@
-"""Statistics: how many messages and bytes each topic and tag got each hour, and how long they took from being born to being stored.
+"""Stats job: messages, bytes and latency (born to stored) by topic, tag and hour.
 
-Owns the figures and their picture.  Bodies are not read: their sizes are in the frames' heads.
+Bodies are not read: frame headers have their sizes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 HOUR = "date_format(timestamp_seconds(floor(unix_seconds(store_timestamp) / 3600) * 3600), 'yyyy-MM-dd HH:00')"
 LATENCY = "unix_millis(store_timestamp) - unix_millis(born_timestamp)"
-ACCURACY = 10_000  # of percentile_approx: the error of the rank is 1 over this
+ACCURACY = 10_000  # of percentile_approx: the rank error is 1/ACCURACY
 
 
 @dataclass(frozen=True, slots=True)
 class HourStats:
-    """One topic, tag and hour (UTC, of the store time); latencies are milliseconds from born to stored."""
+    """Statistics of one topic, tag and hour (UTC store time); latencies in milliseconds from born to stored."""
 
     topic: str
     tag: str
@@ -38,7 +38,7 @@ class HourStats:
 
 
 def stats(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options: Any) -> list[HourStats]:
-    """The figures, by topic, tag and hour."""
+    """Statistics by topic, tag and hour."""
     frame = source(spark, bootstrap, topics, columns="topic,tags,body_size,born_timestamp,store_timestamp", **options)
     from pyspark.sql import functions
 
@@ -63,7 +63,7 @@ def stats(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options:
 
 
 def by_hour(found: Sequence[HourStats]) -> list[tuple[str, int, int]]:
-    """(hour, messages, highest p99) over all topics and tags."""
+    """(hour, messages, maximum p99) over all topics and tags."""
     hours: dict[str, tuple[int, int]] = {}
     for row in found:
         messages, p99 = hours.get(row.hour, (0, 0))
@@ -78,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "Example: dledger spark stats orders --picture orders.svg",
     )
     made.add_argument("topics", metavar="TOPIC[,TOPIC]")
-    made.add_argument("--since", type=int, metavar="MS", help="only what was stored at or after this time (ms since 1970)")
-    made.add_argument("--until", type=int, metavar="MS", help="only what was stored before this time")
-    made.add_argument("--picture", metavar="FILE.svg", help="draw messages and 99th percentile by hour")
+    made.add_argument("--since", type=int, metavar="MS", help="start: stored at or after this time (ms since 1970)")
+    made.add_argument("--until", type=int, metavar="MS", help="end: stored before this time (ms since 1970)")
+    made.add_argument("--picture", metavar="FILE.svg", help="write a chart of messages and p99 latency by hour")
     arguments = made.parse_args(argv)
     spark = session(arguments, "stats")
     times = {"startingTimestamp": arguments.since, "endingTimestamp": arguments.until}

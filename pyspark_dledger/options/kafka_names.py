@@ -1,4 +1,4 @@
-"""The names that Spark's Kafka source and sink have for things: what is taken as it is, and what is said of the rest.
+"""Option and column names of Spark's Kafka source and sink: accepted aliases, and hints for the others.
 
 Owns the two lists; docs/reference/spark.md ("From Kafka") tells users the same.
 """
@@ -15,19 +15,20 @@ READ_ALIASES = {
     "maxTriggerDelay": "maxTriggerDelayMs",
     "includeHeaders": "includeProperties",
 }
+OLD_NAMES = {"mend": "repair"}  # accepted for one version
 WRITE_ALIASES = {"kafka.bootstrap.servers": "bootstrap"}
 
 READ_HINTS = {
-    "groupIdPrefix": "queries need no group here, leave it out (groupId shows a query's progress)",
+    "groupIdPrefix": "queries need no consumer group, remove it (groupId publishes a query's progress)",
     "kafkaConsumer.pollTimeoutMs": "did you mean readTimeoutMs?",
     "fetchOffset.numRetries": "did you mean readTimeoutMs?",
     "fetchOffset.retryIntervalMs": "did you mean readTimeoutMs?",
 }
-WRITE_HINTS = {"includeHeaders": "a column 'properties' is written when there is one, leave it out"}
+WRITE_HINTS = {"includeHeaders": "a column 'properties' is always written if it exists, remove it"}
 
 COLUMN_HINTS = {
-    "key": "Kafka's key is queue_key (which queue) or keys (what it is found by) here",
-    "value": "Kafka's value is body here",
-    "partition": "Kafka's partition is queue_id here",
-    "headers": "Kafka's headers are properties map<string,string> here",
+    "key": "use queue_key (selects the queue) or keys (indexed for lookups) for Kafka's key",
+    "value": "use body for Kafka's value",
+    "partition": "use queue_id for Kafka's partition",
+    "headers": "use properties map<string,string> for Kafka's headers",
 }

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
-from pyspark_dledger.options.kafka_names import READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
-from pyspark_dledger.options.parser import Given
-from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, Position, parse_assigned, parse_position
+from pyspark_dledger.options.kafka_names import OLD_NAMES, READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
+from pyspark_dledger.options.parser import OptionParser
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound, parse_assigned, parse_read_bound
 from pyspark_dledger.schema import COLUMNS, checked_columns
 
 STAGING_TOPIC = "spark-staging"
@@ -39,7 +39,7 @@ KNOWN = (
     "readFrom",
     "replica",
     "localFiles",
-    "mend",
+    "repair",
     "maxLagMessages",
     "linearizable",
     "maxMessagesPerTrigger",
@@ -63,10 +63,10 @@ WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs", "stagingTopic", "txnAppId"
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is read of the topics.  Empty tags and keys, and no ``queues``, mean everything; ``queues`` are (topic, group, queue), topic or
-    group "" for any.
+    """Which messages of the topics are read.
 
-    Queue ids, offsets and store times are beside those of the options, upper bounds exclusive; conditions of a query become them.
+    Empty ``tags`` and ``keys`` and ``queues`` None select everything.  ``queues`` are (topic, replica group, queue id);
+    an empty topic or group matches any.  The other fields come from filter push-down; upper bounds are exclusive.
     """
 
     tags: tuple[str, ...] = ()
@@ -91,7 +91,9 @@ NO_FILTERS = Filters()
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much one trigger takes; 0 is no limit.  Less than ``min_messages`` waits, at most ``max_delay_ms``."""
+    """Limits of one micro-batch; 0 means no limit.  A backlog below ``min_messages`` waits for at most
+    ``max_delay_ms``.
+    """
 
     max_messages: int = 0
     max_bytes: int = 0
@@ -101,18 +103,18 @@ class TriggerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything a read needs to know; sizes in bytes, times in milliseconds.  Either ``topics`` or ``topic_pattern`` is given."""
+    """Options of a read; sizes in bytes, times in milliseconds.  Either ``topics`` or ``topic_pattern`` is set."""
 
     bootstrap: str
     topics: tuple[str, ...]
     topic_pattern: str
     filters: Filters
-    start: Position
-    end: Position
+    start: ReadBound
+    end: ReadBound
     read_from: str
     replica: str
     local_files: bool
-    mend: bool
+    repair: bool
     max_lag: int
     linearizable: bool
     min_partitions: int
@@ -133,9 +135,10 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything a write needs to know; ``topic`` is empty when every row names its own.
+    """Options of a write; ``topic`` is empty if every row has its own.
 
-    ``application`` and ``version`` name a batch write that may be repeated (Delta's txnAppId and txnVersion); empty: it is a new one.
+    ``application`` and ``version`` (txnAppId and txnVersion, as in Delta Lake) identify a batch write, so that a
+    repeated run stores nothing twice.  If empty, every run is a new write.
     """
 
     bootstrap: str
@@ -148,8 +151,8 @@ class WriteOptions:
 
 
 def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | None = None, *, stream: bool = False) -> ReadOptions:
-    """Check everything at once; ``columns`` is the projection of a schema the user gave, if he gave one."""
-    given = Given(options, KNOWN, READ_ALIASES, READ_HINTS)
+    """Parse and check the options of a read.  ``columns``: the columns of a schema that the user passed, if any."""
+    given = OptionParser(options, KNOWN, READ_ALIASES | OLD_NAMES, READ_HINTS)
     topics, pattern = _topics(given)
     if given.optional("replica") and given.optional("readFrom"):
         raise InvalidArgumentError("options replica and readFrom: expected one of them")
@@ -160,12 +163,12 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         topics=topics,
         topic_pattern=pattern,
         filters=_filters(given),
-        start=parse_position(given, "starting", EARLIEST, both=stream),
-        end=parse_position(given, "ending", LATEST, both=False),
+        start=parse_read_bound(given, "starting", EARLIEST, both=stream),
+        end=parse_read_bound(given, "ending", LATEST, both=False),
         read_from=given.choice("readFrom", READ_FROM),
         replica=given.optional("replica") or "",
         local_files=given.flag("localFiles", False),
-        mend=given.flag("mend", True),
+        repair=given.flag("repair", True),
         max_lag=given.number("maxLagMessages", NO_LAG_LIMIT, least=0),
         linearizable=given.flag("linearizable", False),
         min_partitions=given.number("minPartitions", 0, least=1),
@@ -182,8 +185,8 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the options of a write."""
-    given = Given(options, WRITE_KNOWN, WRITE_ALIASES, WRITE_HINTS)
+    """Parse and check the options of a write."""
+    given = OptionParser(options, WRITE_KNOWN, WRITE_ALIASES, WRITE_HINTS)
     application, version = given.optional("txnAppId") or "", given.number("txnVersion", 0, least=0)
     if (given.optional("txnVersion") is not None) != bool(application):
         raise InvalidArgumentError("options txnAppId and txnVersion: expected both or none")
@@ -200,8 +203,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _limits(given: Given, *, stream: bool) -> TriggerLimits:
-    """A stream's limits; in a batch they mean nothing."""
+def _limits(given: OptionParser, *, stream: bool) -> TriggerLimits:
+    """Rate limits; batch reads ignore them."""
     found = TriggerLimits(
         given.number("maxMessagesPerTrigger", 0, least=1),
         given.size("maxBytesPerTrigger", 0, least=1),
@@ -216,21 +219,21 @@ def _limits(given: Given, *, stream: bool) -> TriggerLimits:
 
 
 def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns chosen by options alone: what ``DataSource.schema`` announces."""
-    return _wanted_columns(Given(options, KNOWN, READ_ALIASES, READ_HINTS))
+    """The columns that the options select; ``DataSource.schema`` returns them."""
+    return _wanted_columns(OptionParser(options, KNOWN, READ_ALIASES | OLD_NAMES, READ_HINTS))
 
 
-def _wanted_columns(given: Given) -> tuple[str, ...]:
+def _wanted_columns(given: OptionParser) -> tuple[str, ...]:
     chosen = given.optional("columns")
     names = checked_columns(chosen) if chosen else tuple(COLUMNS)
     dropped = {name for name, option in (("body", "includeBody"), ("properties", "includeProperties")) if not given.flag(option, True)}
     kept = tuple(name for name in names if name not in dropped)
     if not kept:
-        raise InvalidArgumentError("options columns, includeBody, includeProperties: no column is left")
+        raise InvalidArgumentError("options columns, includeBody, includeProperties: they select no column")
     return kept
 
 
-def _topics(given: Given) -> tuple[tuple[str, ...], str]:
+def _topics(given: OptionParser) -> tuple[tuple[str, ...], str]:
     """(topic names, "") or ((), pattern)."""
     text, pattern, assigned = (given.optional(name) for name in ("topic", "topicPattern", "assign"))
     if [text, pattern, assigned].count(None) != 2:
@@ -249,7 +252,7 @@ def _topics(given: Given) -> tuple[tuple[str, ...], str]:
     return topics, ""
 
 
-def _filters(given: Given) -> Filters:
+def _filters(given: OptionParser) -> Filters:
     tags = given.text("tags", "*")
     wanted = tuple(dict.fromkeys(tag for part in tags.split("||") if (tag := part.strip()) and tags != "*"))
     if not wanted and tags != "*":
@@ -257,7 +260,7 @@ def _filters(given: Given) -> Filters:
     return Filters(wanted, given.words("keys"), _queues(given))
 
 
-def _queues(given: Given) -> frozenset[tuple[str, str, int]] | None:
+def _queues(given: OptionParser) -> frozenset[tuple[str, str, int]] | None:
     """(topic, group, queue), "" for any; None for all."""
     words, assigned = given.words("queues"), given.optional("assign")
     if words and assigned is not None:

@@ -1,6 +1,6 @@
-"""Options as Spark hands them over, looked up without regard to case, with typed and checked reading.
+"""Typed, case-insensitive access to the options that Spark passes to a source.
 
-Owns the one line each mistake gets: option, value, what was expected.
+Every mistake raises one line: option, value, what was expected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.options.units import duration_ms, moment_ms, size
 
-# Spark hands these over by itself; those of asynchronous progress tracking are for Spark, and given as the sink's.
+# Options that Spark itself adds; it passes those of asynchronous progress tracking to the sink as well.
 SPARK_OWN = (
     "path",
     "paths",
@@ -22,9 +22,12 @@ SPARK_OWN = (
 )
 
 
-class Given:
-    """The options as given; ``known`` are their names, ``aliases`` other names for some of them, ``hints`` say of names that mean nothing
-    here what to use in their place."""
+class OptionParser:
+    """The options of one read or write.
+
+    ``known``: their names.  ``aliases``: other accepted names.  ``hints``: for names that are not supported, what to
+    use instead.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Given:
             if name not in names:
                 raise InvalidArgumentError(f"option {key}: unknown; {_instead(key, (*known, *(aliases or ())), hints or {})}")
             if name in self._values:
-                raise InvalidArgumentError(f"option {key}: given twice, under two names")
+                raise InvalidArgumentError(f"option {key}: set twice, under two names")
             self._values[name] = value
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -55,7 +58,7 @@ class Given:
         return value.strip() if value is not None and value.strip() else None
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The parts of a list separated by commas, each once; empty when the option is not given."""
+        """The items of a comma-separated list without duplicates; empty if the option is not set."""
         text = self.optional(name)
         return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
@@ -70,7 +73,7 @@ class Given:
         return self._parsed(name, default, least, duration_ms, "a duration (500ms, 15m, a number of milliseconds)")
 
     def moment_ms(self, name: str) -> int:
-        """A time that is given."""
+        """A timestamp; the option must be set."""
         expected = "a time (milliseconds since 1970, 2026-01-31, 2026-01-31T12:30:00+01:00)"
         return self._parsed(name, 0, 0, moment_ms, expected)
 
@@ -102,10 +105,10 @@ class Given:
 
 
 def _instead(key: str, known: tuple[str, ...], hints: Mapping[str, str]) -> str:
-    """What to write in place of an unknown option."""
+    """Advice for an unknown option."""
     hint = next((text for name, text in hints.items() if key.lower() == name.lower()), None)
     if hint is None and key.lower().startswith("kafka."):
-        hint = "Kafka's client settings mean nothing here, leave it out"
+        hint = "Kafka client settings are not supported, remove it"
     if hint is not None:
         return hint
     by_lower = {name.lower(): name for name in known}

@@ -1,7 +1,7 @@
-"""Where a read starts and ends: words, offsets and times, of all queues or queue by queue.
+"""Start and end of a read: earliest, latest, offsets or timestamps, for all queues or per queue.
 
-Owns the parsing of the options for it, and the naming of queues: ``group:queue``, or the number alone for a topic that has one replica
-group; its group is filled in once the cluster was looked at.
+Queues are named ``group:queue``, or by the number alone if the topic is in one replica group; that group is filled in
+from the cluster's metadata.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.options.parser import Given
+from pyspark_dledger.options.parser import OptionParser
 
 EARLIEST = -2
 LATEST = -1
@@ -24,9 +24,10 @@ _KEY = 'a key "group:queue" such as "g0:3", or "3" where the topic has one group
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """``fallback`` (EARLIEST or LATEST) for every queue that ``queues`` (offsets) or ``times`` (ms) do not name, unless ``timestamp_ms``
-    rules."""
+class ReadBound:
+    """A start or end.  ``timestamp_ms`` applies to all queues if it is set; otherwise ``queues`` (offsets) and
+    ``times`` (ms) apply to the queues they name, and ``fallback`` (EARLIEST or LATEST) to all others.
+    """
 
     fallback: int
     queues: Mapping[str, ByQueue] = field(default_factory=dict)
@@ -34,14 +35,14 @@ class Position:
     times: Mapping[str, ByQueue] = field(default_factory=dict)
 
     def time_of(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The time that rules in a queue."""
+        """The timestamp that applies to a queue, if any."""
         if self.timestamp_ms is not None:
             return self.timestamp_ms
         named = self.times.get(topic, {})
         return named.get((group, queue_id), named.get(("", queue_id)))
 
-    def with_groups(self, option: str, groups: Mapping[str, Iterable[str]]) -> Position:
-        """The same with every queue's group, by topic in ``groups``.  InvalidArgumentError where a topic has several."""
+    def with_groups(self, option: str, groups: Mapping[str, Iterable[str]]) -> ReadBound:
+        """A copy in which every queue has its replica group.  Raises InvalidArgumentError if it is ambiguous."""
         return replace(self, queues=_filled(option, self.queues, groups), times=_filled(option, self.times, groups))
 
 
@@ -58,34 +59,39 @@ def _filled(option: str, named: Mapping[str, ByQueue], groups: Mapping[str, Iter
     return found
 
 
-def parse_position(given: Given, which: str, default: int, *, both: bool) -> Position:
-    """``which``: starting or ending.  Times take precedence over offsets, one for all over those of single queues, as in the Kafka source.
-    ``both``: either word may be said, as at a stream's start."""
+def parse_read_bound(given: OptionParser, which: str, default: int, *, both: bool) -> ReadBound:
+    """Parse the options that begin with ``which`` (starting or ending).
+
+    Timestamps take precedence over offsets, and a global one over per-queue ones, as in the Kafka source.  ``both``:
+    earliest and latest are both allowed, as for the start of a stream.
+    """
     if given.optional(f"{which}Timestamp") is not None:
-        return Position(default, timestamp_ms=given.moment_ms(f"{which}Timestamp"))
+        return ReadBound(default, timestamp_ms=given.moment_ms(f"{which}Timestamp"))
     times = given.optional(f"{which}OffsetsByTimestamp")
     if times is not None:
-        return Position(default, times=parse_times(f"{which}OffsetsByTimestamp", times))
+        return ReadBound(default, times=parse_times(f"{which}OffsetsByTimestamp", times))
     name = f"{which}Offsets"
     text = given.optional(name)
     if text is None:
-        return Position(default)
+        return ReadBound(default)
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in words:
         return _checked_word(name, text, words[text.lower()], default, both=both)
-    return Position(default, queues=parse_offsets(name, text))
+    return ReadBound(default, queues=parse_offsets(name, text))
 
 
-def _checked_word(name: str, text: str, value: int, default: int, *, both: bool) -> Position:
-    # A batch that starts at the end, or ends at the start, reads nothing: surely a mistake.
+def _checked_word(name: str, text: str, value: int, default: int, *, both: bool) -> ReadBound:
+    # A batch that starts at the end, or ends at the start, reads nothing: this is a mistake.
     if value != default and not both:
         opposite = "earliest" if default == EARLIEST else "latest"
         raise InvalidArgumentError(f"option {name}: {text!r} reads nothing in a batch; expected {opposite} or JSON offsets")
-    return Position(value)
+    return ReadBound(value)
 
 
 def parse_offsets(name: str, text: str) -> dict[str, ByQueue]:
-    """``{"topic": {"group:queue": offset}}``; offset -2 is earliest, -1 latest.  Raises InvalidArgumentError naming what is wrong."""
+    """``{"topic": {"group:queue": offset}}``; offset -2 is earliest, -1 latest.  Raises InvalidArgumentError naming
+    what is wrong.
+    """
     return _by_queue(name, text, 'earliest, latest or JSON {"topic":{"group:queue":offset}}', _offset)
 
 

@@ -1,6 +1,6 @@
-"""Sizes, durations and times as people write them in options: ``64m``, ``1GiB``, ``15m``, ``2026-11-21``, or a bare number.
+"""Parses sizes, durations and timestamps of options: ``64m``, ``1GiB``, ``15m``, ``2026-11-21``, or a plain number.
 
-Owns the parsing; what cannot be read is a ValueError.  Suffixes of one letter mean what they mean in Spark's own settings.
+Raises ValueError for other text.  One-letter suffixes mean what they mean in Spark's own settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def duration_ms(text: str) -> int:
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of an ISO date or time, in UTC when it names no zone."""
+    """Milliseconds since 1970: a number, or an ISO date or time (UTC if it has no zone)."""
     if text.lstrip("-").isdecimal():
         return int(text)
     moment = datetime.fromisoformat(text)

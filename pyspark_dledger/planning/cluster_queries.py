@@ -1,6 +1,6 @@
-"""What a query asks of the cluster beside its messages: what there is before it plans, sizes of what waits, a group's offsets.
+"""Requests that the driver sends to the cluster: queue bounds for planning, message sizes, and committed offsets.
 
-Owns the asking, which is done on the driver.  That something is gone is the word of all replicas.
+Messages count as deleted only if no replica that tasks may read from has them.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from dledger_client.fetch.records import Chunk
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger.options.model import ReadOptions
-from pyspark_dledger.planning.cluster_view import LOOK_TIMEOUT_MS, Lookout, View, Wanted
+from pyspark_dledger.planning.cluster_view import METADATA_TIMEOUT_MS, ClusterInspector, ClusterView, ViewRequest
 from pyspark_dledger.planning.partitions import QueueId
 
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 
 
-def describe(options: ReadOptions, may_lack: Collection[str] = (), *, start_times: bool = True, whole: bool = True) -> View:
-    """A look at the cluster (look.py).  Topics of ``may_lack`` that do not exist are left out."""
-    lookout = Lookout.of_this_process(options)
-    return LoopThread.shared().run(lookout.look(Wanted(options, frozenset(may_lack), start_times, whole)))
+def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), *, start_times: bool = True, whole: bool = True) -> ClusterView:
+    """The cluster's topics and queues.  Topics of ``may_lack`` that do not exist are left out."""
+    inspector = ClusterInspector.of_this_process(options)
+    return LoopThread.shared().run(inspector.read_view(ViewRequest(options, frozenset(may_lack), start_times, whole)))
 
 
-def widen(view: View, options: ReadOptions, asked: Mapping[QueueId, int]) -> None:
-    """Before messages are said to be gone: nodes expire by themselves, so what a leader has not any more, another replica may hold."""
+def widen_to_replicas(view: ClusterView, options: ReadOptions, asked: Mapping[QueueId, int]) -> None:
+    """Lower the minimum offsets of ``view`` to what any replica still has: replicas delete old segments independently."""
     for queue, offset in asked.items():
         held = view.bounds.get(queue)
         if held is not None and 0 <= offset < held.min_offset:
-            view.bounds[queue] = replace(held, min_offset=min(held.min_offset, least_held(options, queue, offset)))
+            view.bounds[queue] = replace(held, min_offset=min(held.min_offset, min_offset_on_replicas(options, queue, offset)))
 
 
-def least_held(options: ReadOptions, queue: QueueId, offset: int) -> int:
-    """The first offset from ``offset`` on that a replica holds which tasks may read from."""
+def min_offset_on_replicas(options: ReadOptions, queue: QueueId, offset: int) -> int:
+    """The first offset >= ``offset`` on the replicas that tasks may read from."""
     where: dict[str, Any] = {"read_from": options.read_from, "replica": options.replica or None}
-    with PullConsumer(options.bootstrap, timeout_ms=min(LOOK_TIMEOUT_MS, options.read_timeout_ms), **where) as consumer:
+    with PullConsumer(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.read_timeout_ms), **where) as consumer:
         try:
             consumer.fetch(queue.topic, queue.queue_id, offset, 1, replica_group=queue.group)
         except OffsetOutOfRangeError as error:
@@ -46,10 +46,10 @@ def least_held(options: ReadOptions, queue: QueueId, offset: int) -> int:
     return offset
 
 
-def mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:
-    """Bytes of a message as it is stored, from the first ones of each [start, end) that waits."""
+def mean_message_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:
+    """Mean stored size of a message in bytes, sampled at the start of each range [start, end)."""
     found = {}
-    with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+    with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         for queue, (start, end) in waiting.items():
             first = _sample(consumer, queue, start, end)
             if first is not None and first.count:
@@ -58,10 +58,10 @@ def mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]])
 
 
 def _sample(consumer: PullConsumer, queue: QueueId, start: int, end: int) -> Chunk | None:
-    """A few messages of [start, end); from where they begin, when the first are expired."""
-    upto = min(end, start + SAMPLE_MESSAGES)
+    """The first messages of [start, end) that are not expired."""
+    sample_end = min(end, start + SAMPLE_MESSAGES)
     how: dict[str, Any] = {"replica_group": queue.group, "chunk_bytes": SAMPLE_BYTES}
-    with closing(consumer.read_chunks(queue.topic, queue.queue_id, start, upto, **how)) as chunks:
+    with closing(consumer.read_chunks(queue.topic, queue.queue_id, start, sample_end, **how)) as chunks:
         try:
             return next(chunks, None)
         except OffsetOutOfRangeError as error:
@@ -69,11 +69,11 @@ def _sample(consumer: PullConsumer, queue: QueueId, start: int, end: int) -> Chu
     return _sample(consumer, queue, begin, end) if start < begin < end else None
 
 
-def mirror(options: ReadOptions, offsets: Mapping[QueueId, int]) -> None:
-    """Commit the query's offsets as those of its consumer group, for ``dledger group describe`` to show."""
+def commit_progress(options: ReadOptions, offsets: Mapping[QueueId, int]) -> None:
+    """Commit the query's offsets for its consumer group, so that ``dledger group describe`` shows them."""
     by_group: dict[str, dict[tuple[str, int], int]] = {}
     for queue, offset in offsets.items():
         by_group.setdefault(queue.group, {})[queue.topic, queue.queue_id] = offset
-    with PullConsumer(options.bootstrap, group=options.group_id, timeout_ms=LOOK_TIMEOUT_MS) as consumer:
+    with PullConsumer(options.bootstrap, group=options.group_id, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         for group, positions in by_group.items():
             consumer.commit(positions, replica_group=group)

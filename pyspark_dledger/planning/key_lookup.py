@@ -1,7 +1,7 @@
-"""Ranges narrowed by the replicas' index of keys: a query for a few keys reads what has them, not the whole topic.
+"""Prunes offset ranges with the replicas' key index: a query for a few keys reads only the parts that hold them.
 
-Owns the look into the index and when it may be trusted: the answer must be complete, and of a replica that has applied at least what the
-leader had when the ranges were fixed.  Otherwise the ranges stay as they are; what is read is filtered by key in any case.
+An index response is used only if it is complete and comes from a replica that has applied at least what the leader had
+applied when the ranges were fixed.  Otherwise the ranges stay as they are.  Rows are filtered by key in any case.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.planning.partitions import OffsetRange, QueueId
 
-MOST_MATCHES = 10_000  # with more, reading along is quicker
-NEIGHBOURS = 256  # messages between two matches that are read along
+MAX_MATCHES = 10_000  # above this, a full scan is faster
+MAX_GAP = 256  # two matches at most this far apart are read as one range
 TIMEOUT_MS = 10_000
 
 _logger = logging.getLogger(__name__)
 
 
-def narrowed_by_keys(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
-    """The parts of ``ranges`` that hold messages with the wanted keys; ``ranges`` when the index cannot tell."""
+def pruned_by_keys(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
+    """The parts of ``ranges`` that hold the wanted keys, or ``ranges`` unchanged if the index cannot be used."""
     if not options.filters.keys or not ranges:
         return ranges
 
@@ -44,17 +44,19 @@ def narrowed_by_keys(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Seq
     try:
         found = LoopThread.shared().run(work())
     except DledgerError as error:
-        _logger.info("keys are looked for in the messages, the index gives no answer: %s", error.message)
+        _logger.info("key index not used, reading the whole range: %s", error.message)
         return ranges
     return ranges if found is None else cut_to(ranges, found)
 
 
 async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Sequence[str]) -> dict[QueueId, list[int]] | None:
-    """Where the messages with one of ``keys`` are, by queue; None when the index is not complete, or there are too many."""
+    """Offsets of the messages with one of ``keys``, by queue; None if the index is incomplete or there are too many
+    matches.
+    """
     deadline_ms = router.clock.monotonic_ms() + TIMEOUT_MS
     await router.ensure_groups(deadline_ms)
     found: dict[QueueId, list[int]] = {}
-    left = MOST_MATCHES
+    left = MAX_MATCHES
     for topic, group in sorted({(piece.queue.topic, piece.queue.group) for piece in ranges}):
         applied = await _applied(router, topic, group, deadline_ms)
         for key in keys:
@@ -70,20 +72,20 @@ async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Seq
 
 
 async def _applied(router: Router, topic: str, group: str, deadline_ms: int) -> int:
-    """What the leader has applied: at least what it had when the ranges were fixed."""
+    """The leader's applied index; it is at least what it was when the ranges were fixed."""
     request = broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic=topic, queue_id=0, timestamp_ms=-1)])
     answer = await router.call_leader(group, methods.QUEUE_OFFSETS.path, request.SerializeToString(), deadline_ms=deadline_ms)
     return int(parse(broker_pb2.OffsetsResponse, answer, group).applied_index)
 
 
 def cut_to(ranges: Sequence[OffsetRange], found: Mapping[QueueId, Sequence[int]]) -> list[OffsetRange]:
-    """The parts of ``ranges`` around the offsets found; those close together are one part."""
+    """The parts of ``ranges`` around ``found``; offsets close to each other share a part."""
     parts: list[OffsetRange] = []
     for piece in ranges:
         offsets = sorted({offset for offset in found.get(piece.queue, ()) if piece.start <= offset < piece.end})
         first = last = -1
         for offset in offsets:
-            if first >= 0 and offset - last > NEIGHBOURS:
+            if first >= 0 and offset - last > MAX_GAP:
                 parts.append(OffsetRange(piece.queue, first, last + 1))
                 first = offset
             first, last = (offset if first < 0 else first), offset

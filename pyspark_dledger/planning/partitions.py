@@ -1,6 +1,7 @@
-"""From queue ranges to partitions: a pure function of ranges and options, so that a restarted query plans the same again.
+"""Splits queue ranges into partitions: a pure function of ranges and options, so that a restarted query gets the same
+plan.
 
-Owns the split.  It knows nothing of nodes that are up or cores that are free: the task chooses its replica when it runs.
+The plan does not depend on live nodes or free cores; a task chooses its replica when it runs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from itertools import pairwise
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import NO_FILTERS, Filters
-from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, Position
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound
 
-# A Python task costs some 50 ms of its own, so a split below this many messages loses more than it wins.
+# A Python task has an overhead of about 50 ms, so smaller partitions cost more than they gain.
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
-# Ranges with fewer messages share a task: always up to so many, more where there are many ranges.
-ALWAYS_SHARED, SHARED_AT_MOST = 1_000, 25_000
-SHARED_BY_TASKS = 16  # sharing leaves about as many tasks
+# Small ranges share a task: always up to MIN_SHARED messages, up to MAX_SHARED if there are many ranges.
+MIN_SHARED, MAX_SHARED = 1_000, 25_000
+SHARED_BY_TASKS = 16  # target number of tasks when ranges are shared
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +30,7 @@ class QueueId:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """What a queue holds now, and where the asked-for times fall: its first offset of each."""
+    """Bounds of a queue, and the first offset for each requested timestamp."""
 
     min_offset: int
     max_offset: int
@@ -38,7 +39,7 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """[start, end) of one queue: what one task reads."""
+    """[start, end) of one queue."""
 
     queue: QueueId
     start: int
@@ -46,10 +47,13 @@ class OffsetRange:
 
 
 def resolve(
-    bounds: Mapping[QueueId, QueueBounds], start: Position, end: Position, filters: Filters = NO_FILTERS, *, fail_on_data_loss: bool
+    bounds: Mapping[QueueId, QueueBounds], start: ReadBound, end: ReadBound, filters: Filters = NO_FILTERS, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
-    """The range of every queue.  Raises OffsetOutOfRangeError when asked-for offsets are gone or not there yet, InvalidArgumentError
-    when the options name a queue that does not exist."""
+    """The range of every queue.
+
+    Raises OffsetOutOfRangeError if requested offsets are expired or beyond the end, InvalidArgumentError if the options
+    name a queue that does not exist.
+    """
     check_named_queues(bounds, start, "startingOffsets", filters)
     check_named_queues(bounds, end, "endingOffsets", filters)
     ranges = []
@@ -66,8 +70,8 @@ def resolve(
     return ranges
 
 
-def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: Position, option: str, filters: Filters = NO_FILTERS) -> None:
-    """InvalidArgumentError when a position names a queue that does not exist; one that is left out may be named."""
+def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: ReadBound, option: str, filters: Filters = NO_FILTERS) -> None:
+    """Raise InvalidArgumentError if a bound names a queue that does not exist and that the filters select."""
     for named in (position.queues, position.times):
         for topic, queues in named.items():
             for group, queue_id in queues:
@@ -76,13 +80,13 @@ def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: Position
                     raise InvalidArgumentError(f"option {option}: queue {name} of topic {topic} does not exist")
 
 
-def named_offsets(position: Position) -> dict[QueueId, int]:
-    """The offsets that a position names, queue by queue."""
+def named_offsets(position: ReadBound) -> dict[QueueId, int]:
+    """The offsets that a bound sets per queue."""
     return {QueueId(topic, *place): offset for topic, queues in position.queues.items() for place, offset in queues.items()}
 
 
-def offset_of(queue: QueueId, held: QueueBounds, position: Position, *, fail_on_data_loss: bool) -> int:
-    """Where a position falls in a queue.  OffsetOutOfRangeError when it is outside of what the queue holds."""
+def offset_of(queue: QueueId, held: QueueBounds, position: ReadBound, *, fail_on_data_loss: bool) -> int:
+    """The offset of a bound in a queue.  Raises OffsetOutOfRangeError if the queue does not hold it."""
     moment = position.time_of(queue.topic, queue.group, queue.queue_id)
     if moment is not None:
         return held.by_time[moment]
@@ -96,7 +100,7 @@ def offset_of(queue: QueueId, held: QueueBounds, position: Position, *, fail_on_
     if fail_on_data_loss:
         raise OffsetOutOfRangeError(
             f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: offset {asked} is outside [{held.min_offset}, {held.max_offset}]; "
-            "set failOnDataLoss to false to read what is there",
+            "set failOnDataLoss to false to read the messages that exist",
             min_offset=held.min_offset,
             max_offset=held.max_offset,
         )
@@ -104,8 +108,8 @@ def offset_of(queue: QueueId, held: QueueBounds, position: Position, *, fail_on_
 
 
 def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) -> list[OffsetRange]:
-    """Cut ranges at multiples of a fixed grid: at most ``max_records`` messages each, and at least ``min_partitions`` pieces if there are
-    enough messages.  The grid depends on the ranges and options only.
+    """Cut ranges at multiples of a fixed step: at most ``max_records`` messages per piece, and at least
+    ``min_partitions`` pieces if there are enough messages.
     """
     total = sum(piece.end - piece.start for piece in ranges)
     if total == 0:
@@ -119,9 +123,9 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) 
 
 
 def shared(pieces: Sequence[OffsetRange], min_partitions: int, max_records: int) -> list[tuple[OffsetRange, ...]]:
-    """Pieces of ``split``, neighbours with few messages together: what one task reads.  It depends on pieces and options only."""
+    """Groups small adjacent pieces of ``split`` into tasks."""
     total = sum(piece.end - piece.start for piece in pieces)
-    most = min(_step(total, min_partitions, max_records), SHARED_AT_MOST, max(ALWAYS_SHARED, -(-total // SHARED_BY_TASKS)))
+    most = min(_step(total, min_partitions, max_records), MAX_SHARED, max(MIN_SHARED, -(-total // SHARED_BY_TASKS)))
     tasks: list[tuple[OffsetRange, ...]] = []
     size = 0
     for piece in pieces:
@@ -136,6 +140,6 @@ def shared(pieces: Sequence[OffsetRange], min_partitions: int, max_records: int)
 
 
 def _step(total: int, min_partitions: int, max_records: int) -> int:
-    """Messages of one task at most."""
+    """Maximum number of messages of one task."""
     step = max_records or DEFAULT_MAX_RECORDS_PER_PARTITION
     return min(step, max(1, total // min_partitions)) if min_partitions else step

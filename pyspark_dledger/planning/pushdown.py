@@ -1,7 +1,7 @@
-"""Conditions of a query that narrow what is read: queues, offsets, times, tags.
+"""Filter push-down: translates a query's filters on queues, offsets, store times and tags.
 
-Owns the translation.  What is taken over is exact, so Spark need not look again; everything else is given back to it.  Only batch reads
-get conditions, and only where ``spark.sql.python.filterPushdown.enabled`` is on.
+A filter is pushed down only if the translation is exact; all others are returned to Spark.  Spark passes filters only
+to batch reads, and only if ``spark.sql.python.filterPushdown.enabled`` is on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def narrowed(options: ReadOptions, filters: Iterable[Filter]) -> tuple[ReadOptions, list[Filter]]:
-    """(options that read less, conditions Spark must still check)."""
+    """(options with the filters applied, filters that Spark must evaluate)."""
     left = []
     for condition in filters:
         taken = _taken(options, condition)
@@ -33,7 +33,7 @@ def narrowed(options: ReadOptions, filters: Iterable[Filter]) -> tuple[ReadOptio
 
 
 def _taken(options: ReadOptions, condition: Filter) -> ReadOptions | None:
-    """The options with one condition in them; None when it cannot be taken over exactly."""
+    """The options with one filter applied; None if it has no exact translation."""
     attribute: tuple[str, ...] = getattr(condition, "attribute", ())
     if len(attribute) != 1:
         return None
@@ -59,7 +59,7 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
         return None
     if name == "tags":
         tags = tuple(tag for tag in values if not filters.tags or tag in filters.tags)
-        # No tag that is wanted twice over: left to Spark, since no tag at all would mean every tag.
+        # An empty intersection is left to Spark: no tags would select every tag.
         return replace(options, filters=replace(filters, tags=tags)) if tags and all("||" not in tag for tag in tags) else None
     if name == "queue_id":
         wanted = frozenset(int(value) for value in values)
@@ -71,7 +71,7 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
 
 
 def _bounds(condition: Filter, value: int) -> tuple[int | None, int | None]:
-    """[first, end) of a comparison with a whole number."""
+    """[first, end) of a comparison with an integer."""
     if isinstance(condition, EqualTo):
         return value, value + 1
     if isinstance(condition, GreaterThan | GreaterThanOrEqual):
@@ -85,7 +85,7 @@ def _offsets(filters: Filters, first: int | None, end: int | None) -> Filters:
 
 
 def _times(filters: Filters, condition: Filter, value: datetime) -> Filters:
-    """Store times are whole milliseconds and never go back along a queue, so a bound in time is one in offsets."""
+    """Store times are whole milliseconds and never decrease along a queue, so a time bound is an offset bound."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     span = value - _EPOCH

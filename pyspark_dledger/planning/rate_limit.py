@@ -1,6 +1,6 @@
-"""How far one trigger of a stream goes: ends taken back so that no more than a limit lies behind the starts.
+"""Rate limits of a stream: how many messages or bytes one micro-batch reads.
 
-Owns the arithmetic.  Each queue gives in proportion to what it has, so that none is left behind.
+Every queue gets a share in proportion to its backlog, so that no queue starves.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ Offsets = dict[QueueId, int]
 
 
 def waiting(start: Mapping[QueueId, int], end: Mapping[QueueId, int]) -> dict[QueueId, int]:
-    """Messages each queue has between the two."""
+    """Number of messages of each queue between ``start`` and ``end``."""
     return {queue: max(0, offset - start.get(queue, 0)) for queue, offset in sorted(end.items())}
 
 
 def cut_to_messages(start: Mapping[QueueId, int], end: Mapping[QueueId, int], most: int) -> Offsets:
-    """``end``, taken back so that at most ``most`` messages lie behind ``start``."""
+    """``end`` reduced so that the range holds at most ``most`` messages."""
     counts = waiting(start, end)
     total = sum(counts.values())
     if total <= most:
@@ -33,8 +33,11 @@ def cut_to_messages(start: Mapping[QueueId, int], end: Mapping[QueueId, int], mo
 
 
 def cut_to_bytes(start: Mapping[QueueId, int], end: Mapping[QueueId, int], sizes: Mapping[QueueId, float], most: int) -> Offsets:
-    """``end``, taken back so that about ``most`` bytes lie behind ``start``, by each queue's mean size of a message; at least one message
-    a queue that has some, so that a message above the limit does not stop the stream."""
+    """``end`` reduced so that the range holds about ``most`` bytes, by the mean message size of each queue.
+
+    Every queue with a backlog contributes at least one message, so that a message above the limit cannot stop the
+    stream.
+    """
     counts = waiting(start, end)
     total = sum(count * sizes.get(queue, 0.0) for queue, count in counts.items())
     if total <= most:

@@ -1,7 +1,7 @@
-"""From raw frames to Arrow record batches, a chunk at a time, without a Python loop over messages.
+"""Decodes chunks of raw frames into Arrow record batches, without a Python loop over messages.
 
-Owns the decoding of a chunk into the columns a query wants; a column nobody asked for is not built.  Bodies are cut out of the chunk by
-offsets that alternate between "body" and "what lies between two bodies": Arrow then copies only the bodies.
+Only the requested columns are built.  Bodies are sliced by an offset array that alternates between bodies and the bytes
+between them, so Arrow copies only the bodies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dledger_wire.status import SysFlag
 from pyspark_dledger.options.model import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema
 
-OPENED_BYTES = 32 << 20  # of bodies in one record batch, and as much as one of them more
-ENOUGH_ROWS, ENOUGH_BYTES = 4096, 1 << 20  # from here on a record batch is worth its way to Spark
+MAX_DECOMPRESSED_BYTES = 32 << 20  # decompressed bodies per record batch, plus at most one body
+ENOUGH_ROWS, ENOUGH_BYTES = 4096, 1 << 20  # smaller batches are coalesced before they go to Spark
 _STRING_OFFSET_LIMIT = (1 << 31) - 1
 
 
@@ -80,29 +80,29 @@ class ChunkDecoder:
         return spans.take(pa.array(np.arange(0, 2 * self._count - 1, 2)))
 
     def body(self) -> pa.Array:
-        """As they are stored; ``has_compressed`` says whether some are to be opened."""
+        """Stored bodies; ``has_compressed`` tells whether some are compressed."""
         return self._cut(pa.binary(), self._body_starts, self._body_ends)
 
     @property
     def has_compressed(self) -> bool:
         return bool((self.heads["sys_flag"] & SysFlag.COMPRESSED).any())
 
-    def opened_bodies(self, rows: npt.NDArray[np.int64]) -> Iterator[list[bytes]]:
-        """The bodies of ``rows`` in order, compressed ones opened: a list ends when it holds ``OPENED_BYTES``."""
-        # Compressed bodies are large ones (compressMsgBodyOverHowmuch): opening them costs far more than this loop.
+    def decompressed_bodies(self, rows: npt.NDArray[np.int64]) -> Iterator[list[bytes]]:
+        """Bodies of ``rows`` in order, decompressed, in lists of about ``MAX_DECOMPRESSED_BYTES``."""
+        # Compressed bodies are large (compressMsgBodyOverHowmuch): decompression costs far more than this loop.
         opened: list[bytes] = []
         size = 0
         for stored, flag in zip(self.body().take(pa.array(rows)), self.heads["sys_flag"][rows].tolist(), strict=True):
             opened.append(decompress(stored.as_py(), compression_in(flag)))
             size += len(opened[-1])
-            if size >= OPENED_BYTES:
+            if size >= MAX_DECOMPRESSED_BYTES:
                 yield opened
                 opened, size = [], 0
         if opened:
             yield opened
 
     def msg_id(self) -> pa.Array:
-        """The producer's unique id; the offset id of a frame that carries none as its first property."""
+        """The producer's unique id; for frames without one as first property, the offset message id."""
         starts, ends = self._property_spans
         width = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE
         if bool((ends - starts >= width).all()):
@@ -111,15 +111,15 @@ class ChunkDecoder:
                 ids = np.ascontiguousarray(found[:, len(UNIQ_KEY_PREFIX) :])
                 borders = np.arange(0, (self._count + 1) * UNIQUE_ID_SIZE, UNIQUE_ID_SIZE, dtype=np.int32)
                 return pa.Array.from_buffers(pa.string(), self._count, [None, pa.py_buffer(borders), pa.py_buffer(ids)])
-        by_place = [
-            offset_message_id(bytes(host)[: 20 if flag & SysFlag.STORE_HOST_V6 else 8], int(place))
-            for host, place, flag in zip(*(self.heads[name] for name in ("store_host", "physical_offset", "sys_flag")), strict=True)
+        by_offset = [
+            offset_message_id(bytes(host)[: 20 if flag & SysFlag.STORE_HOST_V6 else 8], int(pos))
+            for host, pos, flag in zip(*(self.heads[name] for name in ("store_host", "physical_offset", "sys_flag")), strict=True)
         ]
-        return pc.coalesce(self.property_column("UNIQ_KEY"), pa.array(by_place, pa.string()))
+        return pc.coalesce(self.property_column("UNIQ_KEY"), pa.array(by_offset, pa.string()))
 
     def property_column(self, name: str) -> pa.Array:
         """One property of every message, null where it is missing."""
-        # Most topics use few of the properties: looking for the name once costs less than matching every message.
+        # Most topics use few properties: one search for the name is cheaper than matching every message.
         if f"{name}\x01".encode() not in bytes(self._properties_text.buffers()[2]):
             return pa.nulls(self._count, pa.string())
         matched = pc.extract_regex(self._properties_text, f"(?:^|\x02){name}\x01(?P<value>[^\x02]*)")
@@ -131,7 +131,7 @@ class ChunkDecoder:
         sides = pc.split_pattern(pairs.flatten(), "\x01", max_splits=1)
         flat = sides.flatten()
         if len(flat) != 2 * len(sides):
-            # Some pair has no separator, or a message has no properties: an empty string that is no pair.
+            # A pair without separator, or a message without properties (one empty string).
             return self._properties_one_by_one(pairs)
         names, values = flat.take(pa.array(np.arange(0, len(flat), 2))), flat.take(pa.array(np.arange(1, len(flat), 2)))
         return pa.MapArray.from_arrays(pairs.offsets, names, values)
@@ -177,9 +177,9 @@ _BUILDERS: dict[str, Callable[[ChunkDecoder], pa.Array]] = {
 
 
 def record_batches(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_FILTERS) -> Iterator[pa.RecordBatch]:
-    """The chunk as record batches of ``columns``; only messages that have one of the tags and one of the keys, where some are wanted.
+    """The chunk as record batches of ``columns``, filtered by tags and keys if set.
 
-    One batch, unless compressed bodies take more than ``OPENED_BYTES`` when they are opened.
+    One batch, unless decompressed bodies exceed ``MAX_DECOMPRESSED_BYTES``.
     """
     decoder = ChunkDecoder(chunk)
     keep = [pc.is_in(decoder.property_column("TAGS"), value_set=pa.array(filters.tags, pa.string()))] if filters.tags else []
@@ -193,14 +193,14 @@ def record_batches(chunk: Chunk, columns: Sequence[str], filters: Filters = NO_F
     rows = np.arange(decoder.count) if wanted is None else np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
     others = {name: decoder.column(name).take(pa.array(rows)) for name in columns if name != "body"}
     start = 0
-    for bodies in decoder.opened_bodies(rows):
+    for bodies in decoder.decompressed_bodies(rows):
         arrays = [others[name].slice(start, len(bodies)) if name != "body" else pa.array(bodies, pa.binary()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         start += len(bodies)
 
 
-def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: small ones, as many queues give that hold little each, cost Spark more than their rows do."""
+def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: many small batches cost Spark more than their rows."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -220,6 +220,6 @@ def _one(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _has_key(decoder: ChunkDecoder, wanted: Sequence[str]) -> pa.Array:
-    """Whether one of the words of a message's keys is one of ``wanted``."""
+    """Whether a message has one of the ``wanted`` keys."""
     words = "|".join(re.escape(word) for word in wanted)
     return pc.fill_null(pc.match_substring_regex(decoder.property_column("KEYS"), f"(?:^| )(?:{words})(?: |$)"), False)

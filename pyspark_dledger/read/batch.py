@@ -1,7 +1,7 @@
-"""The batch read, and what one task does: ranges of queues from replicas, as Arrow record batches.
+"""Batch reads, and the task that reads queue ranges from replicas as Arrow record batches.
 
-Owns the task.  It chooses its replica when it runs, one on its own host first, goes on at another one when that goes away, and hands out
-every offset of its range once; what the range no longer holds is an error, or left out, as ``failOnDataLoss`` says.
+A task chooses its replica when it runs, prefers one on its own host, fails over to another one, and returns every
+offset of its range once. Offsets that no longer exist raise an error, or are skipped if ``failOnDataLoss`` is false.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dledger_client import PullConsumer
 from dledger_client.runtime.environment import own_address
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from pyspark_dledger.options.model import NO_LAG_LIMIT, ReadOptions
-from pyspark_dledger.planning import cluster_queries as cluster
-from pyspark_dledger.planning.key_lookup import narrowed_by_keys
+from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning.key_lookup import pruned_by_keys
 from pyspark_dledger.planning.partitions import OffsetRange, named_offsets, resolve, shared, split
 from pyspark_dledger.planning.topic_epochs import by_group, groups_of
 from pyspark_dledger.schema import NEEDS_BODY
-from pyspark_dledger.user_errors import plain_errors
+from pyspark_dledger.user_errors import concise_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,17 +32,19 @@ _logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """What one task reads, and of which incarnations of the topics; no pieces are nothing at all (Spark wants at least one partition)."""
+    """The ranges that one task reads, and the topic epoch of each.  It may be empty: Spark needs at least one
+    partition.
+    """
 
-    def __init__(self, pieces: Sequence[OffsetRange], incarnations: Sequence[str] = ()) -> None:
+    def __init__(self, pieces: Sequence[OffsetRange], topic_epochs: Sequence[str] = ()) -> None:
         super().__init__(0)
-        self.pieces, self.incarnations = tuple(pieces), tuple(incarnations)
+        self.pieces, self.topic_epochs = tuple(pieces), tuple(topic_epochs)
 
 
-def partitions_of(ranges: Sequence[OffsetRange], options: ReadOptions, incarnations: Mapping[str, str]) -> list[InputPartition]:
-    """The ranges as tasks read them, never none."""
+def partitions_of(ranges: Sequence[OffsetRange], options: ReadOptions, topic_epochs: Mapping[str, str]) -> list[InputPartition]:
+    """Partitions for the ranges; at least one."""
     limits = (options.min_partitions, options.max_records_per_partition)
-    made = {topic: by_group(text) for topic, text in incarnations.items()}
+    made = {topic: by_group(text) for topic, text in topic_epochs.items()}
     tasks = shared(split(ranges, *limits), *limits)
     found: list[InputPartition] = [
         RangePartition(pieces, [made[piece.queue.topic].get(piece.queue.group, "") for piece in pieces]) for pieces in tasks
@@ -50,31 +52,32 @@ def partitions_of(ranges: Sequence[OffsetRange], options: ReadOptions, incarnati
     return found or [RangePartition(())]
 
 
-@plain_errors
+@concise_errors
 class BatchReader(DataSourceReader):
-    """One batch query: the bounds are fixed when it is planned."""
+    """Reader of one batch query; planning fixes its bounds."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        view = cluster.describe(options)
-        groups = groups_of(view.incarnations)
+        view = cluster_queries.read_cluster_view(options)
+        groups = groups_of(view.topic_epochs)
         start, end = options.start.with_groups("startingOffsets", groups), options.end.with_groups("endingOffsets", groups)
-        cluster.widen(view, options, named_offsets(start))
+        cluster_queries.widen_to_replicas(view, options, named_offsets(start))
         ranges = resolve(view.bounds, start, end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
-        wanted = narrowed_by_keys(options, ranges)
-        return partitions_of(wanted, options, view.incarnations)
+        wanted = pruned_by_keys(options, ranges)
+        return partitions_of(wanted, options, view.topic_epochs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
 
 
-@plain_errors
+@concise_errors
 class PushdownReader(BatchReader):
-    """A batch query whose conditions narrow what is read.  A class of its own: where the session does not allow it, Spark refuses every
-    reader that could."""
+    """A batch reader with filter push-down.  A separate class, because Spark rejects a reader with ``pushFilters`` if
+    the session does not allow it.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         from pyspark_dledger.planning.pushdown import narrowed
@@ -84,13 +87,13 @@ class PushdownReader(BatchReader):
 
 
 def near_hosts(bootstrap: str) -> frozenset[str]:
-    """What addresses of replicas on this host may begin with."""
+    """Host names and addresses of this host."""
     return frozenset({own_address(bootstrap), socket.gethostname(), "localhost", "127.0.0.1"})
 
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition's ranges, a record batch or more a chunk; small ones are put together."""
-    from pyspark_dledger.read.arrow_batches import put_together
+    """The messages of a partition as record batches; small batches are coalesced."""
+    from pyspark_dledger.read.arrow_batches import coalesced
 
     if not isinstance(partition, RangePartition) or not partition.pieces:
         return
@@ -99,11 +102,11 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         "replica": options.replica or None,
         "near": near_hosts(options.bootstrap),
         "local_files": options.local_files,
-        "mend": options.mend,
+        "mend": options.repair,
     }
     with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
-        pieces = zip(partition.pieces, partition.incarnations, strict=True)
-        yield from put_together(batch for piece, incarnation in pieces for batch in _read_piece(options, consumer, piece, incarnation))
+        pieces = zip(partition.pieces, partition.topic_epochs, strict=True)
+        yield from coalesced(batch for piece, incarnation in pieces for batch in _read_piece(options, consumer, piece, incarnation))
 
 
 def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange, incarnation: str) -> Iterator[pa.RecordBatch]:
@@ -120,14 +123,16 @@ def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange
                 yield from record_batches(chunk, options.columns, options.filters)
             return
         except TopicNotFoundError as error:
-            gone = f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} are gone: {error.message}"
+            gone = (
+                f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} no longer exist: {error.message}"
+            )
             if options.fail_on_data_loss:
-                raise TopicNotFoundError(f"{gone}; set failOnDataLoss to false to go on without them", **error.details) from None
+                raise TopicNotFoundError(f"{gone}; set failOnDataLoss to false to continue without them", **error.details) from None
             _logger.warning("%s", gone)
             return
         except OffsetOutOfRangeError as error:
             if options.fail_on_data_loss or error.min_offset <= at:
                 raise
             lost = f"{at} to {min(error.min_offset, piece.end)}"
-            _logger.warning("topic %s queue %s:%d: messages %s are gone", queue.topic, queue.group, queue.queue_id, lost)
-            at = error.min_offset  # deleted meanwhile
+            _logger.warning("topic %s queue %s:%d: messages %s no longer exist", queue.topic, queue.group, queue.queue_id, lost)
+            at = error.min_offset  # deleted during the read

@@ -1,7 +1,7 @@
-"""From rows to packs: batch records ready for the log, as a task makes them and the commit sends them on.
+"""Staged batches: the batch records that a task builds from rows and that the driver's commit publishes.
 
-Owns the mapping from columns to messages, the choice of the queue, and the bytes of a pack: group and record.  A record lacks nothing but
-its number, so whoever publishes it need not look at a single message.
+Owns the mapping from columns to messages, the choice of the queue, and the encoding of a staged batch: replica group
+and batch record.  Only the sequence number is missing, so publishing does not touch single messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# Name -> Spark types it may have.
+# Name -> accepted Spark types.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -37,14 +37,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "deliver_timestamp": ("timestamp",),
     "properties": ("map<string,string>",),
 }
-PACK_BYTES = 512 << 10
+STAGED_BATCH_BYTES = 512 << 10
 MAX_BODY_BYTES = 4 << 20  # the brokers' default, maxMessageSize
-_PACK = struct.Struct(">IB")  # size of the record, length of the group's name
+_HEADER = struct.Struct(">IB")  # size of the record, length of the group's name
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Lane:
-    """Where a record goes: a queue of a topic in a replica group."""
+class TargetQueue:
+    """A queue of a topic in a replica group."""
 
     group: str
     topic: str
@@ -52,7 +52,7 @@ class Lane:
 
 
 def check_schema(schema: StructType, default_topic: str) -> None:
-    """Refuse, before a job starts, columns that mean nothing here.  InvalidArgumentError."""
+    """Check the columns before a job starts.  Raises InvalidArgumentError."""
     for field in schema.fields:
         wanted = COLUMNS.get(field.name)
         if wanted is None:
@@ -70,47 +70,50 @@ def check_schema(schema: StructType, default_topic: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
-    """What every message of a task gets from its surroundings."""
+class FrameStamp:
+    """Ids, host and clock that stamp the messages of a task."""
 
     ids: UniqueIds
     born_host: bytes
     wall_ms: Callable[[], int]
 
 
-class Packer:
-    """Collects rows by queue.  ``lanes_of`` tells the queues of a topic; rows without a key go to one queue a record batch, taking turns
-    from ``turn`` on."""
+class RowBatcher:
+    """Collects rows per queue and encodes staged batches.
 
-    def __init__(self, maker: Maker, lanes_of: Callable[[str], Sequence[Lane]], default_topic: str, turn: int) -> None:
+    ``queues_of``: returns the writable queues of a topic.  Rows without a key go to one queue per record batch,
+    round-robin from ``first_queue``.
+    """
+
+    def __init__(self, maker: FrameStamp, queues_of: Callable[[str], Sequence[TargetQueue]], default_topic: str, first_queue: int) -> None:
         self._maker = maker
-        self._lanes_of = lanes_of
+        self._queues_of = queues_of
         self._topic = default_topic
-        self._turn = turn
-        self._open: dict[Lane, list[Message]] = {}
-        self._sizes: dict[Lane, int] = {}
+        self._next_queue = first_queue
+        self._open: dict[TargetQueue, list[Message]] = {}
+        self._sizes: dict[TargetQueue, int] = {}
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Take the rows of a record batch; gives the packs that became full.  InvalidArgumentError for a row that can be no message."""
-        columns = {name: _values(batch.column(place)) for place, name in enumerate(batch.schema.names)}
-        self._turn += 1
+        """Add the rows of a record batch; yields full staged batches.  Raises InvalidArgumentError for an invalid row."""
+        columns = {name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)}
+        self._next_queue += 1
         for message, key, queue_id in _messages(columns, self._topic, batch.num_rows):
             self._check(message)
-            lane = self._lane(message.topic, key, queue_id)
+            queue = self._queue(message.topic, key, queue_id)
             if message.delay_level or message.deliver_at_ms:
-                message, parked_in = parked(message, lane.queue_id)
-                lane = Lane(lane.group, message.topic, parked_in)
-            waiting = self._open.setdefault(lane, [])
+                message, delay_queue_id = parked(message, queue.queue_id)
+                queue = TargetQueue(queue.group, message.topic, delay_queue_id)
+            waiting = self._open.setdefault(queue, [])
             waiting.append(message)
-            size = self._sizes.get(lane, 0) + len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
-            self._sizes[lane] = size
-            if size >= PACK_BYTES:
-                yield self._pack(lane)
+            size = self._sizes.get(queue, 0) + len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
+            self._sizes[queue] = size
+            if size >= STAGED_BATCH_BYTES:
+                yield self._encode(queue)
         self.rows += batch.num_rows
 
     def _check(self, message: Message) -> None:
-        """Refuse now what the brokers would refuse when it is published, and nobody can take it back any more."""
+        """Reject now what brokers would reject at publishing, when the write can no longer be aborted."""
         if len(message.body) > MAX_BODY_BYTES:
             text = f"topic {message.topic}: body of {len(message.body)} bytes; expected at most {MAX_BODY_BYTES}"
             raise MessageTooLargeError(text, limit_bytes=MAX_BODY_BYTES)
@@ -118,29 +121,29 @@ class Packer:
             raise InvalidArgumentError(f"topic {message.topic}: delivery at {message.deliver_at_ms} ms; expected at most 40 days ahead")
 
     def finish(self) -> Iterator[bytes]:
-        """What is left."""
-        for lane in list(self._open):
-            yield self._pack(lane)
+        """Yield the remaining staged batches."""
+        for queue in list(self._open):
+            yield self._encode(queue)
 
-    def _lane(self, topic: str, key: str | None, queue_id: int | None) -> Lane:
-        lanes = self._lanes_of(topic)
+    def _queue(self, topic: str, key: str | None, queue_id: int | None) -> TargetQueue:
+        queues = self._queues_of(topic)
         if key is not None:
-            return lanes[abs(cached_java_hash(key)) % len(lanes)]  # as dledger_client's producer chooses
+            return queues[abs(cached_java_hash(key)) % len(queues)]  # the same choice as the producer of dledger_client
         if queue_id is None:
-            return lanes[self._turn % len(lanes)]
-        for lane in lanes:
-            if lane.queue_id == queue_id:
-                return lane
-        known = ", ".join(str(lane.queue_id) for lane in lanes)
-        raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
+            return queues[self._next_queue % len(queues)]
+        for queue in queues:
+            if queue.queue_id == queue_id:
+                return queue
+        known = ", ".join(str(queue.queue_id) for queue in queues)
+        raise InvalidArgumentError(f"topic {topic}: queue {queue_id} is not writable; expected one of {known}")
 
-    def _pack(self, lane: Lane) -> bytes:
-        messages = self._open.pop(lane)
-        del self._sizes[lane]
+    def _encode(self, queue: TargetQueue) -> bytes:
+        messages = self._open.pop(queue)
+        del self._sizes[queue]
         ids = self._maker.ids.take(len(messages))
-        parts = encode_messages(lane.topic, lane.queue_id, messages, ids, born_ms=self._maker.wall_ms(), born_host=self._maker.born_host)
-        group = lane.group.encode()
-        return b"".join([_PACK.pack(sum(len(part) for part in parts), len(group)), group, *parts])
+        parts = encode_messages(queue.topic, queue.queue_id, messages, ids, born_ms=self._maker.wall_ms(), born_host=self._maker.born_host)
+        group = queue.group.encode()
+        return b"".join([_HEADER.pack(sum(len(part) for part in parts), len(group)), group, *parts])
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -152,7 +155,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) -> Iterator[tuple[Message, str | None, int | None]]:
-    """(message, queue key, queue id) of every row."""
+    """(message, queue key, queue id) of each row."""
     none: list[Any] = [None] * count
     get = columns.get
     rows = zip(
@@ -170,16 +173,16 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
     for body, topic, tags, keys, properties, level, deliver_ms, key, queue_id in rows:
         name = topic or default_topic
         if not name:
-            raise InvalidArgumentError("a row without a topic, and no option topic")
+            raise InvalidArgumentError("row without a topic; expected option topic or a value in column topic")
         if body is None:
-            raise InvalidArgumentError(f"topic {name}: a row without a body")
+            raise InvalidArgumentError(f"topic {name}: row without a body")
         yield (
             Message(
                 name,
                 body.encode() if isinstance(body, str) else body,
                 tags=tags or "",
                 keys=_keys(name, keys),
-                # Spark's maps have null values by default; a message has a property or lacks it.
+                # Spark's maps may have null values; a null property is left out.
                 properties={key: value for key, value in properties if value is not None} if properties else None,
                 delay_level=level or 0,
                 deliver_at_ms=deliver_ms or 0,
@@ -190,14 +193,14 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
 
 
 def _keys(topic: str, keys: str | list[str | None] | None) -> str | list[str]:
-    """As a message takes them."""
+    """The keys of a row as ``Message`` expects them."""
     if isinstance(keys, list) and None in keys:
-        raise InvalidArgumentError(f"topic {topic}: a null among the keys {keys}; expected text (array_compact leaves nulls out)")
+        raise InvalidArgumentError(f"topic {topic}: null in keys {keys}; expected strings (array_compact removes nulls)")
     return keys or ""  # type: ignore[return-value]
 
 
-class PackReader:
-    """Cuts bytes that come in pieces into (group, record) again."""
+class StagedBatchReader:
+    """Splits a byte stream that arrives in pieces into (replica group, batch record)."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -206,18 +209,18 @@ class PackReader:
         self._rest += piece
         at, view = 0, memoryview(self._rest)
         found = []
-        while len(view) - at >= _PACK.size:
-            size, name_length = _PACK.unpack_from(view, at)
-            start = at + _PACK.size + name_length
+        while len(view) - at >= _HEADER.size:
+            size, name_length = _HEADER.unpack_from(view, at)
+            start = at + _HEADER.size + name_length
             if len(view) < start + size:
                 break
-            found.append((bytes(view[at + _PACK.size : start]).decode(), bytes(view[start : start + size])))
+            found.append((bytes(view[at + _HEADER.size : start]).decode(), bytes(view[start : start + size])))
             at = start + size
         view.release()
         del self._rest[:at]
         yield from found
 
     def finish(self) -> None:
-        """CorruptBatchError when a pack is not whole."""
+        """Raise CorruptBatchError if the last staged batch is incomplete."""
         if self._rest:
-            raise CorruptBatchError(f"staged rows end in the middle of a pack, {len(self._rest)} bytes behind the last whole one")
+            raise CorruptBatchError(f"staged data ends with an incomplete batch of {len(self._rest)} bytes")

@@ -126,7 +126,7 @@ def test_a_job_without_a_name_whose_driver_died_in_its_commit_is_finished_by_a_c
             await self.flush()
 
     monkeypatch.setattr(writer, "IdempotentWriter", Dying)
-    monkeypatch.setattr(packs, "PACK_BYTES", 2_000)
+    monkeypatch.setattr(packs, "STAGED_BATCH_BYTES", 2_000)
     schema = StructType([StructField("body", StringType()), StructField("queue_key", StringType())])
     job = writer.BatchWriter(schema, parse_write_options({"bootstrap": cluster.bootstrap, "topic": "halved"}), overwrite=False)
     rows = pa.RecordBatch.from_pylist([{"body": str(number), "queue_key": str(number % 5)} for number in range(500)])
@@ -150,7 +150,7 @@ def test_a_write_with_a_name_is_done_once(spark: Any, cluster: Cluster) -> None:
     assert len(messages_of(cluster, "named")) == 50
     write(frame, cluster, "named", txnAppId="nightly", txnVersion=4)
     assert len(messages_of(cluster, "named")) == 100
-    with pytest.raises(Exception, match="write 3 of txn:nightly comes after a later one"):
+    with pytest.raises(Exception, match="write 3 of txn:nightly is older than a committed write"):
         write(frame, cluster, "named", txnAppId="nightly", txnVersion=3)
     write(frame, cluster, "named")
     write(frame, cluster, "named")
@@ -173,8 +173,8 @@ def test_a_write_with_a_name_is_done_once(spark: Any, cluster: Cluster) -> None:
         ("CAST(id AS STRING) AS body", {}, "overwrite", "messages cannot be overwritten; expected mode append"),
         ("CAST(id AS STRING) AS body", {"topic": "nowhere"}, "append", "topic nowhere does not exist"),
         ("CAST(id AS STRING) AS body", {"txnAppId": "a"}, "append", "options txnAppId and txnVersion: expected both or none"),
-        ("CAST(NULL AS STRING) AS body", {}, "append", "topic orders: a row without a body"),
-        ("CAST(id AS STRING) AS body, 77 AS queue_id", {}, "append", "queue 77 takes no messages; expected one of 0, 1, 2"),
+        ("CAST(NULL AS STRING) AS body", {}, "append", "topic orders: row without a body"),
+        ("CAST(id AS STRING) AS body, 77 AS queue_id", {}, "append", "queue 77 is not writable; expected one of 0, 1, 2"),
     ],
 )
 def test_mistakes_have_one_clear_error(

@@ -68,7 +68,7 @@ def test_equal_replicas_are_found_equal(spark: Any, cluster: Cluster, capsys: py
     [
         ("CASE WHEN queue_offset = 13 THEN 'kex' ELSE keys END AS keys", "{bad} differs from {good}, first at offset 13"),
         ("CASE WHEN queue_offset = 11 THEN map('n', '2') ELSE properties END AS properties", "differs from {good}, first at offset 11"),
-        ("CASE WHEN queue_offset = 7 THEN 8 ELSE queue_offset END AS queue_offset", "1 messages missing, 1 twice; the first at offset 7"),
+        ("CASE WHEN queue_offset = 7 THEN 8 ELSE queue_offset END AS queue_offset", "1 messages missing, 1 duplicated, first at offset 7"),
         ("CASE WHEN queue_offset = 9 THEN 0 ELSE physical_offset END AS physical_offset", "at {bad}: out of order at offset 9"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_topic_made_again_is_an_error_unless_it_may_be_lost(spark: Any, cluste
         admin.create_topic("lost", queues=1)
         for _ in range(2):
             producer.send(Message("lost", b"2|"), queue_id=0)
-        with pytest.raises(Exception, match="topic lost was deleted and made again since the checkpoint"):
+        with pytest.raises(Exception, match="topic lost was deleted and recreated since the checkpoint"):
             run_once(spark, cluster, tmp_path, "lost")
         run_once(spark, cluster, tmp_path, "lost", **loose)
     assert sorted(read_back(spark, tmp_path)) == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2)]

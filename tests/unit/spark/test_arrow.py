@@ -88,7 +88,7 @@ def test_compressed_bodies_are_opened(kind: Compression) -> None:
 
 
 def test_bodies_that_grow_when_they_are_opened_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "OPENED_BYTES", 10_000)
+    monkeypatch.setattr(arrow, "MAX_DECOMPRESSED_BYTES", 10_000)
     bodies = [b"%d " % n + bytes(3_000 * (n % 3)) for n in range(20)]
     frames = [
         frame(compress(body, Compression.ZSTD), {"TAGS": "ab"[n % 2]}, sys_flag=flags_of(Compression.ZSTD))
@@ -147,8 +147,8 @@ def test_small_batches_are_put_together_and_large_ones_left_as_they_are(monkeypa
     monkeypatch.setattr(arrow, "ENOUGH_ROWS", 10)
     sizes = [1, 2, 3, 4, 12, 1, 0, 1]
     batches = [pa.RecordBatch.from_pydict({"n": pa.array(range(size), pa.int64())}) for size in sizes]
-    found = list(arrow.put_together(iter(batches)))
+    found = list(arrow.coalesced(iter(batches)))
     assert [batch.num_rows for batch in found] == [10, 12, 2]
     assert pa.Table.from_batches(found).equals(pa.Table.from_batches(batches))
     assert found[1] is batches[4]
-    assert list(arrow.put_together(iter([]))) == []
+    assert list(arrow.coalesced(iter([]))) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import Filters, parse_read_options, parse_write_options, wanted_columns
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST
-from pyspark_dledger.planning.partitions import ALWAYS_SHARED, SHARED_AT_MOST, OffsetRange, QueueBounds, QueueId, resolve, shared, split
+from pyspark_dledger.planning.partitions import MAX_SHARED, MIN_SHARED, OffsetRange, QueueBounds, QueueId, resolve, shared, split
 from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, waiting
 from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
 
@@ -46,9 +46,9 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"maxTriggerDelay": "15 years"}, "option maxTriggerDelayMs: '15 years'; expected a duration (500ms, 15m,"),
         ({"startingOffset": "latest"}, "option startingOffset: unknown; did you mean startingOffsets?"),
         ({"subscribePatern": "a"}, "option subscribePatern: unknown; did you mean subscribePattern?"),
-        ({"groupIdPrefix": "a"}, "option groupIdPrefix: unknown; queries need no group here"),
+        ({"groupIdPrefix": "a"}, "option groupIdPrefix: unknown; queries need no consumer group"),
         ({"kafkaConsumer.pollTimeoutMs": "1"}, "option kafkaConsumer.pollTimeoutMs: unknown; did you mean readTimeoutMs?"),
-        ({"kafka.security.protocol": "SSL"}, "option kafka.security.protocol: unknown; Kafka's client settings mean nothing here"),
+        ({"kafka.security.protocol": "SSL"}, "option kafka.security.protocol: unknown; Kafka client settings are not supported"),
         ({"colour": "red"}, "option colour: unknown; expected one of bootstrap, topic"),
         ({"assign": '{"orders":[0]}'}, "options topic, topicPattern, assign: expected one of them"),
         ({"topic": "", "assign": '{"orders":0}'}, "option assign: orders: 0; expected a list of queues"),
@@ -60,7 +60,7 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"colums": "body"}, "option colums: unknown; did you mean columns?"),
         ({"columns": "body,price"}, "option columns: 'body,price'"),
         ({"columns": "body,body"}, "names a column twice"),
-        ({"columns": "body", "includeBody": "false"}, "no column is left"),
+        ({"columns": "body", "includeBody": "false"}, "they select no column"),
         ({"topic": " , "}, "option topic"),
         ({"topicPattern": "o.*"}, "options topic, topicPattern, assign: expected one of them"),
         ({"topic": "", "topicPattern": "o["}, "option topicPattern: 'o['; expected a regular expression"),
@@ -69,7 +69,7 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"replica": "n1", "readFrom": "any"}, "options replica and readFrom: expected one of them"),
         ({"maxLagMessages": "-1"}, "option maxLagMessages: '-1'; expected a whole number of at least 0"),
         ({"groupId": "a b"}, "group name 'a b'"),
-        ({"topic": "a", "subscribe": "b"}, "option topic: given twice, under two names"),
+        ({"topic": "a", "subscribe": "b"}, "option topic: set twice, under two names"),
         ({"bootstrap": " "}, "option bootstrap: missing"),
     ],
 )
@@ -154,7 +154,7 @@ def test_writes_have_options_of_their_own() -> None:
         ({"txnAppId": "a", "txnVersion": "4294967296"}, "option txnVersion"),
         ({"stagingTopic": "a b"}, "topic name 'a b'"),
         ({"columns": "body"}, "option columns: unknown"),
-        ({"includeHeaders": "true"}, "option includeHeaders: unknown; a column 'properties' is written when there is one"),
+        ({"includeHeaders": "true"}, "option includeHeaders: unknown; a column 'properties' is always written if it exists"),
     ):
         with pytest.raises(DledgerError, match=words):
             parse_write_options({"bootstrap": "h:1", **extra})
@@ -232,10 +232,10 @@ def test_queues_with_few_messages_share_tasks_and_those_with_many_do_not() -> No
 
     assert tasks(*[20] * 40) == [800]
     assert tasks(*[20] * 2000) == [2500] * 16
-    assert tasks(*[1000] * 3) == [ALWAYS_SHARED] * 3
+    assert tasks(*[1000] * 3) == [MIN_SHARED] * 3
     assert tasks(*[60_000] * 4) == [60_000] * 4
     assert tasks(5, 300_000, 5) == [5, 249_993, 50_007, 5]
-    assert max(tasks(*[2000] * 1000)) == SHARED_AT_MOST - SHARED_AT_MOST % 2000
+    assert max(tasks(*[2000] * 1000)) == MAX_SHARED - MAX_SHARED % 2000
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=5), st.integers(1, 300), st.integers(1, 50))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pyspark_dledger.options.model import parse_read_options
-from pyspark_dledger.planning import cluster_queries as cluster
-from pyspark_dledger.planning.cluster_view import View
+from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark_dledger.read import batch as reader
 from pyspark_dledger.read.arrow_batches import Chunk
@@ -40,7 +40,7 @@ class Consumer:
 
 def test_a_task_reads_many_small_queues_with_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = {QueueId("t", "g0", number): QueueBounds(2, 22) for number in range(200)}
-    monkeypatch.setattr(cluster, "describe", lambda _options: View(bounds, {"t": "g0:7"}))
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options: ClusterView(bounds, {"t": "g0:7"}))
     monkeypatch.setattr(reader, "PullConsumer", Consumer)
     batch_reader = BatchReader(parse_read_options({"bootstrap": "h:1", "topic": "t"}, ("queue_id", "body")))
     partitions = pickle.loads(pickle.dumps(batch_reader.partitions()))  # noqa: S301 - as Spark sends them

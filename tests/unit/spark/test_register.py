@@ -62,5 +62,5 @@ def test_the_line_of_ours_is_what_is_told_of_an_error_that_came_through_spark() 
         "[PYTHON_DATA_SOURCE_ERROR] failed\n  File x\ndledger_wire.errors.TopicNotFoundError: topic t does not exist\n at java"
     )
     assert reason(wrapped) == "topic t does not exist"
-    assert "does not find pyspark_dledger" in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: dledger"))
+    assert "cannot import pyspark_dledger" in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: dledger"))
     assert reason(ValueError("one\ntwo")) == "ValueError: one"

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
 from pyspark_dledger.options.model import parse_read_options
-from pyspark_dledger.planning import cluster_queries as cluster
-from pyspark_dledger.planning.cluster_queries import View
+from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning.cluster_queries import ClusterView
 from pyspark_dledger.planning.partitions import OffsetRange, QueueBounds, QueueId
 from pyspark_dledger.read import stream
 from pyspark_dledger.read.stream import StreamReader, from_json, to_json
@@ -26,11 +26,11 @@ Q = [QueueId("t", "g0", number) for number in range(3)]
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> View:
+def seen(monkeypatch: pytest.MonkeyPatch) -> ClusterView:
     """What the cluster holds; the test changes it."""
-    view = View({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
-    monkeypatch.setattr(cluster, "describe", lambda _options, _may_lack=(), **_how: copy.deepcopy(view))
-    monkeypatch.setattr(cluster, "least_held", lambda _options, queue, _offset: view.bounds[queue].min_offset)
+    view = ClusterView({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options, _may_lack=(), **_how: copy.deepcopy(view))
+    monkeypatch.setattr(cluster_queries, "min_offset_on_replicas", lambda _options, queue, _offset: view.bounds[queue].min_offset)
     return view
 
 
@@ -54,7 +54,7 @@ def test_offsets_survive_the_checkpoint_and_others_are_refused() -> None:
             from_json(other)
 
 
-def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: View) -> None:
+def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: ClusterView) -> None:
     found = reader(maxMessagesPerTrigger="30")
     start = found.initialOffset()
     assert offsets(start) == {Q[0]: 0, Q[1]: 0}
@@ -65,7 +65,7 @@ def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: View) -> None:
     assert offsets(found.latestOffset(first, ReadMaxRows(1000))) == {Q[0]: 20, Q[1]: 50}
 
 
-def test_a_new_queue_is_read_from_its_first_message(seen: View) -> None:
+def test_a_new_queue_is_read_from_its_first_message(seen: ClusterView) -> None:
     found = reader()
     start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     seen.bounds[Q[2]] = QueueBounds(3, 9)
@@ -74,7 +74,7 @@ def test_a_new_queue_is_read_from_its_first_message(seen: View) -> None:
     assert ranges(found, end, end) == []
 
 
-def test_an_available_now_trigger_ends_where_it_began_to_look(seen: View) -> None:
+def test_an_available_now_trigger_ends_where_it_began_to_look(seen: ClusterView) -> None:
     found = reader(minMessagesPerTrigger="1000")
     found.prepareForTriggerAvailableNow()
     seen.bounds[Q[0]] = QueueBounds(0, 500)
@@ -82,7 +82,7 @@ def test_an_available_now_trigger_ends_where_it_began_to_look(seen: View) -> Non
     assert offsets(found.reportLatestOffset()) == {Q[0]: 500, Q[1]: 50}
 
 
-def test_too_few_messages_wait_for_more_but_not_for_ever(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_messages_wait_for_more_but_not_for_ever(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000]
     monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
     found = reader(minMessagesPerTrigger="200", maxTriggerDelayMs="5000")
@@ -95,8 +95,8 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(seen: View, monkeypatch
     assert offsets(found.latestOffset(end, ReadAllAvailable())) == {Q[0]: 300, Q[1]: 50}
 
 
-def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "mean_sizes", lambda _options, spans: {queue: 10.0 for queue in spans})
+def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_queries, "mean_message_sizes", lambda _options, spans: {queue: 10.0 for queue in spans})
     found = reader(maxBytesPerTrigger="300")
     assert offsets(found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())) == {Q[0]: 20, Q[1]: 10}
 
@@ -117,108 +117,108 @@ def test_sizes_are_taken_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> N
                 raise OffsetOutOfRangeError("gone", min_offset=40, max_offset=100)
             yield Chunk(topic, "g0", queue_id, "n0", np.arange(offset, upto), np.full(upto - offset, 7), bytes(7 * (upto - offset)))
 
-    monkeypatch.setattr(cluster, "PullConsumer", Expired)
+    monkeypatch.setattr(cluster_queries, "PullConsumer", Expired)
     options = parse_read_options({"bootstrap": "h:1", "topic": "t"}, stream=True)
-    assert cluster.mean_sizes(options, {Q[0]: (2, 90), Q[1]: (2, 30), Q[2]: (50, 60)}) == {Q[0]: 7.0, Q[2]: 7.0}
+    assert cluster_queries.mean_message_sizes(options, {Q[0]: (2, 90), Q[1]: (2, 30), Q[2]: (50, 60)}) == {Q[0]: 7.0, Q[2]: 7.0}
 
 
-def test_a_stream_that_is_told_where_to_stop_stops(seen: View) -> None:
+def test_a_stream_that_is_told_where_to_stop_stops(seen: ClusterView) -> None:
     found = reader(endingOffsets='{"t":{"g0:0":40}}')
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     assert offsets(end) == {Q[0]: 40, Q[1]: 50}
     assert found.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_loss_is_an_error_or_left_out(seen: View) -> None:
+def test_loss_is_an_error_or_left_out(seen: ClusterView) -> None:
     strict, loose = reader(), reader(failOnDataLoss="false")
     start, end = to_json({Q[0]: 2, Q[1]: 0}, {"t": "g0:7"}), to_json({Q[0]: 90, Q[1]: 0}, {"t": "g0:7"})
     seen.bounds[Q[0]] = QueueBounds(60, 100)
-    with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 60 are gone"):
+    with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 60 no longer exist"):
         strict.partitions(start, end)
     assert ranges(loose, start, end) == [OffsetRange(Q[0], 60, 90)]
-    seen.incarnations["t"] = "g0:8"
-    with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
+    seen.topic_epochs["t"] = "g0:8"
+    with pytest.raises(OffsetOutOfRangeError, match="deleted and recreated"):
         strict.latestOffset(start, ReadAllAvailable())
-    seen.incarnations["t"] = "g0:7,g1:9"  # another group holds queues of it too
+    seen.topic_epochs["t"] = "g0:7,g1:9"  # another group holds queues of it too
     strict.latestOffset(start, ReadAllAvailable())
-    del seen.incarnations["t"]
+    del seen.topic_epochs["t"]
     seen.bounds.clear()
-    with pytest.raises(OffsetOutOfRangeError, match="topic t is gone"):
+    with pytest.raises(OffsetOutOfRangeError, match="topic t no longer exists"):
         strict.latestOffset(start, ReadAllAvailable())
 
 
-def test_what_the_leader_expired_is_read_when_another_replica_holds_it(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "least_held", lambda _options, _queue, offset: max(offset, 40))
+def test_what_the_leader_expired_is_read_when_another_replica_holds_it(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_queries, "min_offset_on_replicas", lambda _options, _queue, offset: max(offset, 40))
     seen.bounds[Q[0]] = QueueBounds(60, 100)
     end = to_json({Q[0]: 90, Q[1]: 0}, {"t": "g0:7"})
     assert ranges(reader(), to_json({Q[0]: 45, Q[1]: 0}, {"t": "g0:7"}), end) == [OffsetRange(Q[0], 45, 90)]
     before = to_json({Q[0]: 2, Q[1]: 0}, {"t": "g0:7"})
-    with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 40 are gone"):
+    with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 40 no longer exist"):
         reader().partitions(before, end)
     assert ranges(reader(failOnDataLoss="false"), before, end) == [OffsetRange(Q[0], 40, 90)]
     named = reader(startingOffsets='{"t":{"g0:0":41}}').initialOffset()
     assert offsets(named) == {Q[0]: 41, Q[1]: 0}
 
 
-def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: View) -> None:
+def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: ClusterView) -> None:
     strict, loose = reader(), reader(failOnDataLoss="false")
     start = to_json({Q[0]: 1_000, Q[1]: 30}, {"t": "g0:7"})
-    unfinished = to_json({Q[0]: 1_100, Q[1]: 50}, {"t": "g0:7"})
-    seen.incarnations["t"] = "g0:8"  # holds less than was read of the old one, and only one queue
+    unfinished_writes = to_json({Q[0]: 1_100, Q[1]: 50}, {"t": "g0:7"})
+    seen.topic_epochs["t"] = "g0:8"  # holds less than was read of the old one, and only one queue
     del seen.bounds[Q[1]]
-    for end in (unfinished, to_json({Q[0]: 100}, {"t": "g0:8"})):  # the second as PySpark 4.1 plans, which tells no start
-        with pytest.raises(OffsetOutOfRangeError, match="deleted and made again"):
+    for end in (unfinished_writes, to_json({Q[0]: 100}, {"t": "g0:8"})):  # the second as PySpark 4.1 plans, which tells no start
+        with pytest.raises(OffsetOutOfRangeError, match="deleted and recreated"):
             strict.partitions(start, end)
-    assert ranges(loose, start, unfinished) == []
-    for before in (start, unfinished):
+    assert ranges(loose, start, unfinished_writes) == []
+    for before in (start, unfinished_writes):
         end = loose.latestOffset(before, ReadAllAvailable())
         assert from_json(end) == ({Q[0]: 100}, {"t": "g0:8"})
         assert ranges(loose, before, end) == [OffsetRange(Q[0], 0, 100)]
     assert ranges(strict, end, end) == []
-    seen.incarnations["t"], seen.bounds[Q[0]] = "g0:9", QueueBounds(0, 0)  # made again, and empty
+    seen.topic_epochs["t"], seen.bounds[Q[0]] = "g0:9", QueueBounds(0, 0)  # made again, and empty
     later = loose.latestOffset(end, ReadAllAvailable())
     assert ranges(loose, end, later) == []
     seen.bounds[Q[0]] = QueueBounds(0, 7)
     assert ranges(loose, later, loose.latestOffset(later, ReadAllAvailable())) == [OffsetRange(Q[0], 0, 7)]
 
 
-def test_a_topic_that_is_gone_is_an_error_or_waited_for(seen: View) -> None:
+def test_a_topic_that_is_gone_is_an_error_or_waited_for(seen: ClusterView) -> None:
     strict, loose = reader(), reader(failOnDataLoss="false")
-    start, unfinished = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"}), to_json({Q[0]: 60, Q[1]: 30}, {"t": "g0:7"})
+    start, unfinished_writes = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"}), to_json({Q[0]: 60, Q[1]: 30}, {"t": "g0:7"})
     held = dict(seen.bounds)
     seen.bounds.clear()
-    seen.incarnations.clear()
-    for look in (lambda: strict.partitions(start, unfinished), lambda: strict.latestOffset(start, ReadAllAvailable())):
-        with pytest.raises(OffsetOutOfRangeError, match="topic t is gone"):
+    seen.topic_epochs.clear()
+    for look in (lambda: strict.partitions(start, unfinished_writes), lambda: strict.latestOffset(start, ReadAllAvailable())):
+        with pytest.raises(OffsetOutOfRangeError, match="topic t no longer exists"):
             look()
-    assert ranges(loose, start, unfinished) == []
-    assert loose.latestOffset(unfinished, ReadAllAvailable()) == unfinished
+    assert ranges(loose, start, unfinished_writes) == []
+    assert loose.latestOffset(unfinished_writes, ReadAllAvailable()) == unfinished_writes
     seen.bounds |= held
-    seen.incarnations["t"] = "g0:8"
-    assert ranges(loose, unfinished, loose.latestOffset(unfinished, ReadAllAvailable())) == [
+    seen.topic_epochs["t"] = "g0:8"
+    assert ranges(loose, unfinished_writes, loose.latestOffset(unfinished_writes, ReadAllAvailable())) == [
         OffsetRange(Q[0], 0, 100),
         OffsetRange(Q[1], 0, 50),
     ]
 
 
-def test_a_group_that_is_silent_keeps_its_offsets(seen: View) -> None:
+def test_a_group_that_is_silent_keeps_its_offsets(seen: ClusterView) -> None:
     far = QueueId("t", "g1", 0)
     start = to_json({Q[0]: 20, Q[1]: 30, far: 5}, {"t": "g0:7,g1:9"})
     end = reader().latestOffset(start, ReadAllAvailable())
     assert from_json(end) == ({Q[0]: 100, Q[1]: 50, far: 5}, {"t": "g0:7,g1:9"})
 
 
-def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
     now, alive = [1_000_000], [True]
     monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
-    look = cluster.describe
+    look = cluster_queries.read_cluster_view
 
-    def describe(*rest: Any, **how: Any) -> View:
+    def describe(*rest: Any, **how: Any) -> ClusterView:
         if not alive[0]:
             raise UnreachableError("nobody answers")
         return look(*rest, **how)
 
-    monkeypatch.setattr(cluster, "describe", describe)
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", describe)
     found, one_shot = reader(maxOutageMs="1m"), reader(maxOutageMs="1m")
     start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     one_shot.prepareForTriggerAvailableNow()
@@ -235,10 +235,10 @@ def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: View, monkeypa
         found.latestOffset(start, ReadAllAvailable())
 
 
-def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: View) -> None:
+def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: ClusterView) -> None:
     far = QueueId("far", "g1", 0)
     start = to_json({Q[0]: 20, Q[1]: 30, far: 5}, {"t": "g0:7", "far": "g1:9"})
-    seen.silent["g1"] = UnreachableError("g1 is dead")
+    seen.unreachable["g1"] = UnreachableError("g1 is dead")
     found = reader(topic="t,far")
     end = found.latestOffset(start, ReadAllAvailable())
     assert from_json(end) == ({Q[0]: 100, Q[1]: 50, far: 5}, {"t": "g0:7", "far": "g1:9"})
@@ -248,19 +248,19 @@ def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: View)
         found.latestOffset(start, ReadAllAvailable())
 
 
-@pytest.mark.parametrize("incarnations", [{}, {"t": "g0:3"}])
-def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: View, incarnations: dict[str, str]) -> None:
+@pytest.mark.parametrize("topic_epochs", [{}, {"t": "g0:3"}])
+def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: ClusterView, topic_epochs: dict[str, str]) -> None:
     start = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"})
     seen.leaderless = {"g0"}
     assert offsets(reader().latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
-    seen.incarnations.clear()
-    seen.incarnations |= incarnations
+    seen.topic_epochs.clear()
+    seen.topic_epochs |= topic_epochs
     assert reader().latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[QueueId, int]] = []
-    monkeypatch.setattr(cluster, "mirror", lambda _options, positions: told.append(dict(positions)))
+    monkeypatch.setattr(cluster_queries, "commit_progress", lambda _options, positions: told.append(dict(positions)))
     found = reader(groupId="job", maxMessagesPerTrigger="75")
     start = found.initialOffset()
     first = found.latestOffset(start, found.getDefaultReadLimit())
@@ -275,9 +275,9 @@ def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen
     assert len(told) == 3
 
 
-def test_one_look_serves_a_whole_trigger(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, look = [], cluster.describe
-    monkeypatch.setattr(cluster, "describe", lambda *rest, **how: looks.append(how) or look(*rest, **how))
+def test_one_look_serves_a_whole_trigger(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look = [], cluster_queries.read_cluster_view
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda *rest, **how: looks.append(how) or look(*rest, **how))
     found = reader()
     start = found.initialOffset()
     assert looks.pop() == {}
@@ -289,19 +289,19 @@ def test_one_look_serves_a_whole_trigger(seen: View, monkeypatch: pytest.MonkeyP
         OffsetRange(Q[0], 5, 9)
     ]
     assert len(looks) == 2  # of another batch than the one just told
-    assert pickle.loads(pickle.dumps(found))._seen is None  # noqa: S301 - our own
+    assert pickle.loads(pickle.dumps(found))._last_view is None  # noqa: S301 - our own
 
 
-def test_without_a_start_groups_without_a_leader_do_not_go_back(seen: View) -> None:
+def test_without_a_start_groups_without_a_leader_do_not_go_back(seen: ClusterView) -> None:
     """As PySpark 4.1 asks: what the end lacked it would read again from the first message."""
     far = QueueId("far", "g1", 0)
-    seen.bounds[far], seen.incarnations["far"] = QueueBounds(0, 5), "g1:9"
+    seen.bounds[far], seen.topic_epochs["far"] = QueueBounds(0, 5), "g1:9"
     found = reader(topic="t,far")
     whole = found.latestOffset()
     seen.bounds[Q[0]] = QueueBounds(0, 60)  # of a follower that lags
     seen.leaderless = {"g0"}
-    del seen.bounds[far], seen.incarnations["far"]
-    seen.silent["g1"] = UnreachableError("g1 is dead")
+    del seen.bounds[far], seen.topic_epochs["far"]
+    seen.unreachable["g1"] = UnreachableError("g1 is dead")
     assert found.latestOffset() == whole
     seen.bounds[Q[1]] = QueueBounds(0, 70)
     assert offsets(found.latestOffset()) == {Q[0]: 100, Q[1]: 70, far: 5}
@@ -317,11 +317,11 @@ import sys
 import pyspark.sql.datasource  # of 4.3 itself needs it
 sys.modules["pyspark.sql.streaming.datasource"] = None
 from pyspark_dledger import DefaultSource
-from pyspark_dledger.planning import cluster_queries as cluster
-from pyspark_dledger.planning.cluster_view import View
+from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark.sql.types import LongType, StructField, StructType
-cluster.describe = lambda options, may_lack=(), **how: View({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+cluster_queries.read_cluster_view = lambda options, may_lack=(), **how: ClusterView({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
 source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})
 reader = source.streamReader(StructType([StructField("queue_offset", LongType())]))
 assert reader.latestOffset()["topics"]["t"]["queues"] == {"g0:0": 9}

@@ -12,10 +12,10 @@ import pytest
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger import DefaultSource
 from pyspark_dledger.read.stream import StreamReader
-from pyspark_dledger.user_errors import plain_errors
+from pyspark_dledger.user_errors import concise_errors
 
 
-@plain_errors
+@concise_errors
 class Faulty:
     """Fails in every way."""
 

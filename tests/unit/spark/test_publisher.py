@@ -18,28 +18,28 @@ from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
 from dledger_wire.frames.message_id import UniqueIds
-from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished
+from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished_writes
 from pyspark_dledger.options.model import parse_write_options
 from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write import writer
-from pyspark_dledger.write.publisher import Published, Publisher, Staged, WriteName
-from pyspark_dledger.write.staged_batches import Lane, Maker, Packer, PackReader
-from pyspark_dledger.write.writer import RowsStaged, StagingPlace
+from pyspark_dledger.write.publisher import Published, Publisher, StagedRange, WriteName
+from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, StagedBatchReader, TargetQueue
+from pyspark_dledger.write.writer import StagedTask, StagingTopic
 from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
 
 STAGING, TARGET, QUEUES = "staging", "t", 3
-LANES = [Lane("g0", TARGET, queue) for queue in range(QUEUES)]
+LANES = [TargetQueue("g0", TARGET, queue) for queue in range(QUEUES)]
 
 
-def maker(rig: Rig, seed: int) -> Maker:
+def maker(rig: Rig, seed: int) -> FrameStamp:
     clock = SimClock(rig.cluster.loop)
-    return Maker(UniqueIds(clock, random.Random(seed)), b"\x7f\0\0\x01\0\0\0\0", clock.wall_ms)
+    return FrameStamp(UniqueIds(clock, random.Random(seed)), b"\x7f\0\0\x01\0\0\0\0", clock.wall_ms)
 
 
-async def stage(rig: Rig, tag: str, numbers: list[int], *, queue_id: int = 1, piece: int = 700) -> Staged:
+async def stage(rig: Rig, tag: str, numbers: list[int], *, queue_id: int = 1, piece: int = 700) -> StagedRange:
     """What a task does: rows to packs, packs to pieces, pieces to the staging topic."""
-    packer = Packer(maker(rig, hash(tag) & 0xFFFF), lambda _: LANES, TARGET, turn=0)
+    packer = RowBatcher(maker(rig, hash(tag) & 0xFFFF), lambda _: LANES, TARGET, first_queue=0)
     out = []
     for first in range(0, len(numbers), 50):
         rows = [{"body": b"%d" % n, "queue_key": f"k{n % 7}", "keys": f"id-{n}"} for n in numbers[first : first + 50]]
@@ -49,7 +49,7 @@ async def stage(rig: Rig, tag: str, numbers: list[int], *, queue_id: int = 1, pi
         pieces = [Message(STAGING, whole[at : at + piece], tags=tag) for at in range(0, len(whole), piece)]
         placed = [await future for future in [producer.send_async(message, queue_id=queue_id) for message in pieces]]
     first, last = placed[0].queue_offset, placed[-1].queue_offset
-    return Staged("g0", queue_id, first, last + 1, tag, len(numbers), len(whole), crc32c(whole))
+    return StagedRange("g0", queue_id, first, last + 1, tag, len(numbers), len(whole), crc32c(whole))
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ class DyingSender(IdempotentWriter):
 @pytest.fixture(autouse=True)
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many packs of few rows."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 2_000)
+    monkeypatch.setattr(packs, "STAGED_BATCH_BYTES", 2_000)
 
 
 def test_rows_are_stored_once_and_in_order_however_often_a_write_is_committed() -> None:
@@ -178,7 +178,7 @@ def test_finishing_beside_a_commit_that_lives_stores_nothing_twice_and_what_is_f
         part = await stage(rig, "a", list(range(300)))
         async with publisher(rig) as one, publisher(rig) as two, rig.consumer() as control:
             committing = asyncio.ensure_future(one.publish(WriteName("job:1", 0), [part]))
-            while not (left := await unfinished(control, STAGING, "g0")):  # noqa: ASYNC110 - virtual time
+            while not (left := await unfinished_writes(control, STAGING, "g0")):  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(0.001)
             await two.finish(*left[0])
             assert (await committing).rows == 300
@@ -213,7 +213,7 @@ def test_a_commit_without_rows_is_one_all_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(writer, "Publisher", Recorder)
     options = parse_write_options({"bootstrap": "127.0.0.1:1", "topic": TARGET})
     for application in ("query:x", "txn:nightly", "job:1"):
-        writer.commit_write(options, StagingPlace(STAGING, "g0", 9), WriteName(application, 3), [RowsStaged("x", None), None])
+        writer.commit_write(options, StagingTopic(STAGING, "g0", 9), WriteName(application, 3), [StagedTask("x", None), None])
     assert published == [("query:x", []), ("txn:nightly", [])]
 
 
@@ -240,7 +240,7 @@ def test_a_write_whose_notes_are_expired_is_known_as_done_or_an_error(done: bool
             if done:
                 assert (await second.publish(WriteName("query", 7), [part])).resumed
             else:
-                with pytest.raises(OffsetOutOfRangeError, match="expired; it cannot be finished"):
+                with pytest.raises(OffsetOutOfRangeError, match="expired; the write cannot be completed"):
                     await second.publish(WriteName("query", 7), [part])
 
     Rig().run(scenario)
@@ -282,7 +282,7 @@ def test_a_later_batch_fences_off_an_earlier_one() -> None:
         part = await stage(rig, "a", [1, 2])
         async with publisher(rig) as one:
             await one.publish(WriteName("query", 5), [part])
-            with pytest.raises(ProducerFencedError, match="write 4 of query comes after a later one"):
+            with pytest.raises(ProducerFencedError, match="write 4 of query is older than a committed write"):
                 await one.publish(WriteName("query", 4), [part])
             await one.publish(WriteName("query", 6), [await stage(rig, "b", [3])])
         assert sorted(flat(await stored(rig))) == [1, 2, 3]
@@ -294,12 +294,12 @@ def test_staged_rows_that_are_gone_or_damaged_are_an_error() -> None:
     async def scenario(rig: Rig) -> None:
         await topics(rig)
         part = await stage(rig, "a", list(range(50)))
-        beyond = Staged("g0", 1, part.end + 5, part.end + 9, "a", 1, 1, 1)
-        other = Staged(part.group, part.queue_id, part.first, part.end, part.tag, part.rows, part.size_bytes, part.crc ^ 1)
+        beyond = StagedRange("g0", 1, part.end + 5, part.end + 9, "a", 1, 1, 1)
+        other = StagedRange(part.group, part.queue_id, part.first, part.end, part.tag, part.rows, part.size_bytes, part.crc ^ 1)
         staged = rig.consumer(timeout_ms=500)
         async with rig.consumer() as control, staged, IdempotentWriter(rig.router(), timeout_ms=500) as sender:
             bad = Publisher(control, staged, sender, maker(rig, 1), STAGING, "g0")
-            with pytest.raises(OffsetOutOfRangeError, match="are expired"):
+            with pytest.raises(OffsetOutOfRangeError, match="have expired"):
                 await bad.publish(WriteName("one", 0), [beyond])
             with pytest.raises(CorruptBatchError, match="found"):
                 await bad.publish(WriteName("two", 0), [other])
@@ -323,35 +323,37 @@ def test_nobody_to_send_to_ends_after_the_timeout() -> None:
 
 
 def test_packs_survive_any_cutting() -> None:
-    packer = Packer(Maker(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1), lambda _: LANES, TARGET, turn=0)
+    packer = RowBatcher(
+        FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1), lambda _: LANES, TARGET, first_queue=0
+    )
     whole = b"".join([*packer.add(pa.RecordBatch.from_pylist([{"body": b"x" * n} for n in range(200)])), *packer.finish()])
-    plain = list(PackReader().feed(whole))
+    plain = list(StagedBatchReader().feed(whole))
     for step in (1, 7, 1000):
-        reader, found = PackReader(), []
+        reader, found = StagedBatchReader(), []
         for at in range(0, len(whole), step):
             found += list(reader.feed(whole[at : at + step]))
         reader.finish()
         assert found == plain
-    reader = PackReader()
+    reader = StagedBatchReader()
     list(reader.feed(whole[:-1]))
-    with pytest.raises(CorruptBatchError, match="in the middle of a pack"):
+    with pytest.raises(CorruptBatchError, match="ends with an incomplete batch"):
         reader.finish()
 
 
 def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> None:
     def add(row: dict[str, Any]) -> None:
-        made = Maker(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1_700_000_000_000)
-        list(Packer(made, lambda _: LANES, TARGET, turn=0).add(pa.RecordBatch.from_pylist([row])))
+        made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1_700_000_000_000)
+        list(RowBatcher(made, lambda _: LANES, TARGET, first_queue=0).add(pa.RecordBatch.from_pylist([row])))
 
     for row, words in (
         ({"body": bytes(packs.MAX_BODY_BYTES + 1)}, "body of 4194305 bytes; expected at most 4194304"),
         ({"body": b"x", "deliver_timestamp": datetime(2030, 1, 1, tzinfo=UTC)}, "expected at most 40 days ahead"),
         ({"body": b"x", "delay_level": 1, "deliver_timestamp": datetime(2023, 11, 20, tzinfo=UTC)}, "expected one of them"),
-        ({"body": b"x", "queue_id": 9}, "queue 9 takes no messages; expected one of 0, 1, 2"),
-        ({"body": None}, "a row without a body"),
+        ({"body": b"x", "queue_id": 9}, "queue 9 is not writable; expected one of 0, 1, 2"),
+        ({"body": None}, "row without a body"),
         ({"body": b"x", "properties": [("TAGS", "x")]}, "property 'TAGS' is reserved"),
         ({"body": b"x", "tags": "a|b"}, "a message has one tag"),
-        ({"body": b"x", "keys": ["a", None]}, "a null among the keys"),
+        ({"body": b"x", "keys": ["a", None]}, "null in keys"),
     ):
         with pytest.raises(DledgerError, match=words):
             add(row)
@@ -361,8 +363,8 @@ def test_properties_without_a_value_are_left_out() -> None:
     """Spark's maps have nulls by default; as the text "None" they would be read back."""
     kind = pa.map_(pa.string(), pa.string())
     rows = {"body": [b"1", b"2", b"3"], "properties": pa.array([[("p", None), ("q", "v")], [("p", None)], None], kind)}
-    made = Maker(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
-    packer = Packer(made, lambda _: LANES, TARGET, turn=0)
+    made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
+    packer = RowBatcher(made, lambda _: LANES, TARGET, first_queue=0)
     whole = b"".join([*packer.add(pa.RecordBatch.from_pydict(rows)), *packer.finish()])
     assert (whole.count(b"None"), whole.count(b"p\x01"), whole.count(b"q\x01v\x02")) == (0, 0, 1)
 
@@ -370,7 +372,7 @@ def test_properties_without_a_value_are_left_out() -> None:
 def test_columns_that_kafka_has_get_the_name_they_have_here() -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    with pytest.raises(InvalidArgumentError, match="column 'value' is unknown; Kafka's value is body here; expected some of body, topic"):
+    with pytest.raises(InvalidArgumentError, match="column 'value' is unknown; use body for Kafka's value; expected some of body, topic"):
         packs.check_schema(StructType([StructField("value", BinaryType())]), "t")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dledger_client.aio import Message
 from pyspark_dledger.planning import key_lookup as by_key
-from pyspark_dledger.planning.key_lookup import NEIGHBOURS, cut_to, keyed_offsets
+from pyspark_dledger.planning.key_lookup import MAX_GAP, cut_to, keyed_offsets
 from pyspark_dledger.planning.partitions import OffsetRange, QueueId
 from tests.unit.client.sim_rig import Rig
 
@@ -39,7 +39,7 @@ def test_the_index_names_every_message_of_a_key(monkeypatch: pytest.MonkeyPatch)
         assert found is not None
         assert {queue: sorted(set(offsets)) for queue, offsets in found.items()} == {q: sorted(each) for q, each in expected.items()}
         assert await keyed_offsets(router, ranges, ("nobody",)) == {}
-        monkeypatch.setattr(by_key, "MOST_MATCHES", 10)
+        monkeypatch.setattr(by_key, "MAX_MATCHES", 10)
         assert await keyed_offsets(router, ranges, ("k3", "k5")) is None
         await router.close()
 
@@ -52,5 +52,5 @@ def test_parts_cover_every_match_in_the_range_and_little_else(offsets: list[int]
     covered = [offset for part in parts for offset in range(part.start, part.end)]
     wanted = {offset for offset in offsets if start <= offset < start + size}
     assert wanted <= set(covered)
-    assert len(covered) == len(set(covered)) <= len(wanted) * NEIGHBOURS
+    assert len(covered) == len(set(covered)) <= len(wanted) * MAX_GAP
     assert all(part.start in wanted and part.end - 1 in wanted for part in parts)
