@@ -241,9 +241,7 @@ class ClusterInspector:
             page = asked[first : first + most]
             refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment) for queue, moment in page]
             request, kind = broker_pb2.OffsetsRequest(queues=refs), broker_pb2.OffsetsResponse
-            answer = await self._ask(
-                group, methods.QUEUE_OFFSETS.path, request, kind, lambda response: int(response.applied_index), wanted, deadline_ms
-            )
+            answer = await self._ask(group, methods.QUEUE_OFFSETS.path, request, kind, _applied_index, wanted, deadline_ms)
             for (queue, moment), entry in zip(page, answer.queues, strict=True):
                 known = found.get(queue)
                 times = {**(known.by_time if known is not None else {}), **({moment: entry.offset_for_time} if moment != NO_TIME else {})}
@@ -273,3 +271,11 @@ class ClusterInspector:
             await replicas.read(queue.group, request, deadline_ms)
         finally:
             await replicas.close()
+
+
+def _version(response: broker_pb2.MetadataResponse) -> int:
+    return int(response.version)
+
+
+def _applied_index(response: broker_pb2.OffsetsResponse) -> int:
+    return int(response.applied_index)

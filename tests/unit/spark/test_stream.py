@@ -321,7 +321,8 @@ from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark.sql.types import LongType, StructField, StructType
-cluster_queries.read_cluster_view = lambda options, may_lack=(), **how: ClusterView({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+view = ClusterView({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+cluster_queries.read_cluster_view = lambda options, may_lack=(), **how: view
 source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})
 reader = source.streamReader(StructType([StructField("queue_offset", LongType())]))
 assert reader.latestOffset()["topics"]["t"]["queues"] == {"g0:0": 9}
