@@ -63,27 +63,26 @@ class PullConsumer:
         self.group = group
         self._timeout_ms = timeout_ms
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
-        self.has_outside = False  # a synchronous face, which warns when it is left open
+        self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
         self._router = environment_for(bootstrap).open_router(bootstrap)
         self._committed_state = CommittedState(self._router, replica)
         self._reads_followers = read_from != "leader" or replica is not None
         self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, repair=repair)
 
     @property
-    def described(self) -> str:
+    def _description(self) -> str:
         """What tells this consumer from others, for people."""
         return f"{self.group!r} at {self._bootstrap}"
 
     @property
-    def is_open(self) -> bool:
-        """Whether there are connections to close."""
+    def _is_left_open(self) -> bool:
         return self._router.is_open
 
     def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self.described}>"
+        return f"<aio.{type(self).__name__} {self._description}>"
 
     def __del__(self) -> None:
-        if not getattr(self, "has_outside", True) and self._router.is_open:
+        if not getattr(self, "_is_wrapped", True) and self._router.is_open:
             warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
@@ -296,7 +295,8 @@ class PullConsumer:
         group = await self._group_of(topic, queue_id, replica_group)
         return await self._replicas.read(group, request, self._deadline_ms())
 
-    def with_tags(self, chunk: Chunk, tags: str) -> list[ReceivedMessage]:
+    @staticmethod
+    def with_tags(chunk: Chunk, tags: str) -> list[ReceivedMessage]:
         """The messages of a chunk that have one of the tags: replicas filter by hash, equal hashes of other tags are sorted out here."""
         wanted = parse_tags(tags)
         messages = chunk.messages() if chunk.count else []

@@ -71,7 +71,7 @@ class Producer:
         self._delayed: deque[_Delayed] = deque()
         self._adding: asyncio.Task[None] | None = None
         self._closed = False
-        self.has_outside = False  # a synchronous face, which warns when it is left open
+        self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
     def engine(self) -> ProducerEngine:
@@ -83,17 +83,17 @@ class Producer:
         return self._engine
 
     @property
-    def described(self) -> str:
+    def _description(self) -> str:
         """What tells this producer from others, for people."""
         name = self._options.producer_id or self._options.group
         return f"{name!r} at {self._bootstrap}{' (closed)' if self._closed else ''}"
 
     def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self.described}>"
+        return f"<aio.{type(self).__name__} {self._description}>"
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
-        if engine is not None and not engine.closed and not self.has_outside:
+        if engine is not None and not engine.closed and not self._is_wrapped:
             held = engine.buffered_bytes
             warn_unclosed(self, f" with {held} bytes of messages that are not acknowledged" if held else "")
 

@@ -69,10 +69,10 @@ class PushConsumer:
         self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
         self._started = self._ended = False
-        self.has_outside = False  # a synchronous face, which warns when it is left open
+        self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
-    def described(self) -> str:
+    def _description(self) -> str:
         """What tells this consumer from others, for people."""
         return f"{self._client_id or 'a member'!r} of group {self.group!r} at {self._bootstrap}"
 
@@ -81,11 +81,15 @@ class PushConsumer:
         """Whether it was started and not shut down."""
         return self._started and not self._ended
 
+    @property
+    def _is_left_open(self) -> bool:
+        return self.is_running
+
     def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self.described}>"
+        return f"<aio.{type(self).__name__} {self._description}>"
 
     def __del__(self) -> None:
-        if not getattr(self, "has_outside", True) and self.is_running:
+        if not getattr(self, "_is_wrapped", True) and self.is_running:
             warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
@@ -100,6 +104,10 @@ class PushConsumer:
         if self._started:
             raise InvalidArgumentError("subscribe before the consumer is started")
         self._subscriptions[check_topic(topic)] = Subscription(expression, sql)
+
+    def set_listener(self, listener: Listener) -> None:
+        """Before ``start``: what messages are given to."""
+        self.listener = listener
 
     @property
     def client_id(self) -> str:

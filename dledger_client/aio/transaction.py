@@ -47,8 +47,13 @@ class Transaction:
     """A half message that is stored, and waits for its end."""
 
     def __init__(self, half: SendResult, ends: TransactionResolver, timeout_ms: int) -> None:
-        self.half = half
+        self._half = half
         self._ends, self._timeout_ms = ends, timeout_ms
+
+    @property
+    def half(self) -> SendResult:
+        """Where the half message is stored."""
+        return self._half
 
     async def commit(self) -> TransactionOutcome:
         """Let consumers see the message."""
@@ -60,7 +65,7 @@ class Transaction:
 
     async def end(self, state: TransactionState) -> TransactionOutcome:
         """Safe to repeat: the first end counts, and what it was is the answer.  An error with an unknown outcome is settled by a check."""
-        return await self._ends.end(self.half.queue_offset, self.half.msg_id, state, self._timeout_ms)
+        return await self._ends.end(self._half.queue_offset, self._half.msg_id, state, self._timeout_ms)
 
 
 class TransactionProducer(Producer):
@@ -101,8 +106,8 @@ class TransactionProducer(Producer):
         )
         super().__init__(bootstrap, group, **settings)
         self.group = check_group(self._options.group)
-        self.run_listener: Runner = on_the_loop
-        self.check_threads = checks.check_threads
+        self._run_listener: Runner = on_the_loop
+        self._check_threads = checks.check_threads
         self._listener: CheckListener = checks.check_listener
         self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(checks.check_requests_held)
         self._ends: dict[str, TransactionResolver] = {}
@@ -118,7 +123,7 @@ class TransactionProducer(Producer):
         """Begin to attend, so that masters can ask; done by the first use too.  Returns at once."""
         if not self._tasks:
             self._tasks.spawn(self._attend_everywhere(), "attend")
-            for number in range(self.check_threads):
+            for number in range(self._check_threads):
                 self._tasks.spawn(self._answer(), f"answer {number}")
 
     # Sending
@@ -133,7 +138,7 @@ class TransactionProducer(Producer):
         """
         transaction = await self.prepare(message, queue_key, queue_id)
         state = await _awaited(local(message, argument))
-        return await self.finish(transaction, state)
+        return await self._finish(transaction, state)
 
     async def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
         """The first step alone: the half message is stored; the caller ends the transaction."""
@@ -142,7 +147,7 @@ class TransactionProducer(Producer):
         self._attend(half.replica_group)
         return Transaction(half, self._ends_of(half.replica_group), self.engine.options.send_timeout_ms)
 
-    async def finish(self, transaction: Transaction, state: TransactionState) -> TransactionResult:
+    async def _finish(self, transaction: Transaction, state: TransactionState) -> TransactionResult:
         """The last step: UNKNOWN leaves the transaction open."""
         if not isinstance(state, TransactionState):
             raise TypeError(f"a local transaction ends with a TransactionState, not {state!r}; the transaction is open")
@@ -200,7 +205,7 @@ class TransactionProducer(Producer):
     async def _decided(self, message: ReceivedMessage) -> TransactionState:
         """What the listener says; UNKNOWN when it fails or says nothing that can be used: whoever asked asks again."""
         try:
-            state: object = await self.run_listener(self._listener, message)
+            state: object = await self._run_listener(self._listener, message)
         except FAULTS as error:
             if is_own_end(error):
                 raise

@@ -90,9 +90,9 @@ def test_settings_of_a_producer_of_transactions_are_checked_together() -> None:
     def make(**settings: Any) -> TransactionProducer:
         return TransactionProducer("127.0.0.1:9876", "payments", **{"check_listener": lambda _: None} | settings)
 
-    assert make(checkThreadPoolMinSize=3, checkThreadPoolMaxSize=2).check_threads == 3
-    assert make(checkThreadPoolMinSize=3, checkThreadPoolMaxSize=5).check_threads == 5
-    assert make(check_threads=4).check_threads == 4
+    assert make(checkThreadPoolMinSize=3, checkThreadPoolMaxSize=2)._check_threads == 3
+    assert make(checkThreadPoolMinSize=3, checkThreadPoolMaxSize=5)._check_threads == 5
+    assert make(check_threads=4)._check_threads == 4
     for wrong in (
         {"check_listener": None},
         {"check_listener": 5},

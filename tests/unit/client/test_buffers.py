@@ -23,7 +23,7 @@ from dledger_client.consumer.process_queue import ConcurrentProcessQueue, Consum
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS
-from dledger_client.sync.transaction import ask
+from dledger_client.sync.transaction_base import ask
 from dledger_client.transactions.resolver import TransactionState
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 from tests.waiting import LIMIT_S

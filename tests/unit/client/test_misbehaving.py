@@ -69,7 +69,7 @@ def test_sys_exit_in_a_check_listener_of_a_thread_ends_nothing() -> None:
     with TransactionProducer("127.0.0.1:1", "g", leave) as producer:
         shared = LoopThread.shared()
         with pytest.raises(RuntimeError, match="SystemExit"):
-            shared.run(producer._inner.run_listener(leave, Fake(0)))
+            shared.run(producer._inner._run_listener(leave, Fake(0)))
     assert shared.call(lambda: 7) == 7
 
 

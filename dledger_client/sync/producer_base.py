@@ -1,0 +1,102 @@
+"""Sending from threads: messages go to the accumulator in the caller's thread, without a trip to the event loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+from dledger_client import unclosed
+from dledger_client.aio.producer import Producer as AsyncProducer
+from dledger_client.message import Message, SendResult
+from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
+from dledger_client.producer.partitioner import QueueKey
+from dledger_client.sync.base import SyncClient
+from dledger_wire.errors import DledgerError, NotSentError
+
+
+class ProducerBase(SyncClient[AsyncProducer]):
+    """The hand-written part of ``Producer``."""
+
+    _sync_notes: ClassVar[str] = """
+    Safe to use from many threads. Close it, or use it in a ``with`` block. What an open producer holds when the process ends in order (the
+    end of the script, ``sys.exit``, an exception) is still sent, for at most ``send_timeout_ms``; not when the process is killed.
+    """
+
+    def _open(self, make: Callable[[], AsyncProducer]) -> None:
+        super()._open(make)
+        self._engine = self._call(lambda: self._inner.engine)
+        self._timeout_ms = self._engine.options.send_timeout_ms
+        unclosed.watch(self._engine)
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and not engine.closed:
+            unclosed.warn(self)
+
+    def _sync_send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
+        return self._sync_send_async(message, queue_key, queue_id).result()
+
+    def _sync_send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendFuture:
+        """Send one message without waiting for the acknowledgement; blocks only while the buffer is full.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            A future like ``concurrent.futures.Future``; every error is the future's.
+
+        Example:
+            >>> future = producer.send_async(Message("orders", b"created"), queue_key="order-1")
+            >>> future.add_done_callback(lambda done: print(done.exception() or done.result()))
+        """
+        engine = self._engine
+        try:
+            if not engine.knows(message.topic, queue_id):
+                deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
+                self._run(engine.resolve(message.topic, deadline_ms, queue_id))
+            place = engine.add(message, queue_key, queue_id)
+            if place is None:
+                place = self._add_when_room(message, queue_key, queue_id)
+            return SendFuture(*place)
+        except DledgerError as error:
+            report = engine.detached_outcome(message.topic)
+            report.fail(error)
+            return SendFuture(report, 0)
+
+    def _add_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int]:
+        engine = self._engine
+        deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
+        while True:
+            room = threading.Event()
+            engine.when_room(room.set)
+            # Room may have come before the callback was registered.
+            place = engine.add(message, queue_key, queue_id)
+            if place is not None:
+                return place
+            left_s = (deadline_ms - engine.router.clock.monotonic_ms()) / 1000
+            if left_s <= 0 or not room.wait(left_s):
+                raise NotSentError("no room in the producer's buffer in time; nothing was stored")
+
+    def _sync_send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
+        self._sync_send_async(message, queue_key, queue_id)
+
+    def _sync_flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is acknowledged or failed.
+
+        Args:
+            timeout: Seconds to wait at most; None: as long as it takes, which is ``send_timeout_ms`` at most.
+
+        Raises:
+            TimeoutError: Messages are still in flight after ``timeout``.
+
+        Example:
+            >>> producer.flush(timeout=5.0)
+        """
+        self._run(self._inner.flush(), timeout)
+
+
+os.register_at_fork(after_in_child=unclosed.forget_inherited)
