@@ -1,6 +1,6 @@
 """One node: store, replicated log, role changes and services, wired together on the addresses it serves.
 
-Owns the order of starting and stopping, and the translation of the cluster file into the settings of the layers below.  Takes clock,
+Owns the order of starting and stopping.  Takes clock,
 random, disk and network from its environment, so that the same node runs in the simulator.
 """
 
@@ -29,6 +29,7 @@ from broker.background.delay_levels import DelayLevelService
 from broker.background.preferred_leader import PreferredLeader
 from broker.background.timers import TimerService
 from broker.config.cluster_file import NodeSettings
+from broker.config.layer_settings import raft_settings_of, store_settings_of
 from broker.context import ServiceContext
 from broker.groups.dead_letters import DeadLetterService
 from broker.groups.send_back import SendBackService
@@ -39,10 +40,9 @@ from broker.process.identity import FolderIdentity, open_identity
 from broker.process.process_stats import ProcessStats
 from broker.transactions.api import TransactionService
 from dledger.clock.group_time import GroupTime
-from dledger.core.config import CoreConfig
-from dledger.core.types import Membership, NodeId
+from dledger.core.types import NodeId
 from dledger.log.config import LogConfig
-from dledger.node import NodeIdentity, RaftNode, RaftSettings
+from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.rpc.transport import Server
 from store.durability.checkpoint import CHECKPOINT_PATH
@@ -57,10 +57,8 @@ _logger = logging.getLogger(__name__)
 
 TAIL_TIMEOUT_S = 5.0
 STOP_GRACE_S = 0.5
-COMMIT_NOTICE_DELAY_MS = 2
 # What of the data folder is derived from the log.
 STATE_PATHS = (QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, CHECKPOINT_PATH, ABORT_PATH)
-PAGE_BYTES = 4096  # of the settings that count pages
 
 
 class BrokerNode:
@@ -207,56 +205,3 @@ class BrokerNode:
         if service == f"dledger.master.{group}":
             return bool(self.roles.master_term)
         return None
-
-
-def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None) -> RaftSettings:
-    """The replicated log's settings out of the cluster file."""
-    raft, store = settings.cluster.raft, settings.cluster.store
-    members = tuple(NodeId(node.id) for node in settings.group.nodes if not node.spare)
-    return RaftSettings(
-        peers={NodeId(node_id): address for node_id, address in settings.peers.items()},
-        links={NodeId(node_id): address for node_id, address in settings.links.items()},
-        membership=Membership(members, ()),
-        core=CoreConfig(
-            election_timeout_ms=raft.election_timeout_ms,
-            heartbeat_interval_ms=raft.heartBeatTimeIntervalMs,
-            commit_notice_delay_ms=COMMIT_NOTICE_DELAY_MS,
-            max_inflight_messages=raft.maxInflightMessages,
-            max_inflight_bytes=raft.maxInflightBytes,
-            max_append_bytes=raft.maxAppendBytes,
-            max_uncommitted_bytes=raft.maxUncommittedBytes,
-            priority=settings.node.priority,
-        ),
-        log=log_config or LogConfig(segment_bytes=store.mappedFileSizeCommitLog),
-        sync_flush=store.flushDiskType == "SYNC_FLUSH",
-        flush_interval_ms=store.flushIntervalCommitLog,
-        flush_least_bytes=store.flushCommitLogLeastPages * PAGE_BYTES,
-        flush_thorough_interval_ms=store.flushCommitLogThoroughInterval,
-        snapshot_bytes_per_s=raft.peerPushQuota,
-    )
-
-
-def store_settings_of(settings: NodeSettings) -> StoreSettings:
-    """The message store's settings out of the cluster file."""
-    store = settings.cluster.store
-    return StoreSettings(
-        store_host=settings.node.address,
-        maxMessageSize=store.maxMessageSize,
-        mappedFileSizeConsumeQueue=store.mappedFileSizeConsumeQueue,
-        flushIntervalConsumeQueue=store.flushIntervalConsumeQueue,
-        messageIndexEnable=store.messageIndexEnable,
-        maxHashSlotNum=store.maxHashSlotNum,
-        maxIndexNum=store.maxIndexNum,
-        defaultQueryMaxNum=store.defaultQueryMaxNum,
-        flushConsumeQueueLeastPages=store.flushConsumeQueueLeastPages,
-        flushConsumeQueueThoroughInterval=store.flushConsumeQueueThoroughInterval,
-        fileReservedTime=store.fileReservedTime,
-        deleteWhen=store.deleteWhen,
-        cleanResourceInterval=store.cleanResourceInterval,
-        deleteFileBatchMax=store.deleteFileBatchMax,
-        cleanFileForciblyEnable=store.cleanFileForciblyEnable,
-        diskMaxUsedSpaceRatio=store.diskMaxUsedSpaceRatio,
-        diskSpaceCleanForciblyRatio=store.diskSpaceCleanForciblyRatio,
-        diskSpaceWarningLevelRatio=store.diskSpaceWarningLevelRatio,
-        diskSpaceEnoughFree=store.diskSpaceEnoughFree,
-    )

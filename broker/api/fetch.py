@@ -49,6 +49,8 @@ class _Answer:
         self._raft = context.raft
         self._request = request
         self._wanted = _wanted(request)
+        broker = context.settings.cluster.broker
+        self._max_wait_ms = MAX_WAIT_MS if broker.longPollingEnable else broker.shortPollingTimeMills
         self._offset = request.offset
         self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
         self._left_messages = request.max_messages
@@ -93,7 +95,7 @@ class _Answer:
     async def first_chunk(self) -> tuple[Chunk, bool]:
         """The first chunk with messages, after at most as long as the request wants to wait for one, or to be told how far it was read."""
         request = self._request
-        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
+        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, self._max_wait_ms)
         while True:
             before = self._offset
             chunk, end = await self.next_chunk()

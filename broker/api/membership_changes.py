@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
-from broker.config.cluster_file import split_address
+from broker.config.values import split_address
 from dledger.core.types import Membership, NodeId
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import is_node_name

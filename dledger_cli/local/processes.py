@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.config.cluster_file import ClusterConfig, NodeSettings, split_address
+from broker.config.cluster_file import ClusterConfig, NodeSettings
+from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
 from dledger_wire.errors import AddressInUseError, DataDirectoryError

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.config.cluster_file import ClusterConfig
-from broker.node import BrokerNode, store_settings_of
+from broker.config.layer_settings import store_settings_of
+from broker.node import BrokerNode
 from dledger.log.config import LogConfig
 from dledger.replica.unsynced import LogDivergedError
 from dledger.runtime.env import Environment

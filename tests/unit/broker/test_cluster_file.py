@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.cluster_file import ClusterConfig, split_address
+from broker.config.cluster_file import ClusterConfig
+from broker.config.layer_settings import raft_settings_of
 from broker.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
-from broker.node import raft_settings_of
+from broker.config.values import split_address
 from dledger_wire.errors import ConfigError
 
 GOOD = """\

@@ -1,0 +1,101 @@
+"""What must hold between the settings of a cluster file: unique names and addresses, odd groups, limits that fit each other."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from broker.config.values import split_address
+from broker.config.yaml_marks import Problem
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
+
+
+def problems_between(config: ClusterConfig) -> list[Problem]:
+    """What must hold between settings."""
+    problems = _unique_names(config) + _unique_addresses(config)
+    for number, group in enumerate(config.groups):
+        count = sum(not node.spare for node in group.nodes)
+        if count % 2 == 0:
+            text = f"{count} nodes; a group needs an odd number >= 1 (3 recommended)"
+            if count:
+                text += "; spare: true is for one that member add takes in, or has taken in"
+            problems.append(Problem(("groups", number, "nodes"), text))
+    first_count = len(config.groups[0].nodes)
+    if len(config.name_servers) > first_count:
+        text = f"expected at most {first_count} addresses (one for each node of the first group), got {len(config.name_servers)}"
+        problems.append(Problem(("name_servers",), text))
+    if config.security is not None:
+        problems.append(Problem(("security",), "TLS and access control are not available in this version; remove this section"))
+    if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
+        text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
+        problems.append(Problem(("raft", "maxAppendBytes"), text))
+    store = config.store
+    warning = store.diskSpaceWarningLevelRatio
+    for name in ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"):
+        if (ratio := getattr(store, name)) < warning:
+            continue
+        if name in store.model_fields_set:
+            problems.append(Problem(("store", name), f"expected less than diskSpaceWarningLevelRatio ({warning}), got {ratio}"))
+        else:
+            problems.append(Problem(("store", "diskSpaceWarningLevelRatio"), f"expected more than {name} ({ratio}), got {warning}"))
+    if config.store.mappedFileSizeConsumeQueue % 20:
+        problems.append(
+            Problem(
+                ("store", "mappedFileSizeConsumeQueue"),
+                f"expected a multiple of 20, the size of a queue unit, got {config.store.mappedFileSizeConsumeQueue}",
+            )
+        )
+    if config.store.maxMessageSize * 2 > config.store.mappedFileSizeCommitLog:
+        text = (
+            f"expected at most half of mappedFileSizeCommitLog ({config.store.mappedFileSizeCommitLog}), got {config.store.maxMessageSize}"
+        )
+        problems.append(Problem(("store", "maxMessageSize"), text))
+    return problems
+
+
+def _unique_names(config: ClusterConfig) -> list[Problem]:
+    problems: list[Problem] = []
+    groups: set[str] = set()
+    ids: dict[str, str] = {}
+    for number, group in enumerate(config.groups):
+        if group.name in groups:
+            problems.append(Problem(("groups", number, "name"), f"expected a name no other group has, got {group.name!r} again"))
+        groups.add(group.name)
+        for place, node in enumerate(group.nodes):
+            if node.id in ids:
+                text = f"expected an id no other node has, got {node.id!r} again (first in group {ids[node.id]})"
+                problems.append(Problem(("groups", number, "nodes", place, "id"), text))
+            ids.setdefault(node.id, group.name)
+    return problems
+
+
+def _unique_addresses(config: ClusterConfig) -> list[Problem]:
+    places: list[tuple[tuple[str | int, ...], str]] = [(("name_servers", n), address) for n, address in enumerate(config.name_servers)]
+    for number, group in enumerate(config.groups):
+        for place, node in enumerate(group.nodes):
+            places.append((("groups", number, "nodes", place, "address"), node.address))
+            if node.replica_address is not None:
+                places.append((("groups", number, "nodes", place, "replica_address"), node.replica_address))
+    problems: list[Problem] = []
+    seen: dict[tuple[str, int], str] = {}
+    for location, address in places:
+        host, port = split_address(address)
+        key = _one_spelling(host), port
+        if key in seen:
+            same = "" if seen[key] == address else f" (the same as {seen[key]})"
+            problems.append(Problem(location, f"expected an address nobody else has, got {address} again{same}"))
+        seen.setdefault(key, address)
+    return problems
+
+
+def _one_spelling(host: str) -> str:
+    """Hosts that are certainly the same get the same text; names are not looked up."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.lower()
+        return "127.0.0.1" if name == "localhost" else name
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

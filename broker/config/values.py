@@ -1,0 +1,109 @@
+"""Values of settings in a cluster file: addresses, names, sizes, durations, each with its check.
+
+A check raises ValueError with what was expected and what was given.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from broker.config.units import parse_duration_ms, parse_size
+from dledger_wire.names import is_node_name
+
+_HOST_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[ipv6]:port``.  ValueError says what was expected."""
+    host, separator, port_text = address.rpartition(":")
+    if not separator or not host or not port_text.isascii() or not port_text.isdigit():
+        raise ValueError(f"expected host:port, got {address!r}")
+    if not 1 <= int(port_text) <= 65535:
+        raise ValueError(f"expected a port from 1 to 65535, got {port_text}")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not _is_host(bare, bracketed=bare != host):
+        raise ValueError(f"expected host:port with a host name, an IPv4 address or an [IPv6] address, got {address!r}")
+    return bare, int(port_text)
+
+
+def _is_host(host: str, *, bracketed: bool) -> bool:
+    try:
+        return bracketed == (ipaddress.ip_address(host).version == 6)
+    except ValueError:
+        last_label = host.rsplit(".", 1)[-1]
+        return not bracketed and not last_label.isdigit() and all(_HOST_LABEL.fullmatch(label) for label in host.split("."))
+
+
+def _is_any_host(host: str) -> bool:
+    """0.0.0.0 or ::, every address of a machine: to listen on, not to be reached at."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _listen_address(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected host:port, got {value!r}")
+    split_address(value)
+    return value
+
+
+def _address(value: object) -> str:
+    address = _listen_address(value)
+    if _is_any_host(split_address(address)[0]):
+        raise ValueError(f"expected an address that others can reach, got {address}; where a node listens is its setting listen")
+    return address
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not is_node_name(value):
+        raise ValueError(f"expected a name of letters, digits, _ and -, at most 64 long, got {value!r}")
+    return value
+
+
+def hours_of_day(value: object) -> str:
+    """``deleteWhen``: hours of the day, ``04`` or ``04;16``.  YAML reads an unquoted 04 as the number 4."""
+    parts = str(value).split(";") if isinstance(value, (str, int)) and not isinstance(value, bool) else []
+    if not parts or not all(part.strip().isdigit() and int(part) <= 23 for part in parts):
+        raise ValueError(f'expected hours of the day such as "04" or "04;16", got {value!r}')
+    return ";".join(f"{int(part):02d}" for part in parts)
+
+
+def delay_levels(value: object) -> str:
+    if not isinstance(value, str) or not value.split():
+        raise ValueError(f'expected durations such as "1s 5s 10s", got {value!r}')
+    for part in value.split():
+        parse_duration_ms(part)
+    return " ".join(value.split())
+
+
+def size(low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        size_bytes = parse_size(value)
+        if not low <= size_bytes <= high:
+            raise ValueError(f"expected {low} to {high} bytes, got {value!r}")
+        return size_bytes
+
+    return check
+
+
+def duration(low_ms: int, high_ms: int, bare_unit: str = "ms") -> Callable[[object], int]:
+    def check(value: object) -> int:
+        duration_ms = parse_duration_ms(value, bare_unit)
+        if not low_ms <= duration_ms <= high_ms:
+            raise ValueError(f"expected {low_ms} ms to {high_ms} ms, got {value!r}")
+        return duration_ms
+
+    return check
+
+
+Address = Annotated[str, BeforeValidator(_address)]
+ListenAddress = Annotated[str, BeforeValidator(_listen_address)]
+Name = Annotated[str, BeforeValidator(_name)]
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000

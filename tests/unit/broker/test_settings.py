@@ -1,0 +1,63 @@
+"""Settings: each stands once, has one default, and is read by something."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.layer_settings import COMMIT_NOTICE_DELAY_MS, raft_settings_of, store_settings_of
+from dledger.core.config import CoreConfig
+from dledger.log.config import LogConfig
+from store.settings import StoreSettings
+from tests.sim.clock import SimClock
+from tests.unit.client.sim_rig import Rig
+
+ROOT = Path(__file__).resolve().parents[3]
+MODELS = (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
+CHECKS = {"broker/config/rules.py", "broker/config/values.py", "broker/config/mistakes.py"}
+DEFAULTS = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 127.0.0.1:10911}]}]\n"
+NO_USE_YET = {"security"}  # refused when it is given
+
+
+def names_read() -> set[str]:
+    """Every attribute that a function of the server or the command line reads; checks of the cluster file do not count."""
+    files = {path for package in ("broker", "store", "dledger", "dledger_cli") for path in (ROOT / package).rglob("*.py")}
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files if str(path.relative_to(ROOT)) not in CHECKS]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    settings = {name for model in MODELS for name in model.model_fields}
+    assert settings - names_read() - NO_USE_YET == set()
+
+
+def test_the_defaults_of_the_layers_are_those_of_the_cluster_file() -> None:
+    node = ClusterConfig.parse(DEFAULTS, "defaults.yaml").node("n0")
+    raft = raft_settings_of(node)
+    assert raft.core == CoreConfig(commit_notice_delay_ms=COMMIT_NOTICE_DELAY_MS)
+    assert raft.log == LogConfig()
+    assert store_settings_of(node) == StoreSettings(store_host="127.0.0.1:10911")
+
+
+def test_a_setting_of_the_store_reaches_it() -> None:
+    text = DEFAULTS + "store: {maxMessageSize: 1MiB, deleteWhen: 05, flushConsumeQueueLeastPages: 9}\n"
+    store = store_settings_of(ClusterConfig.parse(text, "given.yaml").node("n0"))
+    assert (store.maxMessageSize, store.deleteWhen, store.flushConsumeQueueLeastPages) == (1 << 20, "05", 9)
+
+
+@pytest.mark.parametrize(("broker", "min_ms", "max_ms"), [("{}", 20_000, 21_000), ("{longPollingEnable: false}", 1000, 1500)])
+def test_without_long_polling_a_fetch_waits_a_short_time_only(broker: str, min_ms: int, max_ms: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.consumer() as consumer:
+            clock = SimClock(rig.cluster.loop)
+            start_ms = clock.monotonic_ms()
+            assert await consumer.fetch("t", 0, 0, wait_ms=20_000) == []
+            assert min_ms <= clock.monotonic_ms() - start_ms <= max_ms
+
+    Rig(settings=f"broker: {broker}\n").run(scenario)
