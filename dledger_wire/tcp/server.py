@@ -186,7 +186,7 @@ class TcpServer:
 
     def opened(self, connection: _Accepted, opening: dict[str, object]) -> None:
         """A connection has said what it is for."""
-        method, given = str(opening.get("method")), opening.get("metadata")
+        method, given = str(opening.get("method") or ""), opening.get("metadata")
         if connection.near_limit and not is_raft(method):
             connection.refuse(BusyError(f"{self._address}: too many connections"))
             return
@@ -206,7 +206,8 @@ class TcpServer:
         try:
             handler = self._streams.get(method)
             if handler is None:
-                raise DledgerError(f"{self._address}: method {method} is not served here")
+                text = f"method {method} is not served here" if method else "the stream names no method"
+                raise DledgerError(f"{self._address}: {text}")
             await handler(stream, context)
         except DledgerError as refused:
             error = refused.with_traceback(None)

@@ -261,3 +261,15 @@ def test_a_lost_connection_is_freed_without_the_collector(begin: bytes) -> None:
             gc.enable()
 
     rig.run(scenario)
+
+
+def test_a_stream_that_names_no_method_is_told_so() -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        packed = b'{"metadata": {}}'
+        reader, writer = await rig.dial(b"DLTP" + struct.pack(">I", len(packed)) + packed)
+        assert b"the stream names no method" in await reader.read()
+        writer.close()
+
+    rig.run(scenario)
