@@ -1,11 +1,8 @@
-"""The synchronous clients: generated from the asyncio ones, fresh, with full signatures and the same docstrings."""
+"""The synchronous clients: generated from the asyncio ones, with full signatures and the same docstrings."""
 
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +10,10 @@ import pytest
 import dledger_client
 from dledger_client import aio
 
-ROOT = Path(__file__).resolve().parents[3]
 CLIENTS = [name for name, value in vars(aio).items() if inspect.isclass(value) and value.__module__.startswith("dledger_client.aio")]
 CLASSES = [name for name in CLIENTS if getattr(dledger_client, name) is not getattr(aio, name)]
 # Of the synchronous face only, or with other parameters there.
 DIFFERENT = {("Producer", "flush"), ("Transaction", "__init__"), ("TransactionProducer", "flush")}
-
-
-def test_the_generated_files_are_fresh() -> None:
-    script = ROOT / "scripts" / "lib" / "gen_sync.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def public(kind: type) -> dict[str, Any]:

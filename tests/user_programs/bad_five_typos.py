@@ -1,0 +1,11 @@
+"""Five typos, five errors."""
+
+from dledger_client import Admin, Message, Producer, PullConsumer, PushConsumer
+
+with Admin("127.0.0.1:10911") as admin:
+    admin.create_topic("orders", if_not_exist=True)  # error: call-arg / reportCallIssue
+with Producer("127.0.0.1:10911", sent_timeout_ms=3000) as producer:  # error: call-arg / reportCallIssue
+    print(producer.send(Message("orders", b"one")).queue_ofset)  # error: attr-defined / reportAttributeAccessIssue
+with PullConsumer("127.0.0.1:10911") as consumer:
+    consumer.fetch("orders", 0, 0, max_bites=3)  # error: call-arg / reportCallIssue
+PushConsumer("127.0.0.1:10911", "g", consume_thread=3)  # error: call-arg / reportCallIssue
