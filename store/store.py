@@ -280,10 +280,15 @@ class MessageStore:
 
         What services store again is not new: as long as it waits, the log's head cannot be deleted.
         """
-        if not for_service and self._expiry is not None and self._expiry.refuses_messages:
+        if not for_service:
+            self.require_disk_room()
+        return self._message_log.prepare(records, for_service=for_service)
+
+    def require_disk_room(self) -> None:
+        """ReadOnlyError while the disk is too full for new messages and producers."""
+        if self._expiry is not None and self._expiry.refuses_messages:
             used, limit = self._expiry.used_percent, self.settings.diskSpaceWarningLevelRatio
             raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
-        return self._message_log.prepare(records, for_service=for_service)
 
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
         """A command to propose; refused here when it could never succeed."""

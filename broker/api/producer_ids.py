@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.api.limits import at_most
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import ReadOnlyError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
@@ -27,8 +28,16 @@ class ProducerIdService:
         at_most(len(request.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
         stable_id = check_group(request.stable_id) if request.stable_id else ""
         command = InitProducer(producer_id=request.producer_id, producer_name=request.producer_name, stable_id=stable_id)
+        self._require_disk_room()
         registration = await self._context.command(command, TIMEOUT_S)
         reply = broker_pb2.InitProducerResponse(producer_id=registration.producer_id, epoch=registration.epoch)
         for topic, queue_id, count in registration.stored:
             reply.stored.add(topic=topic, queue_id=queue_id, count=count)
         return reply
+
+    def _require_disk_room(self) -> None:
+        """A full disk takes no messages: refuse the producer now, in place of a timeout."""
+        self._context.require_master()
+        self._context.store.require_disk_room()
+        if self._context.raft.status().disk_full:
+            raise ReadOnlyError("the leader's disk is full; nothing was stored")

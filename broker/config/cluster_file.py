@@ -32,6 +32,7 @@ from dledger.core.types import Membership
 from dledger.log.config import LogConfig
 from dledger.settings import RaftSettings
 from dledger_wire.errors import ConfigError
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.settings import StoreSettings
 
 DEFAULT_MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -104,7 +105,7 @@ class StoreConfig(_Model):
 
     flushDiskType: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
     mappedFileSizeCommitLog: Annotated[int, BeforeValidator(size(1 << 16, 2 << 30))] = _LOG.segment_bytes
-    mappedFileSizeConsumeQueue: Annotated[int, BeforeValidator(size(20, 1 << 30))] = _STORE.mappedFileSizeConsumeQueue
+    mappedFileSizeConsumeQueue: Annotated[int, BeforeValidator(size(QUEUE_UNIT_SIZE, 1 << 30))] = _STORE.mappedFileSizeConsumeQueue
     flushIntervalCommitLog: Annotated[int, BeforeValidator(duration(1, 60_000))] = _RAFT.flush_interval_ms
     syncFlushTimeout: Annotated[int, BeforeValidator(duration(10, 600_000))] = 1_000
     flushCommitLogLeastPages: Annotated[int, Field(ge=0, le=1 << 18)] = 4

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.config.values import split_address
 from broker.config.yaml_marks import Problem
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -40,11 +41,11 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
             problems.append(Problem(("store", name), f"expected less than diskSpaceWarningLevelRatio ({warning}), got {ratio}"))
         else:
             problems.append(Problem(("store", "diskSpaceWarningLevelRatio"), f"expected more than {name} ({ratio}), got {warning}"))
-    if config.store.mappedFileSizeConsumeQueue % 20:
+    if config.store.mappedFileSizeConsumeQueue % QUEUE_UNIT_SIZE:
         problems.append(
             Problem(
                 ("store", "mappedFileSizeConsumeQueue"),
-                f"expected a multiple of 20, the size of a queue unit, got {config.store.mappedFileSizeConsumeQueue}",
+                f"expected a multiple of {QUEUE_UNIT_SIZE}, the size of a queue unit, got {config.store.mappedFileSizeConsumeQueue}",
             )
         )
     if config.store.maxMessageSize * 2 > config.store.mappedFileSizeCommitLog:

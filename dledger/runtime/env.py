@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc.transport import Network
 
 __all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError", "is_full"]
-
-Buffer = bytes | bytearray | memoryview
 
 
 class SyncFailedError(OSError):

@@ -9,14 +9,13 @@ replaced the node checks once more that the copy is wanted and fits.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from dledger.core.effects import FetchSnapshot
 from dledger.core.types import NodeId
-from dledger.runtime.env import Environment
+from dledger.runtime.env import Environment, is_full
 from dledger.runtime.folders import SNAPSHOT_FOLDER
 from dledger.snapshot import install
 from dledger.snapshot.plan import PlanFile, SnapshotPlan
@@ -101,7 +100,7 @@ class CatchUp:
             self.state = "installing a copy"
             await self._hooks.decide(plan)
         except (DledgerError, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and not is_full(error):
                 raise
             self.state = f"copy interrupted: {error}"
             _logger.warning("%s: %s", self._identity.node_id, self.state)

@@ -7,7 +7,6 @@ step can be repeated: a file is moved if it has not been moved yet.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass
 from dledger.log.recovery import remove_segment
 from dledger.log.segment import UNITS_FOLDER, FilePool, list_starts, log_path, units_path
 from dledger.log.start import LogStart, save_log_start
-from dledger.runtime.env import Disk, SyncFailedError
+from dledger.runtime.env import Disk, is_full
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.snapshot.plan import SnapshotPlan
 from dledger.snapshot.receiver import received_log_path, received_state_path, received_units_path
@@ -60,7 +59,7 @@ async def decide(disk: Disk, installation: Installation) -> bool:
     try:
         await disk.write_atomic(INSTALL_PATH, json.dumps({"install": text, "crc32c": crc32c(text.encode())}).encode())
     except OSError as error:
-        if isinstance(error, SyncFailedError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         if await disk.exists(INSTALL_PATH):
             await disk.remove(INSTALL_PATH)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message
-from dledger_wire._pb import retention_pb2
-from dledger_wire.errors import DledgerError
+from dledger_wire._pb import broker_pb2, retention_pb2
+from dledger_wire.errors import DledgerError, ReadOnlyError
 from dledger_wire.rpc import methods
 from store.durability.disk_reserve import PATH as RESERVE
 from tests.unit.client.sim_rig import Rig, until
@@ -114,5 +114,27 @@ def test_a_full_disk_is_told_without_contradiction_and_room_is_noticed_before_th
             host.disk.settings.capacity_bytes = 1 << 40
         await asyncio.sleep(1.5)
         assert not any(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts)
+
+    Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
+
+
+def test_a_new_producer_is_refused_while_the_disk_is_full() -> None:
+    """Its registration would go through the log too: it is refused at once, and with the reason."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        for host in rig.cluster.hosts.values():
+            host.disk.settings.capacity_bytes = host.disk.used_bytes()
+        await until(lambda: all(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts))
+        channel = rig.router().channel(rig.cluster.hosts[rig.master].address)
+        with pytest.raises(ReadOnlyError, match="the disk is used to 100"):
+            await channel.call(methods.INIT_PRODUCER.path, broker_pb2.InitProducerRequest().SerializeToString(), timeout_s=1)
+        async with rig.producer(send_timeout_ms=8000) as producer:
+            with pytest.raises(DledgerError, match="the disk is used to 100"):
+                await producer.send(Message("t", b"refused"), queue_id=0)
+        for host in rig.cluster.hosts.values():
+            host.disk.settings.capacity_bytes = 1 << 40
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"taken"), queue_id=0)
 
     Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from dledger_wire.frames.message_id import offset_message_id
 from store.commands.topics import DeleteTopic
 from store.key_index import indexer as key_index
 from store.key_index.index_file import Window, created_ms_of
+from store.key_index.index_writer import OpenIndexFile
 from store.key_index.message_query import Answer
 from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
@@ -323,6 +325,42 @@ def test_a_full_disk_only_delays_the_index(monkeypatch: pytest.MonkeyPatch) -> N
         await settle(rig)
         assert len(await find(rig, "a", "x")) == 12
         await rig.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("moment", ["seal", "create"])
+def test_a_disk_that_fills_between_two_index_files_only_delays_the_index(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    monkeypatch.setattr("store.key_index.index_set.PATIENCE_S", 0.001)
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk, replace(TINY, maxIndexNum=5), clock=StepClock())
+        await rig.topic("a")
+        await rig.send(batch_of("a", 0, [b"0"] * 4, keys=["x"] * 4))
+        await settle(rig)
+        assert len(index_files(rig)) == 1
+        original = getattr(OpenIndexFile, moment)
+        full = True
+
+        async def fails_while_full(file: OpenIndexFile) -> object:
+            if full:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return await original(file)
+
+        monkeypatch.setattr(OpenIndexFile, moment, fails_while_full)
+        for number in range(1, 4):
+            await rig.send(batch_of("a", 0, [b"%d" % number] * 3, keys=["x"] * 3))
+        assert rig.store.index is not None
+        assert not await rig.store.index.caught_up(rig.store.applied_index, 0.05)
+        full = False
+        await settle(rig)
+        assert len(await find(rig, "a", "x")) == 13
+        await rig.close()
+        again = await StoreRig.open(disk.after_kill(), replace(TINY, maxIndexNum=5), clock=StepClock())
+        await settle(again)
+        assert len(await find(again, "a", "x")) == 13
+        await again.close()
 
     run(scenario)
 
