@@ -35,8 +35,7 @@ def replica_group() -> str:
     picture.arrow(150, 148, 308, 76, "send")
     picture.arrow(360, 102, 312, 218)
     picture.arrow(462, 102, 512, 218)
-    picture.text(411, 152, "log entries", size=13)
-    picture.text(411, 170, "and acknowledgements", size=13)
+    picture.text(411, 196, "log entries", size=13)
     picture.arrow(612, 240, 700, 190)
     picture.text(700, 228, "read", size=13, anchor="start")
     picture.arrow(512, 64, 694, 128, "read", dashed=True)
@@ -68,7 +67,7 @@ def read() -> str:
         "A read from a follower, with and without linearizable=True",
         ["Consumer", "Follower n1", "Leader n0", "Follower n2"],
         [
-            Say(0, 1, "fetch queue 0 from offset 42"),
+            Say(0, 1, "fetch from offset 42"),
             Say(1, 0, "committed messages", dashed=True),
             Note(0, "linearizable=True", ORANGE),
             Say(0, 1, "fetch, linearizable"),
@@ -103,7 +102,7 @@ def failover() -> str:
 
 
 def storage() -> str:
-    picture = Canvas(860, 390, "Files of a node: one log, and queues and indexes that point into it")
+    picture = Canvas(860, 330, "Files of a node: one log, and queues and indexes that point into it")
     picture.text(20, 34, "commitlog/ - the replicated log, one for all topics", anchor="start", bold=True)
     x = 20
     for text, width, fill in (
@@ -117,40 +116,35 @@ def storage() -> str:
     ):
         picture.box(x, 50, width, 54, text, fill=fill)
         x += width + 8
-    picture.text(20, 176, "consumequeue/orders/0 - 20 bytes per message", anchor="start", bold=True)
-    for number in range(3):
-        picture.box(20 + number * 62, 190, 54, 34, f"#{number}")
-    picture.arrow(48, 188, 60, 108)
-    picture.arrow(110, 188, 100, 108)
-    picture.arrow(172, 188, 400, 108)
-    picture.text(440, 176, "consumequeue/payments/1", anchor="start", bold=True)
-    for number in range(3):
-        picture.box(440 + number * 62, 190, 54, 34, f"#{number}", fill=ORANGE)
-    picture.arrow(466, 188, 204, 108)
-    picture.arrow(530, 188, 660, 108)
-    picture.arrow(592, 188, 690, 108)
-    picture.text(20, 290, "index/ - keys and message ids", anchor="start", bold=True)
-    picture.box(20, 304, 200, 40, "hash(orders#o-1)", fill=GREY)
-    picture.arrow(222, 324, 392, 108, dashed=True)
-    picture.text(440, 290, "config/ - snapshots of replicated state", anchor="start", bold=True)
-    picture.box(440, 304, 300, 40, "topics, consumer offsets, locks ...", fill=GREY)
+    for left, fill, targets in ((20, BLUE, (60, 100, 410)), (300, ORANGE, (204, 660, 690))):
+        for number, target in enumerate(targets):
+            picture.box(left + number * 62, 190, 54, 34, f"#{number}", fill=fill)
+            picture.arrow(left + 27 + number * 62, 188, target, 108)
+    picture.text(20, 244, "consumequeue/orders/0", anchor="start", bold=True)
+    picture.text(20, 262, "20 bytes per message", anchor="start", size=13)
+    picture.text(300, 244, "consumequeue/payments/1", anchor="start", bold=True)
+    picture.box(600, 190, 160, 34, "hash(orders#o-1)", fill=GREY)
+    picture.arrow(640, 188, 440, 108, dashed=True)
+    picture.text(600, 244, "index/", anchor="start", bold=True)
+    picture.text(600, 262, "keys and message ids", anchor="start", size=13)
+    picture.text(20, 306, "config/ - snapshots of replicated state: topics, consumer offsets, locks ...", anchor="start", bold=True)
     return picture.render()
 
 
 def consumer_group() -> str:
-    picture = Canvas(780, 310, "A consumer group: each queue belongs to one consumer, and the cluster keeps its offset")
+    picture = Canvas(820, 300, "A consumer group: each queue belongs to one consumer, and the cluster keeps its offset")
     picture.text(110, 30, "topic orders", bold=True)
-    owners = ((90, "0", "42"), (90, "1", "17"), (200, "2", "63"), (200, "3", "8"))
-    for number, (target, queue, offset) in enumerate(owners):
+    for number, (target, offset) in enumerate(((90, 42), (90, 17), (200, 63), (200, 8))):
         y = 50 + number * 60
-        picture.box(20, y, 180, 44, f"queue {queue}", fill=BLUE)
-        picture.arrow(202, y + 22, 448, target + 20)
-        picture.text(330, y + 6 if number < 2 else y + 16, "", size=12)
-        picture.box(640, y, 120, 44, f"queue {queue}: {offset}", fill=GREY)
-    picture.text(540, 30, "consumer group audit", bold=True)
-    picture.box(450, 84, 150, 60, "consumer A", fill=GREEN)
-    picture.box(450, 194, 150, 60, "consumer B", fill=GREEN)
-    picture.text(700, 30, "committed offsets", bold=True)
+        picture.box(20, y, 180, 44, f"queue {number}", fill=BLUE)
+        picture.arrow(202, y + 22, 388, target + 24)
+        picture.box(640, y, 150, 44, f"queue {number}: {offset}", fill=GREY)
+    picture.text(465, 30, "consumer group audit", bold=True)
+    picture.box(390, 84, 150, 60, "consumer A", fill=GREEN)
+    picture.box(390, 194, 150, 60, "consumer B", fill=GREEN)
+    for y in (114, 224):
+        picture.arrow(542, y, 636, y, "commit", dashed=True)
+    picture.text(715, 30, "committed offsets", bold=True)
     return picture.render()
 
 
@@ -166,9 +160,9 @@ def retry() -> str:
     picture.arrow(498, 66, 412, 108, dashed=True)
     picture.text(476, 108, "again, up to 16 times", size=12, anchor="start")
     picture.arrow(412, 126, 498, 172)
-    picture.text(436, 172, "last attempt", size=13)
-    picture.arrow(600, 208, 600, 222)
-    picture.arrow(500, 200, 100, 144, "dledger dlq redrive", dashed=True)
+    picture.text(466, 140, "last attempt", size=13, anchor="start")
+    picture.arrow(498, 192, 100, 144, dashed=True)
+    picture.text(230, 192, "dledger dlq redrive", size=13)
     return picture.render()
 
 
@@ -187,7 +181,7 @@ def transaction() -> str:
             Say(2, 3, "message"),
             Note(1, "no answer, or the producer died:", ORANGE, until=2),
             Say(2, 1, "check: what became of it?"),
-            Say(1, 2, "COMMIT, ROLLBACK or UNKNOWN", dashed=True),
+            Say(1, 2, "COMMIT or ROLLBACK", dashed=True),
         ],
     )
 
@@ -199,6 +193,6 @@ def layers() -> str:
     picture.box(20, 160, 360, 50, "store - queues, indexes, replicated state", fill=GREEN)
     picture.box(20, 230, 360, 50, "dledger - Raft and the log", fill=GREEN)
     picture.box(420, 90, 360, 50, "pyspark_dledger - Spark source, sink, jobs", fill=BLUE)
-    picture.box(420, 160, 360, 120, "dledger_client - producers, consumers, Admin", fill=BLUE)
+    picture.box(420, 160, 360, 120, "dledger_client\nproducers, consumers, Admin", fill=BLUE)
     picture.box(20, 296, 760, 34, "dledger_wire - formats, errors, connections", fill=ORANGE)
     return picture.render()

@@ -22,16 +22,14 @@ class Canvas:
     title: str
     parts: list[str] = field(default_factory=list)
 
-    def box(self, x: float, y: float, width: float, height: float, text: str = "", *, fill: str = BLUE, dashed: bool = False) -> None:
-        dash = ' stroke-dasharray="5 4"' if dashed else ""
+    def box(self, x: float, y: float, width: float, height: float, text: str = "", *, fill: str = BLUE, plain: bool = False) -> None:
         self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7" '
-            f'fill="{fill}" stroke="{LINE}" stroke-width="1.3"{dash}/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7" fill="{fill}" stroke="{LINE}" stroke-width="1.3"/>'
         )
         lines = text.split("\n") if text else []
         top = y + height / 2 - (len(lines) - 1) * 9 + 5
         for number, line in enumerate(lines):
-            self.text(x + width / 2, top + number * 18, line, bold=number == 0)
+            self.text(x + width / 2, top + number * 18, line, bold=number == 0 and not plain, size=13 if plain else 14)
 
     def text(self, x: float, y: float, text: str, *, size: int = 14, anchor: str = "middle", bold: bool = False, color: str = INK) -> None:
         weight = ' font-weight="600"' if bold else ""
@@ -101,8 +99,8 @@ def sequence(title: str, actors: Sequence[str], steps: Sequence[Say | Note], *, 
         else:
             last = step.actor if step.until is None else step.until
             x1, x2 = left + gap * step.actor, left + gap * last
-            half = max(60.0, len(step.text) * 3.7 + 12 - (x2 - x1) / 2)
-            picture.box(x1 - half, y - 12, x2 - x1 + 2 * half, 30, step.text, fill=step.fill)
+            half = max(60.0, len(step.text) * 3.7 + 14 - (x2 - x1) / 2)
+            picture.box(x1 - half, y - 12, x2 - x1 + 2 * half, 30, step.text, fill=step.fill, plain=True)
     return picture.render()
 
 

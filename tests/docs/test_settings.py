@@ -1,0 +1,41 @@
+"""docs/reference/configuration.md against the models: every setting has a row with its default, and no row is without a setting."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.units import parse_duration_ms, parse_size
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
+SECTIONS = {"raft", "store", "broker"}
+FIELDS = {
+    name: field.default
+    for model in (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
+    for name, field in model.model_fields.items()
+    if name not in SECTIONS
+}
+
+
+def test_every_setting_has_a_row() -> None:
+    assert set(ROWS) == set(FIELDS)
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_a_row_has_the_default_of_the_model(name: str) -> None:
+    shown, default = ROWS[name].strip().strip("`").strip('"'), FIELDS[name]
+    if isinstance(default, bool):
+        assert shown == str(default).lower()
+    elif isinstance(default, int | float):
+        number = shown.replace(" ", "")
+        assert default == (parse_duration_ms(number) if number.endswith("h") else parse_size(number))
+    elif isinstance(default, str):
+        assert default.startswith(shown.partition(" ...")[0])
+    else:
+        assert shown in {"required", "none", "address"}
+        assert default in (PydanticUndefined, None)
