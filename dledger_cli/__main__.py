@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 COMMON_NAMES = ("broker", "store")
+LIGHT = ("dledger_client", "dledger_wire")  # in the distribution dledger-client, which may have been removed alone
 
 
 def _import_own(name: str, folder: str) -> None:
@@ -26,6 +27,9 @@ def _import_own(name: str, folder: str) -> None:
 
 
 def main() -> None:
+    missing = [name for name in LIGHT if find_spec(name) is None]
+    if missing:
+        sys.exit(f"dledger: the package {missing[0]!r} is missing: pip install --force-reinstall --no-deps dledger-client")
     folder = str(Path(__file__).resolve().parents[1])
     for name in COMMON_NAMES:
         _import_own(name, folder)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# wheel.sh DIR: makes what a user gets.  DIR holds tests, documents and scripts, and no package of the project; DIR/.venv has the project
-# from a freshly built wheel, and beside it only what our .venv has of other people's packages.
+# wheel.sh DIR: makes what a user gets.  DIR holds both wheels (scripts/wheels), the one of `pip install .` in DIR/checkout, tests, documents and
+# scripts, and no package of the project; DIR/.venv has both wheels installed, and beside them only what our .venv has of other people's packages.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(realpath -m "$1")
@@ -8,10 +8,12 @@ rm -rf "$work"
 mkdir -p "$work/source"
 copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
 
+version=$("$root/scripts/wheels" "$work")
+
 # Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
 copy_of "$work/source" pyproject.toml README.md LICENSE broker dledger dledger_cli dledger_client dledger_wire pyspark_dledger store
-version=$(cd "$root" && .venv/bin/python -m setuptools_scm)
-SETUPTOOLS_SCM_PRETEND_VERSION=$version "$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work" "$work/source"
+SETUPTOOLS_SCM_PRETEND_VERSION=$version \
+  "$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work/checkout" "$work/source"
 rm -rf "$work/source"
 
 "$root/.venv/bin/python" -m venv --without-pip "$work/.venv"

@@ -1,0 +1,81 @@
+"""Splits the project into two that are built as wheels: ``dledger-client``, and ``dledger`` with the rest, which requires the former.
+
+Owns the split (docs/adr/0012).  Everything else is taken from the root's pyproject.toml: [tool.dledger.client-wheel] there names the
+packages and dependencies of the light wheel.  Call: wheel_projects.py VERSION FOLDER makes FOLDER/client and FOLDER/whole, ready for pip.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("README.md", "LICENSE")
+DESCRIPTION = "Clients and Spark data source of dledger, a Raft-replicated message storage cluster"
+
+
+def name_of(requirement: str) -> str:
+    """The distribution's name in ``requirement``, such as ``numpy`` of ``numpy>=2,<3``."""
+    return requirement.replace(";", "<").replace("[", "<").replace(">", "<").replace("=", "<").partition("<")[0].strip()
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+def split(document: dict[str, Any], version: str) -> dict[str, tuple[dict[str, Any], list[str]]]:
+    """folder -> ([project] table, packages) of both distributions."""
+    project, light = document["project"], document["tool"]["dledger"]["client-wheel"]
+    packages = [pattern.rstrip("*") for pattern in document["tool"]["setuptools"]["packages"]["find"]["include"]]
+    common = {key: project[key] for key in project if key not in ("dynamic", "scripts", "optional-dependencies")} | {"version": version}
+    needed = [each for each in project["dependencies"] if name_of(each) in light["dependencies"]]
+    rest = [each for each in project["dependencies"] if each not in needed]
+    if len(needed) != len(light["dependencies"]) or not set(light["packages"]) <= set(packages):
+        raise SystemExit("pyproject.toml: [tool.dledger.client-wheel] names what the project does not have")
+    extras = project["optional-dependencies"]
+    client = common | {"name": "dledger-client", "description": DESCRIPTION, "dependencies": needed}
+    client["optional-dependencies"] = {"spark": extras["spark"]}
+    whole = common | {"dependencies": [f"dledger-client=={version}", *rest], "scripts": project["scripts"]}
+    whole["optional-dependencies"] = {"spark": [f"dledger-client[spark]=={version}"]}
+    return {
+        "client": (client, light["packages"]),
+        "whole": (whole, [package for package in packages if package not in light["packages"]]),
+    }
+
+
+def write(folder: Path, project: dict[str, Any], packages: list[str], document: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    data = {"*": document["tool"]["setuptools"]["package-data"]["*"]}
+    data |= {key: each for key, each in document["tool"]["setuptools"]["package-data"].items() if key in packages}
+    lines = ["[build-system]", 'requires = ["setuptools>=77"]', 'build-backend = "setuptools.build_meta"', "", "[project]"]
+    lines += [f"{key} = {toml(value)}" for key, value in project.items()]
+    lines += [
+        "",
+        "[tool.setuptools.packages.find]",
+        f"include = {toml([each for package in packages for each in (package, f'{package}.*')])}",
+    ]
+    lines += ["", "[tool.setuptools.package-data]", *(f"{json.dumps(key)} = {toml(value)}" for key, value in data.items())]
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in COPIED:
+        shutil.copy(ROOT / name, folder / name)
+    for package in packages:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+
+
+def main() -> None:
+    version, target = sys.argv[1], Path(sys.argv[2])
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for name, (project, packages) in split(document, version).items():
+        write(target / name, project, packages, document)
+
+
+if __name__ == "__main__":
+    main()

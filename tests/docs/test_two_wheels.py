@@ -1,0 +1,186 @@
+"""The two wheels of ``scripts/wheels`` (docs/adr/0012): the light one alone, both in either order, one removed; what a checkout installs.
+
+``scripts/test docs`` builds them beside this folder.  Environments here get other people's packages as links to those of the running
+one, so that nothing is fetched and nothing is there that a test did not name.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from pathlib import Path
+
+import pytest
+
+from dledger_cli.local.private_cluster import PrivateCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
+WHOLE = {"dledger", "store", "broker", "dledger_cli"}
+NEEDS_GRPC = {"dledger_wire.rpc.grpc_network"}  # the gRPC side of nodes
+
+pytestmark = pytest.mark.docs
+
+PROGRAM = """
+import sys
+from dledger_client import Admin, Message, Producer, PullConsumer, SendStatus
+
+def main(bootstrap: str) -> None:
+    with Admin(bootstrap) as admin:
+        admin.create_topic("light", queues=1)
+    with Producer(bootstrap, group="light") as producer:
+        result = producer.send(Message("light", b"a body", tags="t"))
+        status: SendStatus = result.status
+        assert status is SendStatus.SEND_OK
+    with PullConsumer(bootstrap, group="light") as consumer:
+        bodies: list[bytes] = [message.body for message in consumer.fetch("light", result.queue_id, result.queue_offset)]
+        assert bodies == [b"a body"], bodies
+
+main(sys.argv[1])
+"""
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+failed = []
+for name in ("dledger_wire", "dledger_client", "pyspark_dledger"):
+    for module in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            failed.append(module.name)
+print(json.dumps(failed))
+"""
+
+
+def wheel(pattern: str) -> Path:
+    found = sorted(ROOT.glob(pattern))
+    if not found:
+        pytest.skip("no wheels here: scripts/test docs builds them")
+    return found[-1]
+
+
+@pytest.fixture
+def light() -> Path:
+    return wheel("dledger_client-*.whl")
+
+
+@pytest.fixture
+def whole() -> Path:
+    return wheel("dledger-*.whl")
+
+
+def tops(file: Path) -> set[str]:
+    with zipfile.ZipFile(file) as zipped:
+        return {name.partition("/")[0] for name in zipped.namelist() if ".dist-info/" not in name}
+
+
+def metadata(file: Path) -> tuple[str, list[str]]:
+    """(version, requirements) of a wheel."""
+    with zipfile.ZipFile(file) as zipped:
+        name = next(name for name in zipped.namelist() if name.endswith(".dist-info/METADATA"))
+        fields = Parser().parsestr(zipped.read(name).decode())
+    return fields["Version"], fields.get_all("Requires-Dist") or []
+
+
+def closure(names: set[str]) -> Iterator[Distribution]:
+    """What is installed here of ``names`` and all that they require."""
+    seen: set[str] = set()
+    left = sorted(names)
+    while left:
+        name = re.split(r"[^\w.-]", left.pop(), maxsplit=1)[0].lower().replace("_", "-")
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue  # of another platform
+        yield found
+        left += [each for each in found.requires or [] if "extra ==" not in each]
+
+
+def environment(folder: Path, needed: set[str]) -> Path:
+    """A new environment with links to what is installed here of ``needed``; its interpreter."""
+    venv.create(folder, with_pip=False)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for found in closure(needed):
+        for top in {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            link = site / top
+            if not link.exists():
+                link.symlink_to(Path(str(found.locate_file(top))).resolve())
+    return folder / "bin" / "python"
+
+
+def pip(python: Path, *arguments: str, fails: bool = False) -> str:
+    command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def install(python: Path, *files: Path) -> None:
+    for file in files:
+        pip(python, "install", "-q", "--no-index", "--no-deps", str(file))
+
+
+def call(*command: str | Path, fails: bool = False) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False, cwd="/")
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def others() -> set[str]:
+    return {each.name for each in distributions() if not each.name.startswith("dledger")}
+
+
+def test_each_package_is_in_one_wheel_and_all_in_that_of_a_checkout(light: Path, whole: Path) -> None:
+    checkout = wheel("checkout/dledger-*.whl")
+    assert (tops(light), tops(whole), tops(checkout)) == (LIGHT, WHOLE, LIGHT | WHOLE)
+    versions = {metadata(file)[0] for file in (light, whole, checkout)}
+    assert len(versions) == 1
+    assert f"dledger-client=={versions.pop()}" in metadata(whole)[1]
+    apart = {each for each in metadata(light)[1] + metadata(whole)[1] if "extra ==" not in each and "dledger" not in each}
+    assert apart == {each for each in metadata(checkout)[1] if "extra ==" not in each}
+
+
+def test_the_light_wheel_alone_serves_a_typed_client_and_spark(tmp_path: Path, light: Path) -> None:
+    version, requirements = metadata(light)
+    python = environment(tmp_path / "light", {each for each in requirements if "extra ==" not in each})
+    install(python, light)
+    pip(python, "check")
+    assert call(python, "-c", "import dledger_client; print(dledger_client.__version__)").strip() == version
+    for module in (*WHOLE, "grpc", "typer", "rich", "pydantic", "uvloop", "psutil", "lark", "structlog", "yaml"):
+        assert "ModuleNotFoundError" in call(python, "-c", f"import {module}", fails=True)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    call(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "--python-executable", python, program)
+    with PrivateCluster(tmp_path / "data", nodes=1) as cluster:
+        cluster.start()
+        call(python, program, cluster.bootstrap)
+    spark = environment(tmp_path / "spark", set(requirements) | {"pyspark", "pyarrow"})
+    install(spark, light)
+    assert set(re.findall(r'"([\w.]+)"', call(spark, "-c", IMPORT_ALL))) == NEEDS_GRPC
+    call(spark, "-c", "from pyspark_dledger import DefaultSource; assert DefaultSource.name() == 'dledger'")
+
+
+@pytest.mark.parametrize("first", ["light", "whole"])
+def test_both_in_either_order_and_each_removed(tmp_path: Path, light: Path, whole: Path, first: str) -> None:
+    python = environment(tmp_path / "both", others())
+    install(python, *((light, whole) if first == "light" else (whole, light)))
+    command = python.parent / "dledger"
+    pip(python, "check")
+    assert "topic" in call(command, "--help")
+    version = call(command, "--version").split()[1]
+    assert call(python, "-c", "import broker.main, dledger_client, pyspark_dledger; print(dledger_client.__version__)").strip() == version
+    pip(python, "uninstall", "-q", "-y", "dledger" if first == "light" else "dledger-client")
+    if first == "light":
+        call(python, "-c", "import dledger_client.aio, pyspark_dledger")
+    else:
+        assert "requires dledger-client" in pip(python, "check", fails=True)
+        assert "pip install --force-reinstall --no-deps dledger-client" in call(command, "--help", fails=True)
