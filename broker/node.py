@@ -140,7 +140,7 @@ class BrokerNode:
             MetadataService(context),
             QueueOffsetsService(context),
             ProducerIdService(context),
-            GroupOffsetsService(context, self._sessions.was_reset),
+            GroupOffsetsService(context, self._sessions.offsets_reset),
             self._sessions,
             AutoCreateService(context),
             self._transactions,

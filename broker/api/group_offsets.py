@@ -18,11 +18,11 @@ TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
 
 class GroupOffsetsService:
-    """Consumer groups' positions on the master.  ``was_reset`` is told the group whose running consumers have to follow a reset."""
+    """Consumer groups' positions on the master.  ``offsets_reset`` is told the group whose running consumers have to follow a reset."""
 
-    def __init__(self, context: ServiceContext, was_reset: Callable[[str], None]) -> None:
+    def __init__(self, context: ServiceContext, offsets_reset: Callable[[str], None]) -> None:
         self._context = context
-        self._was_reset = was_reset
+        self._offsets_reset = offsets_reset
 
     def register(self, server: Server) -> None:
         methods.COMMIT_OFFSETS.serve(server, self.commit)
@@ -40,7 +40,7 @@ class GroupOffsetsService:
         )
         result = await self._context.command(command, TIMEOUT_S)
         if request.reset:
-            self._was_reset(request.group)
+            self._offsets_reset(request.group)
         reply = broker_pb2.CommitOffsetsResponse()
         for row in result.refused:
             refused = reply.refused.add(topic=row.topic, queue_id=row.queue_id)

@@ -63,7 +63,7 @@ class TransactionService:
         self._current: _Term | None = None
 
     def register(self, server: Server) -> None:
-        methods.JOIN_PRODUCER_GROUP.serve(server, self.attend)
+        methods.JOIN_PRODUCER_GROUP.serve(server, self.join)
         methods.END_TRANSACTIONS.serve(server, self.end)
         methods.DESCRIBE_TRANSACTIONS.serve(server, self.describe)
 
@@ -73,18 +73,18 @@ class TransactionService:
     async def stop(self) -> None:
         current, self._current = self._current, None
         if current is not None:
-            current.members.end(NotLeaderError(f"{self._context.settings.node.id} is not the master any more", leader_address=""))
+            current.members.end(NotLeaderError(f"{self._context.settings.node.id} is no longer the master", leader_address=""))
 
     def _term(self) -> _Term:
         term = self._context.require_master()
         if self._current is None or self._context.roles.services_term != term:
-            raise NotReadyError(f"{self._context.settings.node.id}: transactions of term {term} are not on yet")
+            raise NotReadyError(f"{self._context.settings.node.id}: transactions of term {term} have not started yet")
         return self._current
 
-    async def attend(self, stream: ByteStream, _caller: CallContext) -> None:
+    async def join(self, stream: ByteStream, _caller: CallContext) -> None:
         message = await stream.read()
         if message is not None:
-            await self._term().members.attend(methods.decode(transaction_pb2.ProducerJoin, message), stream)
+            await self._term().members.join(methods.decode(transaction_pb2.ProducerJoin, message), stream)
 
     async def end(self, request: transaction_pb2.EndTransactionsRequest, _caller: CallContext) -> transaction_pb2.EndTransactionsResponse:
         term = self._term()

@@ -78,7 +78,7 @@ class TransactionCheck:
 
     async def _round(self) -> None:
         """Everything that is due now, then wait."""
-        self._members.drop_silent()
+        self._members.expire()
         await self._forget_deleted()
         await self._look()
         while taken := self._take_due():
@@ -171,7 +171,7 @@ class TransactionCheck:
         for offset, half in halves:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 times, _ = self._store.transactions.checks(offset)
-                self._members.ask(producer_group(half), offset, times, encode_frame(half))
+                self._members.check(producer_group(half), offset, times, encode_frame(half))
 
     def _with_frames(self, offsets: Sequence[int], halves: Sequence[Frame | None]) -> Iterator[tuple[int, Frame]]:
         return ((offset, half) for offset, half in zip(offsets, halves, strict=True) if half is not None)

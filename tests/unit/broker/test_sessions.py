@@ -11,7 +11,7 @@ import pytest
 
 from broker.groups.lock_manager import LockManager
 from broker.groups.session_table import Session
-from broker.groups.sessions import SESSION_MS
+from broker.groups.term_sessions import SESSION_MS
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError
 from dledger_wire.rpc import methods
@@ -231,6 +231,6 @@ def test_releases_that_are_repeated_or_of_others_locks_wait_for_nothing() -> Non
         keeper = LockManager(SimpleNamespace(store=SimpleNamespace(queue_locks=locks)), lambda _session, _locks: None)  # type: ignore[arg-type]
         for session_id, epoch in (("s", 78), ("other", 77), ("s", 77), ("s", 77)):
             keeper.release(Session("g", "a", session_id, 0), [("t", 0, epoch)] * 3)
-        assert [(release.owner, release.rows) for release in keeper._releases] == [("s", (("t", 0, 77),))]
+        assert [(release.owner, release.queues) for release in keeper._releases] == [("s", (("t", 0, 77),))]
 
     asyncio.run(scenario())

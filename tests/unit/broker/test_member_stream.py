@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.groups.session_table import MAX_WAITING, MAX_WAITING_BYTES, Link
-from broker.transactions.producer_sessions import HELD_CHECKS, ProducerSessions
+from broker.member_stream import MAX_WAITING, MAX_WAITING_BYTES, MemberStream
+from broker.transactions.producer_sessions import MAX_WAITING_CHECKS, ProducerSessions
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotReadyError
 from tests.unit.store.store_rig import StepClock
@@ -40,23 +40,23 @@ class Unread:
 @pytest.mark.parametrize("size", [10, 1 << 20])
 def test_what_waits_for_a_member_is_bounded_and_its_stream_ends_then(size: int) -> None:
     async def main() -> None:
-        link = Link(Unread())
+        stream = MemberStream(Unread())
         count = 0
-        while not link.ended.done():
-            link.send(bytes(size))
+        while not stream.ended.done():
+            stream.send(bytes(size))
             count += 1
             assert count <= MAX_WAITING + 2
             assert count * size <= MAX_WAITING_BYTES + 2 * size
-        assert isinstance(link.ended.result(), NotReadyError)
+        assert isinstance(stream.ended.result(), NotReadyError)
 
     asyncio.run(main())
 
 
 def test_one_large_message_is_not_too_much() -> None:
     async def main() -> None:
-        link = Link(Unread())
-        link.send(bytes(2 * MAX_WAITING_BYTES))
-        assert not link.ended.done()
+        stream = MemberStream(Unread())
+        stream.send(bytes(2 * MAX_WAITING_BYTES))
+        assert not stream.ended.done()
 
     asyncio.run(main())
 
@@ -65,21 +65,21 @@ def test_a_producer_that_sends_heartbeats_and_does_not_read_is_sent_away() -> No
     async def main() -> None:
         members = ProducerSessions(StepClock())
         with pytest.raises(NotReadyError, match="wait for this member"):
-            await asyncio.wait_for(members.attend(JOIN, Unread()), LIMIT_S)
+            await asyncio.wait_for(members.join(JOIN, Unread()), LIMIT_S)
         assert members.counts() == {}
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("size", "taken"), [(10, HELD_CHECKS + 2), (1 << 20, 10)])
+@pytest.mark.parametrize(("size", "taken"), [(10, MAX_WAITING_CHECKS + 2), (1 << 20, 10)])
 def test_questions_go_to_another_member_before_that(size: int, taken: int) -> None:
     async def main() -> None:
         members, stream = ProducerSessions(StepClock()), Unread()
         stream.to_say = 0
-        attending = asyncio.ensure_future(members.attend(JOIN, stream))
+        attending = asyncio.ensure_future(members.join(JOIN, stream))
         await asyncio.sleep(0)
         asked = 0
-        while members.ask("p", 1, 1, bytes(size)):
+        while members.check("p", 1, 1, bytes(size)):
             asked += 1
             assert asked <= taken
         assert asked > taken // 2
