@@ -36,7 +36,7 @@ wire, ``message`` the text, ``details`` its values as strings.
      |- StorageDamagedError, StorageFailedError               a replica's disk; other replicas serve the data
      |- DataDirectoryError, AddressInUseError, ConfigError    raised when a node starts
 
-Example:
+Examples:
     >>> from dledger_client.errors import DledgerError, NotSentError
     >>> def is_safe_to_send_elsewhere(error: DledgerError) -> bool:
     ...     return not error.outcome_unknown

@@ -1,7 +1,7 @@
-"""What producers send and what they are told: ``Message``, ``SendResult``, ``SendStatus``.
+"""Messages to send and the result of sending them: ``Message``, ``SendResult``, ``SendStatus``.
 
-Owns the property string of an outgoing message.  It is made once, when the message is made, so that a batch only has to join bytes; a
-message is therefore not to be changed after it was made.
+Owns the property string of an outgoing message.  It is encoded once, when the message is made, so that a batch only joins bytes; do not
+change a message afterwards.
 """
 
 from __future__ import annotations
@@ -66,11 +66,26 @@ RESERVED_PROPERTIES = frozenset(
 
 
 class Message:
-    """A message to send.
+    """A message to send. Do not change it after it was made; ``clone`` makes a copy to change.
 
-    ``keys`` are what it can be found by later (several in a list, or separated by spaces), ``tags`` what consumers filter by,
-    ``properties`` the application's own names and values, ``flag`` a number of the application's own.  ``deliver_at_ms`` (since 1970, at
-    most 40 days ahead) or ``delay_level`` (1 to 18) is when consumers get it.  Do not change it once made.
+    Args:
+        topic: The topic to send to.
+        body: The content, at most ``max_message_bytes`` of the producer.
+        tags: One tag, which consumers filter by. Must not contain ``|``.
+        keys: What the message can be found by: one key, or several in a list or separated by spaces.
+        properties: The application's own names and values, for SQL92 filters and consumers.
+        flag: A 32-bit number of the application's own.
+        delay_level: Deliver after a delay: level 1 (1 second) to 18 (2 hours) of the cluster's ``messageDelayLevel``; 0: at once.
+        deliver_at_ms: Deliver at a time: milliseconds since 1970, at most 40 days ahead; 0: at once. Not together with ``delay_level``.
+
+    Raises:
+        TypeError: An argument has the wrong type, e.g. a body that is text.
+        InvalidArgumentError: A value is outside its range, a property name is reserved, or all properties together exceed 32 KiB.
+
+    Examples:
+        >>> message = Message("orders", b'{"id": 7}', tags="created", keys="order-7", properties={"region": "eu"})
+        >>> message.tags
+        'created'
     """
 
     __slots__ = (
@@ -120,7 +135,15 @@ class Message:
             self.extras = _tag_property(tags) if tags else b""
 
     def clone(self) -> Message:
-        """A copy, to be changed before it is sent."""
+        """A copy that may be changed before it is sent.
+
+        Returns:
+            A message with the same content.
+
+        Examples:
+            >>> Message("orders", b"one").clone().body
+            b'one'
+        """
         copy = Message.__new__(Message)
         for name in Message.__slots__:
             setattr(copy, name, getattr(self, name))
@@ -213,7 +236,18 @@ def check_size(extras: bytes, what: str) -> None:
 
 @dataclass(slots=True)
 class SendResult:
-    """Where a message is now.  ``offset_msg_id`` style places come from the broker that reads it; this is what the producer knows."""
+    """Where a sent message is stored.
+
+    Attributes:
+        status: SEND_OK; a message that is not stored raises an error instead.
+        msg_id: The unique id that the producer gave the message.
+        topic: The topic.
+        replica_group: The replica group that stores it.
+        queue_id: The queue.
+        queue_offset: Its offset in the queue.
+        store_timestamp: When it was stored, milliseconds since 1970.
+        duplicate: A retry found the message stored already; it is stored once.
+    """
 
     status: SendStatus
     msg_id: str

@@ -6,7 +6,14 @@ from enum import Enum, IntEnum, IntFlag
 
 
 class SendStatus(Enum):
-    """What a producer is told; docs/reference/semantics.md says what each promises."""
+    """The status of a sent message, with RocketMQ's names. Messages with another status than SEND_OK fail with an error that carries it.
+
+    Attributes:
+        SEND_OK: Stored by a majority of the replica group.
+        FLUSH_DISK_TIMEOUT: Not written to disk by a majority in time.
+        FLUSH_SLAVE_TIMEOUT: Not replicated to a majority in time.
+        SLAVE_NOT_AVAILABLE: Too few replicas for a majority respond.
+    """
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -15,7 +22,14 @@ class SendStatus(Enum):
 
 
 class Perm(IntFlag):
-    """Permission bits of a topic: 2 write, 4 read."""
+    """Permission bits of a topic.
+
+    Attributes:
+        NONE: Neither.
+        WRITE: Producers may write (2).
+        READ: Consumers may read (4).
+        READ_WRITE: Both (6).
+    """
 
     NONE = 0
     WRITE = 2

@@ -37,7 +37,12 @@ MAX_PAGE = 1024
 
 @dataclass(slots=True)
 class QueryResult:
-    """Messages, newest first in each replica group.  ``complete`` False: an index does not cover everything yet, there may be more."""
+    """Messages that a query found.
+
+    Attributes:
+        messages: The messages, newest first in each replica group.
+        complete: False while an index is still being built: there may be more.
+    """
 
     messages: list[ReceivedMessage]
     complete: bool = True

@@ -29,7 +29,12 @@ CONSUMED_STATE, WAITING, SENT_BACK = "consumed", "not yet", "sent back"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """``state``: holds it (whole, with its checksum), has it not (yet), no answer."""
+    """Whether a replica stores a message.
+
+    Attributes:
+        node_id: The replica.
+        state: ``holds it`` (whole, with its checksum), ``has it not`` (yet), or ``no answer``.
+    """
 
     node_id: str
     state: str
@@ -37,8 +42,15 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """``state``: consumed (by offset), sent back (to be delivered again), not yet.  ``after_ms``, ``by_ms``: when it was passed; 0: not
-    known."""
+    """What a consumer group did with a message, concluded from its committed offset.
+
+    Attributes:
+        group: The consumer group.
+        state: ``consumed``, ``sent back`` (to be redelivered), or ``not yet``.
+        committed: The group's committed offset in the queue.
+        after_ms: It was passed after this time, milliseconds since 1970; 0: unknown.
+        by_ms: It was passed by this time, milliseconds since 1970; 0: unknown.
+    """
 
     group: str
     state: str
@@ -49,7 +61,15 @@ class ConsumerState:
 
 @dataclass(slots=True)
 class TracedCopy:
-    """The message at one place.  ``consumer_group``: whose retry or dead letter it is."""
+    """One stored copy of a message.
+
+    Attributes:
+        message: The copy.
+        kind: ``message``, ``retry``, ``dead letter``, ``delayed``, ``half message`` or ``system``.
+        consumer_group: The consumer group that a retry or dead letter belongs to.
+        replicas: Which replicas store it.
+        consumers: What consumer groups did with it.
+    """
 
     message: ReceivedMessage
     kind: str
@@ -60,7 +80,12 @@ class TracedCopy:
 
 @dataclass(slots=True)
 class Trace:
-    """All places of all messages asked for, oldest first.  ``complete`` False: an index does not cover everything yet."""
+    """All stored copies of the messages of a trace, oldest first.
+
+    Attributes:
+        copies: The copies.
+        complete: False while an index is still being built: there may be more.
+    """
 
     copies: list[TracedCopy]
     complete: bool = True

@@ -20,7 +20,16 @@ DEAD_LETTER = -1  # as a delay level
 
 
 class SentBack(Enum):
-    """What became of a message that was sent back.  All but REFUSED mean that the group need not look at this place any more."""
+    """What happened to a message that was sent back. All but REFUSED mean that the group is done with this offset.
+
+    Attributes:
+        RETRY: Stored in the retry topic of the group.
+        DEAD: Stored in the dead-letter topic of the group: it had its last attempt.
+        DUPLICATE: Stored by an earlier call.
+        BEHIND: The group has committed past this offset since.
+        GONE: The message has expired.
+        REFUSED: Not stored; ``error`` says why.
+    """
 
     RETRY = retry_pb2.SEND_BACK_RETRY
     DEAD = retry_pb2.SEND_BACK_DEAD
@@ -32,7 +41,14 @@ class SentBack(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendBackResult:
-    """One message's answer; ``reconsume_times`` is what its copy carries, ``error`` why it was refused."""
+    """The result for one message that was sent back.
+
+    Attributes:
+        offset: Its offset in the queue.
+        outcome: What happened to it.
+        reconsume_times: How often it has been redelivered, counting this time.
+        error: Why it was refused.
+    """
 
     offset: int
     outcome: SentBack

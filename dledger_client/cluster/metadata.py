@@ -59,7 +59,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueues:
-    """The queues of a topic on one group."""
+    """The queues of a topic in one replica group.
+
+    Attributes:
+        topic: The topic.
+        replica_group: The replica group.
+        read_queues: Number of queues consumers read.
+        write_queues: Number of queues producers write to.
+        perm: Permission bits: 4 read, 2 write (see ``Perm``).
+        topic_epoch: Identifies the topic; another value when it was deleted and created again.
+        version: Version of the replica group's table of topics; 0: unknown.
+    """
 
     topic: str
     replica_group: str

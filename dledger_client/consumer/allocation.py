@@ -18,7 +18,13 @@ from dledger_wire.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on one replica group (RocketMQ's brokerName is our group name)."""
+    """One queue of a topic in one replica group.
+
+    Attributes:
+        topic: The topic.
+        replica_group: The replica group that stores it (RocketMQ's ``brokerName``).
+        queue_id: The number of the queue.
+    """
 
     topic: str
     replica_group: str
@@ -34,7 +40,21 @@ Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQu
 
 
 def averagely(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """AVG: consecutive shares that differ by at most one queue, the larger ones first."""
+    """Allocation AVG: consecutive shares that differ by at most one queue, the larger ones first.
+
+    Args:
+        member: The group member to allocate for.
+        queues: All queues.
+        members: All members of the consumer group.
+
+    Returns:
+        The queues of ``member``.
+
+    Examples:
+        >>> queues = [MessageQueue("orders", "g0", number) for number in range(3)]
+        >>> [queue.queue_id for queue in averagely("a", queues, ["a", "b"])]
+        [0, 1]
+    """
     place = _place(member, members)
     if place is None:
         return []
@@ -45,7 +65,21 @@ def averagely(member: str, queues: Sequence[MessageQueue], members: Sequence[str
 
 
 def averagely_by_circle(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """AVG_BY_CIRCLE: the queues are dealt round the members like cards."""
+    """Allocation AVG_BY_CIRCLE: queues are dealt round the members like cards.
+
+    Args:
+        member: The group member to allocate for.
+        queues: All queues.
+        members: All members of the consumer group.
+
+    Returns:
+        The queues of ``member``.
+
+    Examples:
+        >>> queues = [MessageQueue("orders", "g0", number) for number in range(3)]
+        >>> [queue.queue_id for queue in averagely_by_circle("a", queues, ["a", "b"])]
+        [0, 2]
+    """
     place = _place(member, members)
     if place is None:
         return []
@@ -54,15 +88,38 @@ def averagely_by_circle(member: str, queues: Sequence[MessageQueue], members: Se
 
 
 def by_config(preset: Sequence[MessageQueue]) -> Strategy:
-    """CONFIG: exactly the queues given, whoever asks."""
+    """Allocation CONFIG: exactly the given queues, for every member.
+
+    Args:
+        preset: The queues.
+
+    Returns:
+        A strategy for ``PushConsumer(allocate_strategy=)``.
+
+    Examples:
+        >>> strategy = by_config([MessageQueue("orders", "g0", 0)])
+        >>> strategy("a", [], ["a"])[0].queue_id
+        0
+    """
     fixed = list(preset)
     return lambda member, queues, members: list(fixed)
 
 
 def by_machine_room(rooms: Sequence[str]) -> Strategy:
-    """MACHINE_ROOM: only queues of groups named ``room@name`` with a room in ``rooms``, in equal consecutive shares.
+    """Allocation MACHINE_ROOM: only queues of replica groups named ``room@name``, in equal consecutive shares.
 
-    What is left over after equal shares goes one each to the first members, from the end of the list.
+    What remains after equal shares goes one each to the first members, from the end of the list.
+
+    Args:
+        rooms: The rooms whose queues are allocated.
+
+    Returns:
+        A strategy for ``PushConsumer(allocate_strategy=)``.
+
+    Examples:
+        >>> strategy = by_machine_room(["room1"])
+        >>> len(strategy("a", [MessageQueue("orders", "room1@g0", 0)], ["a"]))
+        1
     """
     wanted = frozenset(rooms)
 
@@ -86,7 +143,25 @@ def machine_room_nearby(
     room_of_group: Callable[[str], str] = lambda group: group.split("-")[0],
     room_of_member: Callable[[str], str] = lambda member: member.split("-")[0],
 ) -> Strategy:
-    """MACHINE_ROOM_NEARBY: ``inner`` within each room; rooms that have queues but no member are shared by all members with ``inner``."""
+    """Allocation MACHINE_ROOM_NEARBY: ``inner`` within each room; queues of rooms without members are shared by all members.
+
+    Args:
+        inner: The strategy within a room.
+        room_of_group: The room of a replica group. Default: its name up to the first ``-``.
+        room_of_member: The room of a group member. Default: its client id up to the first ``-``.
+
+    Returns:
+        A strategy for ``PushConsumer(allocate_strategy=)``.
+
+    Raises:
+        InvalidArgumentError: When it is called: the room of a queue or member is empty.
+
+    Examples:
+        >>> strategy = machine_room_nearby(averagely)
+        >>> queues = [MessageQueue("orders", "eu-1", 0), MessageQueue("orders", "us-1", 0)]
+        >>> [queue.replica_group for queue in strategy("eu-a", queues, ["eu-a", "us-b"])]
+        ['eu-1']
+    """
 
     def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         if member not in members:
@@ -104,7 +179,22 @@ def machine_room_nearby(
 
 
 def consistent_hash(virtual_nodes: int = 10) -> Strategy:
-    """CONSISTENT_HASH: a ring of ``virtual_nodes`` points a member, so that a change of members moves few queues."""
+    """Allocation CONSISTENT_HASH: a hash ring, so that a change of members moves few queues.
+
+    Args:
+        virtual_nodes: Points on the ring per member, at least 1.
+
+    Returns:
+        A strategy for ``PushConsumer(allocate_strategy=)``.
+
+    Raises:
+        InvalidArgumentError: ``virtual_nodes`` is less than 1.
+
+    Examples:
+        >>> strategy = consistent_hash(virtual_nodes=20)
+        >>> len(strategy("a", [MessageQueue("orders", "g0", 0)], ["a"]))
+        1
+    """
     if virtual_nodes < 1:
         raise InvalidArgumentError(f"consistent hash: {virtual_nodes} virtual nodes, expected at least 1")
 

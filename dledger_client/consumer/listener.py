@@ -24,7 +24,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Action(Enum):
-    """What became of messages.  SUSPEND is the orderly listener's word for RECONSUME_LATER; both mean the same."""
+    """What a listener returns. RECONSUME_LATER and SUSPEND mean the same; SUSPEND is the usual word in orderly listeners.
+
+    Attributes:
+        COMMIT: The messages are consumed.
+        RECONSUME_LATER: Deliver the messages again later.
+        SUSPEND: Deliver the messages again later.
+    """
 
     COMMIT = "commit"
     RECONSUME_LATER = "reconsume later"
@@ -33,12 +39,22 @@ class Action(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """Where the messages come from, and what the listener may wish.
+    """Where the messages of a listener call come from, and what the listener may set.
 
-    ``epoch`` (orderly): grows with every owner of the queue, so that a system the listener writes to can refuse an older owner.
-    ``attempts``: how often these messages were given to a listener here before.  To be set by the listener: ``ack_index``, the last message
-    that is consumed when COMMIT is returned (default: all); ``delay_level`` of those that come again (0: by attempts, -1: dead letters at
-    once); ``suspend_ms`` before an orderly queue goes on.
+    Attributes:
+        topic: The topic.
+        replica_group: The replica group that stores the queue.
+        queue_id: The queue.
+        epoch: Orderly: grows with every owner of the queue, so that another system can refuse writes of an older owner.
+        attempts: How often these messages were given to a listener here before.
+        ack_index: Set by the listener: index of the last consumed message when it returns COMMIT; -1: all.
+        delay_level: Set by the listener: delay before redelivery; 0: grows with the attempts, -1: dead-letter topic at once.
+        suspend_ms: Set by the listener: milliseconds before an orderly queue continues; 0: the consumer's setting.
+
+    Examples:
+        >>> def listener(messages, context):
+        ...     context.ack_index = len(messages) - 2
+        ...     return Action.COMMIT
     """
 
     topic: str

@@ -25,8 +25,14 @@ from dledger_wire.status import SysFlag
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """What a queue holds: offsets ``min_offset`` to ``max_offset`` (exclusive); ``at_time``: the first one of the time asked for;
-    ``topic_epoch``: changes when the topic is deleted and created again."""
+    """The offsets that a queue holds: ``min_offset`` to ``max_offset`` (exclusive).
+
+    Attributes:
+        min_offset: The first message; older ones have expired.
+        max_offset: The offset that the next message will get.
+        at_time: The first message stored at or after the requested time; -1 without one.
+        topic_epoch: Identifies the topic; another value when it was deleted and created again.
+    """
 
     min_offset: int
     max_offset: int
@@ -37,17 +43,41 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLag:
-    """How far behind a replica was when it answered: ``entries`` of the log that it has not applied, of those it has heard to be committed,
-    and ``leader_silent_ms``, how long ago it last heard from a leader (0: it leads; None: not since it started).  What was committed
-    meanwhile it cannot know: a follower that is cut off tells a small lag, and a long silence."""
+    """How far a replica was behind when it responded.
+
+    A follower that lost its leader reports few entries and a long silence: it cannot know what was committed meanwhile.
+
+    Attributes:
+        entries: Committed log entries, as far as the replica knows, that it had not applied.
+        leader_silent_ms: Milliseconds since it received something from a leader; 0: it is the leader; None: nothing since it started.
+    """
 
     entries: int = 0
     leader_silent_ms: int | None = None
 
 
 class Chunk:
-    """Messages of one queue: ``frames`` back to back, ``sizes`` of each, their queue ``offsets``.  Reading goes on at ``next_offset``.
-    ``bodiless``: the bodies are cut out of the frames; ``lag``: how far behind the replica was."""
+    """Consecutive messages of one queue as stored frames; ``messages`` decodes them. Reading continues at ``next_offset``.
+
+    Args:
+        topic: The topic.
+        replica_group: The replica group that stores the queue.
+        queue_id: The queue.
+        replica: The id of the node that sent the chunk.
+        offsets: Queue offset of each message.
+        sizes: Size of each frame in bytes.
+        frames: The frames, back to back.
+        next_offset: Where to read on, behind filtered messages too.
+        max_offset: The end of the queue as the replica knew it.
+        bodiless: The frames have no bodies.
+
+    Attributes:
+        lag: How far the replica was behind.
+
+    Examples:
+        >>> async for chunk in consumer.read_chunks("orders", 0, 0, 1_000):
+        ...     print(chunk.replica, chunk.count, chunk.next_offset)
+    """
 
     def __init__(
         self,
@@ -72,15 +102,24 @@ class Chunk:
 
     @property
     def count(self) -> int:
+        """The number of messages."""
         return len(self.sizes)
 
     @cached_property
     def columns(self) -> FrameColumns:
-        """Places and fixed fields of the frames.  CorruptFrameError when bytes in the chunk are no message."""
+        """Positions and fixed fields of all frames as numpy arrays. CorruptFrameError when bytes of the chunk are not a message."""
         return frame_columns(np.frombuffer(self.frames, np.uint8), frame_positions(self.sizes), bodiless=self.bodiless)
 
     def damaged_offset(self) -> int | None:
-        """The queue offset of the first message that shows damage: in what ``_misplaced`` compares, else in a body, by its CRC."""
+        """Verify every message: size, queue, offset, position in the log, and the CRC of its body.
+
+        Returns:
+            The queue offset of the first damaged message; None when all are intact.
+
+        Examples:
+            >>> if chunk.damaged_offset() is None:
+            ...     bodies = [message.body for message in chunk.messages()]
+        """
         if not len(self.sizes):
             return None
         try:
@@ -112,7 +151,14 @@ class Chunk:
         return bad
 
     def cut(self, end: int) -> None:
-        """Drop messages at and behind offset ``end``."""
+        """Drop messages at and behind an offset.
+
+        Args:
+            end: The first offset to drop.
+
+        Examples:
+            >>> chunk.cut(1_000)
+        """
         if self.next_offset <= end:
             return
         count = int((self.offsets < end).sum())
@@ -122,7 +168,20 @@ class Chunk:
         self.__dict__.pop("columns", None)
 
     def messages(self, kind: type[ReceivedMessage] | None = None) -> list[ReceivedMessage]:
-        """Every message of the chunk, in order.  CorruptFrameError when bytes in it are no message."""
+        """Decode the chunk.
+
+        Args:
+            kind: The class of the messages; for internal use.
+
+        Returns:
+            Every message, in order.
+
+        Raises:
+            CorruptFrameError: Bytes of the chunk are not a message.
+
+        Examples:
+            >>> bodies = [message.body for message in chunk.messages()]
+        """
         rows, kind = _Rows(self), kind or ReceivedMessage
         if rows.has_compressed:
             opening = _OPENING[kind]
@@ -162,7 +221,20 @@ class _Rows:
 
 
 class ReceivedMessage:
-    """One message as it was stored.  Times are milliseconds since the epoch."""
+    """One stored message. Times are milliseconds since 1970. Clients make it; do not construct it.
+
+    Args:
+        rows: The decoded chunk.
+        row: The number of the message in it.
+
+    Attributes:
+        body: The content; decompressed when the producer compressed it.
+        queue_offset: Its offset in the queue.
+
+    Examples:
+        >>> for message in await consumer.fetch("orders", 0, 0):
+        ...     print(message.queue_offset, message.keys, message.body)
+    """
 
     __slots__ = ("_properties", "_row", "_rows", "body", "queue_offset")
 
@@ -174,71 +246,81 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
+        """The topic."""
         return self._rows.chunk.topic
 
     @property
     def replica_group(self) -> str:
-        """The replica group it is stored in."""
+        """The replica group that stores it."""
         return self._rows.chunk.replica_group
 
     group = RenamedAttribute("replica_group")
 
     @property
     def queue_id(self) -> int:
+        """The queue."""
         return self._rows.chunk.queue_id
 
     @property
     def replica(self) -> str:
-        """The node it was read from."""
+        """The id of the node it was read from."""
         return self._rows.chunk.replica
 
     @property
     def properties(self) -> dict[str, str]:
-        """All of them, the system's own too."""
+        """All properties, those of the system too."""
         if self._properties is None:
             self._properties = decode_properties(self._rows.properties[self._row])
         return self._properties
 
     @property
     def tags(self) -> str:
+        """The tag; empty without one."""
         return self.properties.get("TAGS", "")
 
     @property
     def keys(self) -> str:
+        """The keys, separated by spaces; empty without any."""
         return self.properties.get("KEYS", "")
 
     @property
     def msg_id(self) -> str:
-        """The id its producer gave it; the id of its place where there is none."""
+        """The unique id that the producer gave it; ``offset_msg_id`` when it gave none."""
         return self.properties.get("UNIQ_KEY") or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The id of its place: store host and position in the log."""
+        """The id made of the storing node's address and the position in its log, as RocketMQ's tools show it."""
         return offset_message_id(self._rows.store_host(self._row), self.physical_offset)
 
     @property
     def physical_offset(self) -> int:
+        """Byte position in the log of the replica group."""
         return self._rows.head(self._row, "physical_offset")
 
     @property
     def born_timestamp(self) -> int:
+        """When the producer made it."""
         return self._rows.head(self._row, "born_timestamp")
 
     @property
     def store_timestamp(self) -> int:
+        """When the leader stored it."""
         return self._rows.head(self._row, "store_timestamp")
 
     @property
     def born_host(self) -> str:
+        """``host:port`` of the producer."""
         return self._rows.born_hosts[self._row]
 
     @property
     def flag(self) -> int:
+        """The number that the producer gave it."""
         return self._rows.head(self._row, "flag")
 
     @property
     def reconsume_times(self) -> int:
+        """How often it was redelivered to the consumer group."""
         return self._rows.head(self._row, "reconsume_times")
 
     def __repr__(self) -> str:

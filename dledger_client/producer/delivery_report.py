@@ -123,7 +123,16 @@ class DeliveryReport:
 
 
 class SendFuture:
-    """The outcome of one message, as ``concurrent.futures.Future`` names things.  A send cannot be cancelled."""
+    """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
+
+    Args:
+        outcome: The report of the batch.
+        index: The number of the message in the batch.
+
+    Examples:
+        >>> future = producer.send_async(Message("orders", b"one"))
+        >>> print(future.result(timeout=5.0).queue_offset)
+    """
 
     __slots__ = ("_index", "_outcome")
 
@@ -132,22 +141,61 @@ class SendFuture:
         self._index = index
 
     def done(self) -> bool:
+        """Whether the result is known.
+
+        Examples:
+            >>> finished = future.done()
+        """
         return self._outcome.settled
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """Where the message is; raises what it failed with, or TimeoutError when that is not known in time (it may still be stored)."""
+        """The result of the send.
+
+        Args:
+            timeout: Seconds to wait; None: until the producer's ``send_timeout_ms`` has passed.
+
+        Returns:
+            Where the message is stored.
+
+        Raises:
+            DledgerError: The message failed; ``outcome_unknown`` says whether it may be stored.
+            TimeoutError: The result is not known after ``timeout``; the producer continues to send.
+
+        Examples:
+            >>> result = future.result(timeout=5.0)
+        """
         if not self._outcome.settled:
             self._wait(timeout)
         return self._outcome.result_of(self._index)
 
     def exception(self, timeout: float | None = None) -> DledgerError | None:
-        """What the message failed with, None when it is stored."""
+        """The error of the send.
+
+        Args:
+            timeout: Seconds to wait; None: until the producer's ``send_timeout_ms`` has passed.
+
+        Returns:
+            What the message failed with; None when it is stored.
+
+        Raises:
+            TimeoutError: The result is not known after ``timeout``.
+
+        Examples:
+            >>> error = future.exception()
+        """
         if not self._outcome.settled:
             self._wait(timeout)
         return self._outcome.error_of(self._index)
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Call ``callback(future)`` when the outcome is known: on the client's loop, or here and now when it is known already."""
+        """Call a function when the result is known.
+
+        Args:
+            callback: Called with the future, on the client's event loop, or at once when the result is known already. It must not block.
+
+        Examples:
+            >>> future.add_done_callback(lambda done: print(done.exception()))
+        """
         if not self._outcome.when_settled(lambda: callback(self)):
             callback(self)
 
@@ -163,7 +211,15 @@ class SendFuture:
 
 
 class AsyncSendFuture(SendFuture):
-    """The same for asyncio: ``await future`` waits; ``result`` and ``exception`` ask only."""
+    """The result of one sent message for asyncio: ``await future`` waits; ``result`` and ``exception`` do not.
+
+    Args:
+        outcome: The report of the batch.
+        index: The number of the message in the batch.
+
+    Examples:
+        >>> result = await producer.send_async(Message("orders", b"one"))
+    """
 
     __slots__ = ()
 

@@ -30,7 +30,13 @@ NOT_KNOWN = "the producer was closed, or failed, before it heard how the transac
 
 
 class TransactionState(Enum):
-    """What a producer says of its local transaction.  UNKNOWN: it will be asked later."""
+    """How a local transaction ended, as its producer reports it.
+
+    Attributes:
+        COMMIT: Deliver the message.
+        ROLLBACK: Discard the message.
+        UNKNOWN: Not known yet; the broker checks again later.
+    """
 
     COMMIT = transaction_pb2.TRANSACTION_COMMIT
     ROLLBACK = transaction_pb2.TRANSACTION_ROLLBACK
@@ -38,7 +44,15 @@ class TransactionState(Enum):
 
 
 class TransactionOutcome(Enum):
-    """What the cluster says has become of a transaction.  ENDED: so long ago that it is not known any more how."""
+    """The state of a transaction in the cluster.
+
+    Attributes:
+        OPEN: Neither committed nor rolled back.
+        COMMITTED: Consumers get the message.
+        ROLLED_BACK: The message is discarded.
+        PARKED: No producer reported an end within ``transactionCheckMax`` checks; the message is in TRANS_CHECK_MAX_TIME_TOPIC.
+        ENDED: It ended too long ago to know how.
+    """
 
     OPEN = transaction_pb2.TRANSACTION_OPEN
     COMMITTED = transaction_pb2.TRANSACTION_COMMITTED
@@ -53,7 +67,13 @@ CheckListener: TypeAlias = Callable[[ReceivedMessage], CheckAnswer]
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What became of a transaction.  ``outcome`` OPEN: its end is not known yet, a master will ask; ``half``: where the half message is."""
+    """The result of a transaction.
+
+    Attributes:
+        state: What the local transaction returned.
+        outcome: The state in the cluster; OPEN when the end could not be reported in time: a check will decide.
+        half: Where the half message is stored.
+    """
 
     state: TransactionState
     outcome: TransactionOutcome
@@ -61,14 +81,17 @@ class TransactionResult:
 
     @property
     def status(self) -> SendStatus:
+        """SEND_OK: the half message is stored."""
         return self.half.status
 
     @property
     def msg_id(self) -> str:
+        """The unique id of the message."""
         return self.half.msg_id
 
     @property
     def transaction_id(self) -> str:
+        """The id of the transaction: that of the message."""
         return self.half.msg_id
 
 

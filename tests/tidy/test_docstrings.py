@@ -15,9 +15,11 @@ def test_no_line_of_code_stands_in_a_docstring() -> None:
     found: list[str] = []
     for source in sources():
         written = Counter(line.strip() for line in source.text.splitlines())
+        # Several methods may describe the same parameter in the same words.
+        documented = Counter(line.strip() for _, docstring in source.docstrings for line in docstring.splitlines())
         for start, docstring in source.docstrings:
             for line in map(str.strip, docstring.splitlines()):
-                if len(line) >= MIN_CODE_CHARACTERS and written[line] > docstring.count(line):
+                if len(line) >= MIN_CODE_CHARACTERS and written[line] > documented[line]:
                     found.append(f"{source.name}:{start}: {line}")
     assert not found, "\n".join(found)
 
