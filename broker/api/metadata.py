@@ -28,6 +28,7 @@ class MetadataService:
         at_most(len(request.topics), "topics")
         context = self._context
         reply = broker_pb2.MetadataResponse(cluster=context.settings.cluster.cluster, version=context.store.topics.version)
+        reply.max_message_bytes = context.store.settings.maxMessageSize
         for group in context.settings.cluster.groups:
             if group is context.settings.group:
                 reply.groups.append(self._own_group())

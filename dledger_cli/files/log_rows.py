@@ -19,8 +19,8 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_FILLER, parse_segment_name
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
-QUEUE_UNIT_SIZE = 20
 BODY_PREVIEW = 80
 
 

@@ -78,6 +78,7 @@ class TopicQueues:
     perm: int
     topic_epoch: str
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: not told
+    max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers take; 0: not told
     group = RenamedAttribute("replica_group")
     incarnation = RenamedAttribute("topic_epoch")
 
@@ -411,7 +412,16 @@ class Router:
 
 def _queues_of(name: str, response: broker_pb2.MetadataResponse) -> list[TopicQueues]:
     return [
-        TopicQueues(info.name, info.group, info.read_queues, info.write_queues, info.perm, info.incarnation, response.version)
+        TopicQueues(
+            info.name,
+            info.group,
+            info.read_queues,
+            info.write_queues,
+            info.perm,
+            info.incarnation,
+            version=response.version,
+            max_message_bytes=response.max_message_bytes,
+        )
         for info in response.topics
         if info.found and info.name == name
     ]

@@ -23,7 +23,7 @@ class ProduceRequest(google.protobuf.message.Message):
     header_size: builtins.int
     request_id: builtins.int
     payload: builtins.bytes
-    """One or more batch records (dledger_wire/batch.py), one after the other; each is accepted or refused whole."""
+    """One or more batch records (dledger_wire/batches/batch.py), one after the other; each is accepted or refused whole."""
     def __init__(
         self,
         *,
@@ -398,8 +398,11 @@ class MetadataResponse(google.protobuf.message.Message):
     GROUPS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     version: builtins.int
+    max_message_bytes: builtins.int
+    """maxMessageSize of the cluster file: the largest body; 0: not told (an older broker)"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
     @property
@@ -411,8 +414,9 @@ class MetadataResponse(google.protobuf.message.Message):
         groups: collections.abc.Iterable[global___GroupInfo] | None = ...,
         topics: collections.abc.Iterable[global___TopicInfo] | None = ...,
         version: builtins.int = ...,
+        max_message_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "groups", b"groups", "topics", b"topics", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___MetadataResponse = MetadataResponse
 

@@ -38,7 +38,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "properties": ("map<string,string>",),
 }
 STAGED_BATCH_BYTES = 512 << 10
-MAX_BODY_BYTES = 4 << 20  # the brokers' default, maxMessageSize
+MAX_BODY_BYTES = 4 << 20  # of brokers that do not tell their maxMessageSize: its default
 _HEADER = struct.Struct(">IB")  # size of the record, length of the group's name
 
 
@@ -82,11 +82,19 @@ class RowBatcher:
     """Collects rows per queue and encodes staged batches.
 
     ``queues_of``: returns the writable queues of a topic.  Rows without a key go to one queue per record batch,
-    round-robin from ``first_queue``.
+    round-robin from ``first_queue``.  ``max_body_bytes_of``: returns the largest body that the brokers of a topic take.
     """
 
-    def __init__(self, maker: FrameStamp, queues_of: Callable[[str], Sequence[TargetQueue]], default_topic: str, first_queue: int) -> None:
+    def __init__(
+        self,
+        maker: FrameStamp,
+        queues_of: Callable[[str], Sequence[TargetQueue]],
+        default_topic: str,
+        first_queue: int,
+        max_body_bytes_of: Callable[[str], int] = lambda _topic: MAX_BODY_BYTES,
+    ) -> None:
         self._maker = maker
+        self._max_body_bytes_of = max_body_bytes_of
         self._queues_of = queues_of
         self._topic = default_topic
         self._next_queue = first_queue
@@ -114,9 +122,10 @@ class RowBatcher:
 
     def _check(self, message: Message) -> None:
         """Reject now what brokers would reject at publishing, when the write can no longer be aborted."""
-        if len(message.body) > MAX_BODY_BYTES:
-            text = f"topic {message.topic}: body of {len(message.body)} bytes; expected at most {MAX_BODY_BYTES}"
-            raise MessageTooLargeError(text, limit_bytes=MAX_BODY_BYTES)
+        limit_bytes = self._max_body_bytes_of(message.topic)
+        if len(message.body) > limit_bytes:
+            text = f"topic {message.topic}: body of {len(message.body)} bytes; expected at most {limit_bytes} (maxMessageSize)"
+            raise MessageTooLargeError(text, limit_bytes=limit_bytes)
         if message.deliver_at_ms and message.deliver_at_ms > self._maker.wall_ms() + MAX_TIMER_DELAY_MS:
             raise InvalidArgumentError(f"topic {message.topic}: delivery at {message.deliver_at_ms} ms; expected at most 40 days ahead")
 

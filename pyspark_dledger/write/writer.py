@@ -28,7 +28,7 @@ from dledger_wire.status import Perm
 from pyspark_dledger.options.model import WriteOptions
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
-from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, TargetQueue, check_schema
+from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, RowBatcher, TargetQueue, check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,14 +139,8 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     partition = context.partitionId() if context is not None else 0
     query_id = (context.getLocalProperty("sql.streaming.queryId") or "") if context is not None else ""
     clients = _Clients.of_this_process(options)
-    known: dict[str, list[TargetQueue]] = {}
-
-    def queues_of_topic(topic: str) -> Sequence[TargetQueue]:
-        if topic not in known:
-            known[topic] = writable_queues(clients.consumer, topic)
-        return known[topic]
-
-    batcher = RowBatcher(clients.maker, queues_of_topic, options.topic, first_queue=partition)
+    targets = _Targets(clients.consumer)
+    batcher = RowBatcher(clients.maker, targets.queues_of, options.topic, partition, targets.max_body_bytes_of)
     sender = _StagingSender(clients.producer, staging, CONTROL_QUEUE + 1 + partition % (staging.queues - 1))
     for batch in batches:
         for staged in batcher.add(batch):
@@ -154,6 +148,26 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     for staged in batcher.finish():
         sender.add(staged)
     return StagedTask(query_id, sender.finish(batcher.rows) if batcher.rows else None)
+
+
+class _Targets:
+    """What a task knows of the topics it writes to; each is asked for once."""
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self._consumer = consumer
+        self._queues: dict[str, list[TargetQueue]] = {}
+        self._limits: dict[str, int] = {}
+
+    def queues_of(self, topic: str) -> Sequence[TargetQueue]:
+        if topic not in self._queues:
+            self._queues[topic] = writable_queues(self._consumer, topic)
+        return self._queues[topic]
+
+    def max_body_bytes_of(self, topic: str) -> int:
+        if topic not in self._limits:
+            told = [queues.max_message_bytes for queues in self._consumer.topic(topic) if queues.max_message_bytes]
+            self._limits[topic] = min(told, default=MAX_BODY_BYTES)
+        return self._limits[topic]
 
 
 class _StagingSender:

@@ -61,3 +61,12 @@ def test_without_long_polling_a_fetch_waits_a_short_time_only(broker: str, min_m
             assert min_ms <= clock.monotonic_ms() - start_ms <= max_ms
 
     Rig(settings=f"broker: {broker}\n").run(scenario)
+
+
+def test_clients_learn_the_largest_message_from_the_cluster() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.consumer() as consumer:
+            assert [queues.max_message_bytes for queues in await consumer.topic("t")] == [100_000]
+
+    Rig(store="maxMessageSize: 100000").run(scenario)

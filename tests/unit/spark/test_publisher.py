@@ -16,7 +16,14 @@ import pytest
 from dledger_client import Message
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
+from dledger_wire.errors import (
+    CorruptBatchError,
+    DledgerError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+)
 from dledger_wire.frames.message_id import UniqueIds
 from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished_writes
 from pyspark_dledger.options.model import parse_write_options
@@ -357,6 +364,16 @@ def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> 
     ):
         with pytest.raises(DledgerError, match=words):
             add(row)
+
+
+def test_the_largest_body_is_what_the_cluster_says() -> None:
+    made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
+    asked: list[str] = []
+    batcher = RowBatcher(made, lambda _: LANES, TARGET, 0, lambda topic: asked.append(topic) or 5)  # type: ignore[func-returns-value]
+    assert list(batcher.add(pa.RecordBatch.from_pylist([{"body": b"12345"}]))) == []
+    with pytest.raises(MessageTooLargeError, match="body of 6 bytes; expected at most 5"):
+        list(batcher.add(pa.RecordBatch.from_pylist([{"body": b"123456"}])))
+    assert set(asked) == {TARGET}
 
 
 def test_properties_without_a_value_are_left_out() -> None:
