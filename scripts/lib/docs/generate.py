@@ -10,13 +10,25 @@ import errors_page
 import pictures
 
 from dledger_cli.app import app
+from dledger_client import types
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
+def types_page() -> str:
+    """One entry for each exported name, so that a new one cannot be forgotten."""
+    head = "# Types\n\nMessages, results, settings and callbacks. Import them from `dledger_client` or `dledger_client.aio`.\n"
+    return head + "".join(f"\n::: dledger_client.types.{name}\n" for name in types.__all__)
+
+
 def wanted() -> dict[Path, str]:
     """Path and content of every generated file."""
-    files = {DOCS / "reference" / "cli.md": cli_page.page(app), DOCS / "reference" / "errors.md": errors_page.page()}
+    reference = DOCS / "reference"
+    files = {
+        reference / "cli.md": cli_page.page(app),
+        reference / "errors.md": errors_page.page(),
+        reference / "api" / "types.md": types_page(),
+    }
     return files | {DOCS / "assets" / name: text for name, text in pictures.all_pictures().items()}
 
 
