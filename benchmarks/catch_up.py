@@ -76,28 +76,12 @@ def wait(what: str, ready: Callable[[], bool], limit_s: float = 3600.0) -> None:
 
 
 def expire(cluster: Any, older_than_ms: int) -> None:
-    from dledger_cli.context import real_network, run
-    from dledger_wire._pb import retention_pb2
-    from dledger_wire.rpc import methods
+    from dledger_client import Admin
 
-    async def on(address: str) -> None:
-        channel = real_network().connect(address)
-        request = retention_pb2.ExpireRequest(has_reserved=True, reserved_ms=older_than_ms)
-        await channel.call(methods.EXPIRE.path, request.SerializeToString(), timeout_s=60)
-        await channel.close()
-
-    for _, node in cluster.config.all_nodes():
-        run(on(node.address))
-
-
-def change_member(cluster: Any, action: str, node_id: str, address: str = "") -> None:
-    from dledger_cli.calls import call_leader
-    from dledger_cli.context import run
-    from dledger_wire._pb import admin_pb2
-    from dledger_wire.rpc import methods
-
-    request = admin_pb2.MemberRequest(action=action, id=node_id, address=address).SerializeToString()
-    run(call_leader(cluster.config.groups[0], methods.CHANGE_MEMBER.path, request, 30))
+    with Admin(cluster.bootstrap, timeout_ms=60_000) as admin:
+        for done in admin.expire_messages(older_than_ms=older_than_ms):
+            if done.error is not None:
+                raise done.error
 
 
 def copy_seconds(log: Path) -> float:
@@ -146,7 +130,8 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
         cluster.kill(victim)
         shutil.rmtree(cluster.data / victim)
         cluster.local.log_file(victim).unlink()
-        change_member(cluster, "remove", victim)
+        with Admin(cluster.bootstrap, timeout_ms=30_000) as admin:
+            admin.remove_member(victim)
         before = 0.0
         if arguments.loaded:
             sender.start()
@@ -155,7 +140,8 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
             time.sleep(3)
             before = (sender.acknowledged - count) / 3
         cluster.start(victim, wait=False)
-        change_member(cluster, "add", victim, address)
+        with Admin(cluster.bootstrap, timeout_ms=30_000) as admin:
+            admin.add_member(victim, address)
         log = cluster.local.log_file(victim)
         wait("the copy begins", lambda: ": copying entries" in log.read_text())
         count, start = sender.acknowledged, time.perf_counter()
@@ -180,8 +166,7 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 def _follows(cluster: Any, victim: str, leader: str) -> bool:
     statuses = cluster.statuses()
-    found, wanted = statuses[victim].status, statuses[leader].status
-    return bool(found and wanted and found.applied_index >= wanted.committed_index > 0)
+    return bool(statuses[victim].applied_index >= statuses[leader].committed_index > 0)
 
 
 def main() -> None:

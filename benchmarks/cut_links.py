@@ -82,9 +82,9 @@ def rounds(cluster: PrivateCluster, quiet: int, count: int) -> None:
 
 def show(cluster: PrivateCluster, number: int, *, cut: bool) -> None:
     sizes = {}
-    for name, answer in cluster.statuses().items():
-        if answer.status is not None:
-            sizes[name] = f"{answer.status.anonymous_bytes >> 20} MiB, to entry {answer.status.committed_index}"
+    for name, node in cluster.statuses().items():
+        if node.reachable:
+            sizes[name] = f"{node.anonymous_bytes >> 20} MiB, to entry {node.committed_index}"
     print(f"round {number} ({'cut' if cut else 'whole'}): {sizes}", flush=True)
 
 

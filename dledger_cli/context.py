@@ -1,4 +1,4 @@
-"""What several commands share: finding the cluster file, running asyncio code, asking every node at once."""
+"""What several commands share: options, the cluster file, and calls to the cluster that the options name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,9 +18,8 @@ from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
-    from dledger_wire._pb import admin_pb2
-    from dledger_wire.errors import DledgerError
-    from dledger_wire.rpc.transport import Network
+    from dledger_client.admin.cluster_status import ReplicaGroupStatus
+    from dledger_client.aio import Admin
 
 T = TypeVar("T")
 
@@ -45,6 +43,8 @@ DataOption = Annotated[str, typer.Option("--data", metavar="DIR", help="Data fol
 
 SHIPPED_CONFIG = Path(__file__).with_name("local-3.yaml")
 STATUS_DEADLINE_S = 2.0
+CONTACT_S = 5.0  # for the first answer of any node
+GRACE_S = 1.0
 
 
 def config_path(option: str | None, data: str | None = None) -> str:
@@ -61,7 +61,7 @@ _given = ""  # what --bootstrap names; a process runs one command
 
 
 def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give ``command``, which takes --config, the option --bootstrap; ``load_config`` and ``bootstrap_of`` heed it."""
+    """Give ``command``, which takes --config, the option --bootstrap, which ``load_config`` and ``bootstrap_of`` use."""
 
     @functools.wraps(command)
     def with_bootstrap(*args: Any, bootstrap: str, **options: Any) -> Any:
@@ -89,7 +89,7 @@ def _checked_bootstrap(text: str, where: str) -> str:
 
 
 def given_bootstrap(config: str | None) -> str:
-    """Addresses that stand for a cluster file: those of --bootstrap, or of the environment when no file is named; empty: there are none."""
+    """The addresses of --bootstrap, or of $DLEDGER_BOOTSTRAP when no cluster file is named; empty without either."""
     if _given or config:
         return _given
     text = os.environ.get("DLEDGER_BOOTSTRAP", "")
@@ -97,21 +97,21 @@ def given_bootstrap(config: str | None) -> str:
 
 
 def bootstrap_of(config: str | None) -> str:
-    """The addresses a client may start from, without asking any of them."""
+    """The addresses a client starts from; no node is asked."""
     return given_bootstrap(config) or load_config(config).bootstrap()
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on after a ``y`` or with ``--yes``; wrong usage when nobody can be asked."""
+    """Continue after a ``y`` or with ``--yes``; wrong usage without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("this needs --yes when nobody can be asked")
+        raise typer.BadParameter("standard input is not a terminal; expected --yes")
     typer.confirm(question, abort=True, err=True)
 
 
 def parse_size_option(size: str, option: str = "--size") -> int:
-    """A size such as ``1KiB`` given to ``option``; wrong usage when it is none."""
+    """A size such as ``1KiB`` given to ``option``; wrong usage when it is not one."""
     from broker.config.units import parse_size
 
     try:
@@ -121,7 +121,7 @@ def parse_size_option(size: str, option: str = "--size") -> int:
 
 
 def parse_duration_option(duration: str, option: str) -> int:
-    """Milliseconds of a duration such as ``90s`` given to ``option``; wrong usage when it is none."""
+    """Milliseconds of a duration such as ``90s`` given to ``option``; wrong usage when it is not one."""
     from broker.config.units import parse_duration_ms
 
     try:
@@ -143,40 +143,29 @@ def time_ms(text: str, option: str) -> int:
 
 
 def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
-    """The cluster of the file, or as its nodes tell it when --bootstrap names some."""
+    """The cluster of the file; with --bootstrap as its nodes describe it."""
     from broker.config.cluster_file import ClusterConfig
 
     bootstrap = given_bootstrap(option)
-    return run(_told_by(bootstrap)) if bootstrap else ClusterConfig.load(config_path(option, data))
+    return run(_described_by(bootstrap)) if bootstrap else ClusterConfig.load(config_path(option, data))
 
 
-async def load_config_async() -> ClusterConfig:
-    """The cluster that a command without options would ask, for code on an event loop."""
-    from broker.config.cluster_file import ClusterConfig
-
-    bootstrap = given_bootstrap(None)
-    return await _told_by(bootstrap) if bootstrap else ClusterConfig.load(config_path(None))
-
-
-async def _told_by(bootstrap: str) -> ClusterConfig:
-    """Groups and nodes as the first node that answers knows them; settings are the defaults."""
+async def _described_by(bootstrap: str) -> ClusterConfig:
+    """Replica groups and nodes as the first node that answers knows them; settings are the defaults."""
     from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig
-    from dledger_client.cluster.metadata import Router
-    from dledger_wire.clock import SystemClock, system_random
+    from dledger_client.aio import Admin
     from dledger_wire.errors import UnreachableError
 
-    router = Router(bootstrap, real_network(), SystemClock(), system_random())
-    try:
-        groups = await router.ensure_groups(router.clock.monotonic_ms() + int(STATUS_DEADLINE_S * 1000))
-    except UnreachableError as error:
-        raise UnreachableError(f"{error.message} (expected the address of a node that runs: --bootstrap HOST:PORT,...)") from error
-    finally:
-        await router.close()
-    told = [
+    async with Admin(bootstrap, timeout_ms=int(STATUS_DEADLINE_S * 1000)) as admin:
+        try:
+            found = await admin.describe_cluster()
+        except UnreachableError as error:
+            raise UnreachableError(f"{error.message} (expected the address of a running node: --bootstrap HOST:PORT,...)") from error
+    groups = [
         GroupConfig.model_construct(name=group.name, nodes=[NodeConfig(id=node.id, address=node.address) for node in group.nodes])
-        for group in groups.values()
+        for group in found.replica_groups
     ]
-    return ClusterConfig.model_construct(cluster=router.cluster, groups=told)
+    return ClusterConfig.model_construct(cluster=found.name, groups=groups)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -185,64 +174,66 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-@dataclass(slots=True)
-class NodeAnswer:
-    """What one node said about itself, or why it said nothing."""
-
-    group: str
-    id: str
-    address: str
-    status: admin_pb2.NodeStatusReply | None
-    error: str = ""
-    in_file: bool = True
+def ask(config: str | None, timeout_s: float, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Run ``work`` with an ``Admin`` of the cluster that the options name.  UnreachableError when no node answers soon."""
+    bootstrap = bootstrap_of(config)
+    return run(_asked(bootstrap, timeout_s, work))
 
 
-def real_network() -> Network:
-    from dledger_wire.tcp.network import TcpNetwork
+async def _asked(bootstrap: str, timeout_s: float, work: Callable[[Admin], Awaitable[T]]) -> T:
+    from dledger_client.aio import Admin
+    from dledger_wire.errors import UnreachableError
 
-    return TcpNetwork()
-
-
-async def ask_nodes(config: ClusterConfig, deadline_s: float = STATUS_DEADLINE_S) -> list[NodeAnswer]:
-    """NodeStatus of every configured node, then of members that leaders know beside them; all asked at once, none waited for longer than
-    ``deadline_s``."""
-    network = real_network()
-    asked = [_ask(network, group.name, node.id, node.address, deadline_s) for group, node in config.all_nodes()]
-    answers = list(await asyncio.gather(*asked))
-    known = {(answer.group, answer.id) for answer in answers}
-    others = {
-        (answer.group, peer.id): peer.address
-        for answer in answers
-        if answer.status is not None and answer.status.role == "leader"
-        for peer in answer.status.peers
-        if (answer.group, peer.id) not in known
-    }
-    asked = [_ask(network, group, node_id, address, deadline_s) for (group, node_id), address in others.items()]
-    return answers + [replace(answer, in_file=False) for answer in await asyncio.gather(*asked)]
+    await check_reachable(bootstrap, timeout_s)
+    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
+        try:
+            return await work(admin)
+        except UnreachableError as error:
+            raise UnreachableError(with_hint(error.message)) from error
 
 
-def _why(error: DledgerError | TimeoutError, deadline_s: float) -> str:
-    """Why a node said nothing, in a few words."""
-    from dledger_wire.errors import DeadlineExceededError
+async def check_reachable(bootstrap: str, timeout_s: float) -> None:
+    """UnreachableError when no node answers within a few seconds, however long the command may take later."""
+    from dledger_client.aio import Admin
+    from dledger_wire.errors import UnreachableError
 
-    if isinstance(error, (TimeoutError, DeadlineExceededError)):
-        return f"no answer within {deadline_s:g} s"
-    return error.details.get("reason") or error.message
+    limit_s = min(timeout_s, CONTACT_S)
+    async with Admin(bootstrap, timeout_ms=int(limit_s * 1000)) as admin:
+        try:
+            async with asyncio.timeout(limit_s + GRACE_S):  # refused connections end by themselves, with a reason
+                await admin.describe_cluster()
+        except UnreachableError as error:
+            raise UnreachableError(with_hint(error.message)) from error
+        except TimeoutError:
+            text = f"no node reachable at {', '.join(bootstrap.split(','))}: no answer within {limit_s:g} s"
+            raise UnreachableError(with_hint(text)) from None
 
 
-async def _ask(network: Network, group: str, node_id: str, address: str, deadline_s: float) -> NodeAnswer:
-    from dledger_wire._pb import admin_pb2
-    from dledger_wire.errors import DledgerError
-    from dledger_wire.rpc import methods
+def with_hint(text: str) -> str:
+    """What to do when no node answers."""
+    return f"{text} (are the nodes up? dledger status)"
 
-    channel = network.connect(address)
-    try:
-        reply = await asyncio.wait_for(channel.call(methods.NODE_STATUS.path, b"", timeout_s=deadline_s), deadline_s + 0.3)
-    except (DledgerError, TimeoutError) as error:
-        return NodeAnswer(group, node_id, address, None, _why(error, deadline_s))
-    finally:
-        await channel.close()
-    status = admin_pb2.NodeStatusReply.FromString(reply)
-    if status.id != node_id:
-        return NodeAnswer(group, node_id, address, None, f"another node answers there: {status.cluster}/{status.group}/{status.id}")
-    return NodeAnswer(group, node_id, address, status)
+
+async def replica_group_of(admin: Admin, name: str) -> str:
+    """The replica group that --group names; without a name the only one of the cluster."""
+    from dledger_wire.errors import InvalidArgumentError
+
+    names = [group.name for group in (await admin.describe_cluster()).replica_groups]
+    if name in names:
+        return name
+    if not name and len(names) == 1:
+        return names[0]
+    raise InvalidArgumentError(f"no group {name!r}; this cluster has {', '.join(names)} (--group)")
+
+
+def nodes_of(config: ClusterConfig) -> dict[str, dict[str, str]]:
+    """Replica group -> node id -> address, of the cluster file."""
+    return {group.name: {node.id: node.address for node in group.nodes} for group in config.groups}
+
+
+async def cluster_status(config: ClusterConfig, timeout_s: float = STATUS_DEADLINE_S) -> list[ReplicaGroupStatus]:
+    """The state of every replica group of the file; no node is waited for longer than ``timeout_s``."""
+    from dledger_client.aio import Admin
+
+    async with Admin(config.bootstrap()) as admin:
+        return await admin.cluster_status(nodes=nodes_of(config), timeout_ms=int(timeout_s * 1000))

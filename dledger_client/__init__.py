@@ -1,7 +1,6 @@
 """Clients of dledger: producers, consumers, transactions and administration. ``dledger_client.aio`` has the same names for asyncio."""
 
 from dledger_client import errors, types
-from dledger_client.aio.admin import NodeStatus
 from dledger_client.sync.admin import Admin
 from dledger_client.sync.consumer import PullConsumer
 from dledger_client.sync.logical_queue import LogicalQueueReader, LogicalQueueWriter
@@ -18,7 +17,6 @@ __all__ = [
     "Admin",
     "LogicalQueueReader",
     "LogicalQueueWriter",
-    "NodeStatus",
     "Producer",
     "PullConsumer",
     "PushConsumer",

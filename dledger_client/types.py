@@ -1,11 +1,24 @@
 """Results, settings and callback types of the clients; importable from ``dledger_client`` and from ``dledger_client.aio``."""
 
+from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, PeerStatus, ReplicaGroupStatus
+from dledger_client.admin.consumer_groups import (
+    ConsumerGroup,
+    ConsumerGroupDescription,
+    ConsumerGroupSettings,
+    GroupMember,
+    OffsetReset,
+    QueueLag,
+)
 from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+from dledger_client.admin.replica_comparison import ReplicaComparison
+from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, SentBack
-from dledger_client.cluster.metadata import Bootstrap, TopicQueues
+from dledger_client.admin.topics import ChangedTopic, QueueRange
+from dledger_client.cluster.metadata import Bootstrap, Node, ReplicaGroup, TopicQueues
 from dledger_client.consumer.allocation import (
     MessageQueue,
     Strategy,
@@ -30,25 +43,43 @@ __all__ = [
     "Action",
     "AsyncSendFuture",
     "Bootstrap",
+    "ChangedTopic",
     "CheckListener",
     "Chunk",
+    "ClusterDescription",
     "ConsumeContext",
+    "ConsumerGroup",
+    "ConsumerGroupDescription",
+    "ConsumerGroupSettings",
     "ConsumerState",
     "DeadLetters",
+    "GroupMember",
     "GroupTransactions",
+    "LeaderTransfer",
     "Listener",
+    "Membership",
     "Message",
     "MessageQueue",
+    "Node",
+    "NodeExpiry",
+    "NodeStatus",
     "NumberedMessage",
+    "OffsetReset",
     "OpenTransaction",
+    "PeerStatus",
     "Perm",
     "ProducerSettings",
     "PushSettings",
     "QueryResult",
     "QueueKey",
+    "QueueLag",
     "QueueOffsets",
+    "QueueRange",
     "QueueSelector",
     "ReceivedMessage",
+    "ReplicaComparison",
+    "ReplicaGroup",
+    "ReplicaGroupStatus",
     "ReplicaLag",
     "ReplicaState",
     "SendBackResult",

@@ -19,17 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from dledger_cli.bench.report import Figures, Progress, announce
-from dledger_cli.calls import call_leader
-from dledger_cli.context import run
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
-from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import DeadlineExceededError
-from dledger_wire.rpc import methods
 
 TOPIC = "failover"
 QUEUES = 4
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 PAUSED_S = 5.0  # how long a paused leader stands still
@@ -64,8 +60,8 @@ def _partition(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
 
 def _transfer(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
     target = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
-    request = admin_pb2.TransferRequest(target=target).SerializeToString()
-    run(call_leader(cluster.config.groups[0], methods.TRANSFER_LEADER.path, request, PATIENCE_S))
+    with Admin(cluster.bootstrap, timeout_ms=int(TIMEOUT_S * 1000)) as admin:
+        admin.transfer_leader(target)
     return cluster.wait_healthy
 
 
@@ -136,8 +132,8 @@ class _Load:
         self._watched_from = time.perf_counter()
 
     def pause_ms(self, since: float) -> float:
-        if not self._seen.wait(PATIENCE_S):
-            raise DeadlineExceededError(f"no write was acknowledged within {PATIENCE_S:g} s after the fault")
+        if not self._seen.wait(TIMEOUT_S):
+            raise DeadlineExceededError(f"no write was acknowledged within {TIMEOUT_S:g} s after the fault")
         return (self.seen_at - since) * 1e3
 
     def stop(self) -> None:

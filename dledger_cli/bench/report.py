@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.config.units import format_size
-from dledger_cli.context import ask_nodes, run
+from dledger_cli.context import cluster_status, run
 from dledger_cli.output import is_terminal, note, print_json, with_spaces
 from dledger_wire.version import installed_version
 
@@ -82,12 +82,9 @@ def banner(config: ClusterConfig, what: str, folder: Path | None) -> str:
 
 
 def count_voters(config: ClusterConfig) -> int:
-    """Nodes whose disks an acknowledgement may count: as the leaders tell it; of a group without a leader, all nodes of the file."""
-    found = {group.name: len(group.nodes) for group in config.groups}
-    for answer in run(ask_nodes(config)):
-        if answer.status is not None and answer.status.role == "leader":
-            found[answer.group] = len(answer.status.voters)
-    return sum(found.values())
+    """Nodes whose disks an acknowledgement may count: the voters, or all nodes of the file for a group without a leader."""
+    groups = run(cluster_status(config))
+    return sum(len(group.voters) if group.leader else len(group.nodes) for group in groups)
 
 
 def _version() -> str:

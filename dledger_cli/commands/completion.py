@@ -1,48 +1,44 @@
 """Names that the shell completes from the running cluster: topics and consumer groups.
 
-Owns that completion is quick and silent: no answer within a moment, or an error, is no names.
+Completion is quick and silent: without an answer in time, or with an error, there are no names.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
-PATIENCE_S = 2.0
+if TYPE_CHECKING:
+    from dledger_client.aio import Admin
+
+TIMEOUT_S = 2.0
 
 
 def topics(incomplete: str) -> list[str]:
-    async def ask() -> Iterable[str]:
-        from dledger_cli.commands.topic import all_topics
-        from dledger_cli.context import load_config_async
+    async def names(admin: Admin) -> Iterable[str]:
+        return [topic.topic for topic in await admin.list_topics(or_followers=True)]
 
-        return [topic["name"] for topic in await all_topics(await load_config_async(), PATIENCE_S)]
-
-    return _names(incomplete, ask)
+    return _names(incomplete, names)
 
 
 def consumer_groups(incomplete: str) -> list[str]:
-    async def ask() -> Iterable[str]:
-        from dledger_cli.commands.group_members import all_members, positions_of
-        from dledger_cli.context import load_config_async
+    async def names(admin: Admin) -> Iterable[str]:
+        return [group.name for group in await admin.list_groups()]
 
-        cluster = await load_config_async()
-        positions = await positions_of(cluster, [], PATIENCE_S)
-        return {*await all_members(cluster, PATIENCE_S), *(group for group, *_ in positions)}
-
-    return _names(incomplete, ask)
+    return _names(incomplete, names)
 
 
-def _names(incomplete: str, ask: Callable[[], Awaitable[Iterable[str]]]) -> list[str]:
-    from dledger_cli.context import run
+def _names(incomplete: str, names: Callable[[Admin], Awaitable[Iterable[str]]]) -> list[str]:
+    from dledger_cli.context import bootstrap_of, run
+    from dledger_client.aio import Admin
     from dledger_wire.errors import DledgerError
 
-    async def in_time() -> Iterable[str]:
-        async with asyncio.timeout(PATIENCE_S):
-            return await ask()
+    async def found() -> Iterable[str]:
+        async with asyncio.timeout(TIMEOUT_S), Admin(bootstrap_of(None), timeout_ms=int(TIMEOUT_S * 1000)) as admin:
+            return await names(admin)
 
     try:
-        found = run(in_time())
+        return sorted(name for name in set(run(found())) if name.startswith(incomplete))
     except (DledgerError, OSError, TimeoutError):
         return []
-    return sorted(name for name in set(found) if name.startswith(incomplete))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
 from dledger_cli.message_text import LineFormat, consumed_json
 from dledger_cli.output import note, print_json
 
@@ -170,7 +170,6 @@ async def _consume(
     idle_exit_s: float,
     printer: _Printer,
 ) -> None:
-    from dledger_cli.calls import check_reachable
     from dledger_client.aio import PullConsumer
 
     await check_reachable(bootstrap, timeout_s)

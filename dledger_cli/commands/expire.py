@@ -1,20 +1,17 @@
-"""``dledger expire``: delete old messages now, on every node of a group or on one."""
+"""``dledger expire``: delete old messages now, on every node of a replica group or on one."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, parse_duration_option, real_network, run
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, parse_duration_option, replica_group_of
 from dledger_cli.output import error_line, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import NodeConfig
-    from dledger_wire._pb import retention_pb2
-
-FIELDS = ("id", "segments", "size_bytes", "first_index", "first_pos", "held_by")
+    from dledger_client.admin.retention import NodeExpiry
+    from dledger_client.aio import Admin
 
 
 def register(root: typer.Typer) -> None:
@@ -33,58 +30,41 @@ def expire(
     as_json: JsonOption = False,
 ) -> None:
     """Delete old messages: whole sealed segments of the log, with the queue files that point into them."""
-    from dledger_cli.calls import group_of
-    from dledger_wire._pb import retention_pb2
-    from dledger_wire.errors import InvalidArgumentError
+    older_than_ms = parse_duration_option(older_than, "--older-than") if older_than else None
 
-    chosen = group_of(load_config(config), group)
-    nodes = [node for node in chosen.nodes if not node_id or node.id == node_id]
-    if not nodes:
-        raise InvalidArgumentError(f"no node {node_id!r} in group {chosen.name}; it has {', '.join(node.id for node in chosen.nodes)}")
-    reserved_ms = parse_duration_option(older_than, "--older-than") if older_than else 0
-    confirm(f"Delete messages older than {older_than or 'fileReservedTime'} on {', '.join(node.id for node in nodes)}?", yes)
-    request = retention_pb2.ExpireRequest(has_reserved=bool(older_than), reserved_ms=reserved_ms)
-    replies, failed = run(_expire(nodes, request, timeout))
-    if as_json:
-        print_json({"group": chosen.name, "nodes": [{field: getattr(reply, field) for field in FIELDS} for reply in replies]})
-    else:
-        rows = [(reply.id, reply.segments, reply.size_bytes, reply.first_index) for reply in replies]
-        print_table(("NODE", "SEGMENTS", "BYTES", "FIRST-INDEX"), rows, right=("SEGMENTS", "BYTES", "FIRST-INDEX"))
-        for reply in replies:
-            if reply.held_by:
-                note(f"{reply.id}: not deleted beyond entry {reply.first_index}: {reply.held_by}")
+    async def choose(admin: Admin) -> str:
+        return await replica_group_of(admin, group)
+
+    chosen = ask(config, timeout, choose)
+    where = node_id or f"every node of group {chosen}"
+    confirm(f"Delete messages older than {older_than or 'fileReservedTime'} on {where}?", yes)
+    node_ids = [node_id] if node_id else []
+    found = ask(config, timeout, lambda admin: admin.expire_messages(older_than_ms=older_than_ms, replica_group=chosen, node_ids=node_ids))
+    _show(chosen, [each for each in found if each.error is None], as_json=as_json)
+    failed = [f"{each.node_id}: {each.error.message}" for each in found if each.error is not None]
     for text in failed:
         error_line(text)
     if failed:
         raise typer.Exit(1)
 
 
-async def _expire(
-    nodes: list[NodeConfig], request: retention_pb2.ExpireRequest, timeout_s: float
-) -> tuple[list[retention_pb2.ExpireReply], list[str]]:
-    """The answers of the nodes, and what those said that did nothing."""
-    from dledger_wire.errors import DledgerError
-
-    answers = await asyncio.gather(*(_expire_one(node, request, timeout_s) for node in nodes), return_exceptions=True)
-    replies: list[retention_pb2.ExpireReply] = []
-    failed: list[str] = []
-    for node, answer in zip(nodes, answers, strict=True):
-        if isinstance(answer, DledgerError):
-            failed.append(f"{node.id}: {answer.message}")
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            replies.append(answer)
-    return replies, failed
+def _show(group: str, found: list[NodeExpiry], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"group": group, "nodes": [_json(each) for each in found]})
+        return
+    rows = [(each.node_id, each.segments, each.size_bytes, each.first_index) for each in found]
+    print_table(("NODE", "SEGMENTS", "BYTES", "FIRST-INDEX"), rows, right=("SEGMENTS", "BYTES", "FIRST-INDEX"))
+    for each in found:
+        if each.held_by:
+            note(f"{each.node_id}: kept from entry {each.first_index} on: {each.held_by}")
 
 
-async def _expire_one(node: NodeConfig, request: retention_pb2.ExpireRequest, timeout_s: float) -> retention_pb2.ExpireReply:
-    from dledger_wire._pb import retention_pb2
-    from dledger_wire.rpc import methods
-
-    channel = real_network().connect(node.address)
-    try:
-        answer = await channel.call(methods.EXPIRE.path, request.SerializeToString(), timeout_s=timeout_s)
-        return retention_pb2.ExpireReply.FromString(answer)
-    finally:
-        await channel.close()
+def _json(done: NodeExpiry) -> dict[str, object]:
+    return {
+        "id": done.node_id,
+        "segments": done.segments,
+        "size_bytes": done.size_bytes,
+        "first_index": done.first_index,
+        "first_pos": done.first_pos,
+        "held_by": done.held_by,
+    }

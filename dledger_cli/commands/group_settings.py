@@ -1,4 +1,4 @@
-"""``dledger group settings`` and ``update``: what a consumer group may do, and how often its messages are retried."""
+"""``dledger group settings`` and ``update``: whether a consumer group may read, and how often its messages are retried."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, load_config, run
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
 from dledger_cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig
-    from dledger_wire._pb import retry_pb2
+    from dledger_client.admin.consumer_groups import ConsumerGroupSettings
+    from dledger_client.aio import Admin
 
 FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
 
@@ -22,38 +22,52 @@ def register(app: typer.Typer) -> None:
 
 
 def settings(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Consumer group; all that were configured when none is named.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Consumer group. Default: all that are configured.")] = "",
     group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group to ask.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the settings of consumer groups; the defaults of one that nobody has configured."""
-    _show(run(_settings(load_config(config), name, group, timeout)), as_json=as_json)
+    """Show the settings of consumer groups; for a named group that is not configured the defaults."""
+
+    async def work(admin: Admin) -> list[ConsumerGroupSettings]:
+        replica_group = await replica_group_of(admin, group)
+        configured = await admin.group_settings(replica_group=replica_group)
+        if not name:
+            return configured
+        if name not in [each.name for each in configured]:
+            await _check_exists(admin, name)
+        return await admin.group_settings(name, replica_group=replica_group)
+
+    _show(ask(config, timeout, work), as_json=as_json)
 
 
 def update(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    retry_max_times: Annotated[int | None, typer.Option("--retry-max-times", metavar="N", min=0, help="Then it is a dead letter.")] = None,
-    retry_queue_nums: Annotated[int | None, typer.Option("--retry-queue-nums", metavar="N", min=1)] = None,
-    consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may read at all.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Consumer group.")],
+    retry_max_times: Annotated[
+        int | None, typer.Option("--retry-max-times", metavar="N", min=0, help="Deliveries again before a message is a dead letter.")
+    ] = None,
+    retry_queue_nums: Annotated[
+        int | None, typer.Option("--retry-queue-nums", metavar="N", min=1, help="Queues of the retry topic.")
+    ] = None,
+    consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may read.")] = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Change the settings of a consumer group; what is not given stays."""
-    given = {
-        "retry_max_times": retry_max_times,
-        "retry_queue_nums": retry_queue_nums,
-        "consume_enable": consume_enable,
-    }
-    changes = {field: value for field, value in given.items() if value is not None}
-    if not changes:
+    if retry_max_times is None and retry_queue_nums is None and consume_enable is None:
         raise typer.BadParameter("give at least one setting to change")
-    _show([run(_update(bootstrap_of(config), name, changes, timeout))], as_json=as_json)
+
+    async def work(admin: Admin) -> ConsumerGroupSettings:
+        return await admin.update_group(
+            name, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
+        )
+
+    _show([ask(config, timeout, work)], as_json=as_json)
 
 
-def _show(found: list[retry_pb2.GroupSettings], *, as_json: bool) -> None:
+def _show(found: list[ConsumerGroupSettings], *, as_json: bool) -> None:
     if as_json:
         print_json({"groups": [{field: getattr(each, field) for field in FIELDS} for each in found]})
         return
@@ -66,21 +80,10 @@ def _cell(value: Any) -> Any:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
-async def _settings(cluster: ClusterConfig, name: str, group: str, timeout_s: float) -> list[retry_pb2.GroupSettings]:
-    from dledger_cli.commands.group_members import check_known
-    from dledger_client.aio import Admin
+async def _check_exists(admin: Admin, name: str) -> None:
+    from dledger_wire.errors import InvalidArgumentError
 
-    async with Admin(cluster.bootstrap(), timeout_ms=int(timeout_s * 1000)) as admin:
-        configured = await admin.group_settings(group=group)
-        if not name:
-            return configured
-        if name not in [each.name for each in configured]:
-            await check_known(cluster, name, timeout_s, "dledger group update configures a new one")
-        return await admin.group_settings(name, group=group)
-
-
-async def _update(bootstrap: str, name: str, changes: dict[str, Any], timeout_s: float) -> retry_pb2.GroupSettings:
-    from dledger_client.aio import Admin
-
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        return await admin.update_group(name, **changes)
+    try:
+        await admin.describe_group(name)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error.message} (dledger group update configures a new one)") from None

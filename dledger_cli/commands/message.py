@@ -1,34 +1,35 @@
-"""``dledger message``: single messages - finding them by key, id, time or offset, and telling what became of them."""
+"""``dledger message``: single messages - found by key, id, time or offset, and traced."""
 
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run, time_ms
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, time_ms
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from dledger_client.admin.message_query import QueryResult
-    from dledger_client.admin.message_trace import Trace
+    from dledger_client.aio import Admin
 
 SHOWN_BODY_BYTES = 60
 ID_LENGTHS = (32, 56)
 QUERY_EXAMPLES = "Examples: dledger message query orders --from 2026-01-01 --max 5 | dledger message query orders --key o-1 --json"
 TRACE_EXAMPLES = "Examples: dledger message trace orders --key o-1 | dledger message trace --id 7F00000104D2F0A1B2C3000000000000 --json"
 
-TopicArgument = Annotated[str, typer.Argument(metavar="[TOPIC]", help="Topic; needed but with --id.", autocompletion=completion.topics)]
+TopicArgument = Annotated[str, typer.Argument(metavar="[TOPIC]", help="Topic; not needed with --id.", autocompletion=completion.topics)]
 KeyOption = Annotated[str, typer.Option("--key", metavar="KEY", help="One of the message's keys.")]
-IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="Message id: the producer's, or that of its place in the log.")]
-MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="No more than that many.")]
+IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="Message id: the producer's, or that of its position in the log.")]
+MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="At most N messages.")]
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Find single messages, and what became of them.", no_args_is_help=True, rich_markup_mode=None)
+    app = typer.Typer(help="Find and trace single messages.", no_args_is_help=True, rich_markup_mode=None)
     app.command("query", epilog=QUERY_EXAMPLES)(query)
     app.command("trace", epilog=TRACE_EXAMPLES)(trace)
     root.add_typer(app, name="message")
@@ -43,17 +44,18 @@ def query(
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Queue, with --offset.")] = -1,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="Offset in that queue.")] = -1,
     group: Annotated[str, typer.Option("--group", metavar="G", help="Replica group, with --offset.")] = "",
-    most: MaxOption = 32,
+    max_messages: MaxOption = 32,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Find messages: by key (within --from and --to), by id, by time alone, or by queue and offset.  Exit 1 when there are none."""
+    """Find messages by key (within --from and --to), by id, by time alone, or by queue and offset.  Exit 1 when there are none."""
     ways = [bool(key), bool(msg_id), offset >= 0]
     if sum(ways) > 1 or not (any(ways) or begin or end) or (not topic and not msg_id) or (offset >= 0) != (queue >= 0):
         raise typer.BadParameter("give TOPIC with --key, with --from/--to, or with --queue and --offset; or --id")
-    bounds = time_ms(begin, "--from"), time_ms(end, "--to")
-    found = run(_query(bootstrap_of(config), timeout, topic, key, msg_id, bounds, (queue, offset, group), most))
+    span = time_ms(begin, "--from"), time_ms(end, "--to")
+    search = _Search(topic, key, msg_id, *span, queue, offset, group, max_messages)
+    found = ask(config, timeout, search.run)
     if as_json:
         print_json({"messages": [message_json(each) for each in found.messages], "complete": found.complete})
     else:
@@ -66,7 +68,7 @@ def query(
             for each in found.messages
         ]
         print_table(header, rows, right=("QUEUE", "OFFSET", "SIZE"))
-    _tell_incomplete(found.complete)
+    _note_incomplete(found.complete)
     if not found.messages:
         note(_not_found(msg_id))
         raise typer.Exit(1)
@@ -76,23 +78,23 @@ def trace(
     topic: TopicArgument = "",
     key: KeyOption = "",
     msg_id: IdOption = "",
-    most: MaxOption = 32,
+    max_messages: MaxOption = 32,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what became of messages: where they are stored, on which replicas, which groups came past them and when, retries, dead letters.
+    """Trace messages: where they are stored, on which replicas, which groups have consumed them and when, retries, dead letters.
 
-    Consumption is known by offsets: a group whose committed position is behind a message has consumed it, or was told to go past it.
+    Consumption is known by offsets: a group whose committed offset is past a message has consumed it, sent it back or skipped it.
     """
     if bool(key) == bool(msg_id) or (key and not topic):
         raise typer.BadParameter("give TOPIC with --key, or --id")
-    found = run(_trace(bootstrap_of(config), timeout, topic, key, msg_id, most))
+    found = ask(config, timeout, lambda admin: admin.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
     if as_json:
         print_json(trace_json(found))
     else:
         show_traces(found)
-    _tell_incomplete(found.complete)
+    _note_incomplete(found.complete)
     if not found.copies:
         note(_not_found(msg_id))
         raise typer.Exit(1)
@@ -104,9 +106,9 @@ def _not_found(msg_id: str) -> str:
     return f"no such message; {msg_id!r} is no message id: expected 32 hexadecimal digits, or 56 of an IPv6 host"
 
 
-def _tell_incomplete(complete: bool) -> None:
+def _note_incomplete(complete: bool) -> None:
     if not complete:
-        note("an index is still being made from the log: there may be more")
+        note("an index is still being built from the log; there may be more messages")
 
 
 def _body_text(body: bytes) -> str:
@@ -115,34 +117,30 @@ def _body_text(body: bytes) -> str:
     return shown + ("..." if len(body) > SHOWN_BODY_BYTES else "")
 
 
-async def _query(
-    bootstrap: str,
-    timeout_s: float,
-    topic: str,
-    key: str,
-    msg_id: str,
-    bounds: tuple[int, int],
-    place: tuple[int, int, str],
-    most: int,
-) -> QueryResult:
-    from dledger_client.admin.message_query import QueryResult
-    from dledger_client.aio import Admin
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What the options of ``query`` ask for; exactly one way is set."""
 
-    queue, offset, group = place
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        if key:
-            return await admin.query_by_key(topic, key, begin_ms=bounds[0], end_ms=bounds[1], max_messages=most)
-        if msg_id:
-            return await admin.query_by_id(msg_id, topic, max_messages=most)
-        if offset < 0:
-            return await admin.query_by_time(topic, *bounds, max_messages=most)
-        message = await admin.query_by_offset(topic, queue, offset, group=group or None)
+    topic: str
+    key: str
+    msg_id: str
+    begin_ms: int
+    end_ms: int
+    queue_id: int
+    offset: int
+    replica_group: str
+    max_messages: int
+
+    async def run(self, admin: Admin) -> QueryResult:
+        from dledger_client.admin.message_query import QueryResult
+
+        if self.key:
+            return await admin.query_by_key(
+                self.topic, self.key, begin_ms=self.begin_ms, end_ms=self.end_ms, max_messages=self.max_messages
+            )
+        if self.msg_id:
+            return await admin.query_by_id(self.msg_id, self.topic, max_messages=self.max_messages)
+        if self.offset < 0:
+            return await admin.query_by_time(self.topic, self.begin_ms, self.end_ms, max_messages=self.max_messages)
+        message = await admin.query_by_offset(self.topic, self.queue_id, self.offset, replica_group=self.replica_group or None)
         return QueryResult([message] if message is not None else [])
-
-
-async def _trace(bootstrap: str, timeout_s: float, topic: str, key: str, msg_id: str, most: int) -> Trace:
-    from dledger_client.aio import Admin
-
-    wanted: dict[str, Any] = {"topic": topic, "key": key, "msg_id": msg_id, "max_messages": most}
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        return await admin.trace(**wanted)

@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, parse_duration_option, parse_size_option, run
+from dledger_cli.context import (
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
+    bootstrap_of,
+    check_reachable,
+    parse_duration_option,
+    parse_size_option,
+    run,
+)
 from dledger_cli.message_input import GivenMessage, line_reader
 from dledger_cli.output import error_line, is_terminal, note, print_json, with_spaces
 
@@ -123,14 +132,14 @@ class _Sending:
     def send_all(
         self, bootstrap: str, lines: Iterator[bytes], read: Callable[[bytes], GivenMessage], timeout_s: float, compress_type: str
     ) -> None:
-        from dledger_cli.calls import check_reachable
         from dledger_client import Message, Producer
         from dledger_wire.errors import InvalidArgumentError
 
         run(check_reachable(bootstrap, timeout_s))
-        send_timeout_ms = int(timeout_s * 1000)
-        options = {"send_timeout_ms": send_timeout_ms, "compress_type": compress_type, "sticky_messages": STICKY_MESSAGES}
-        with Producer(bootstrap, group="dledger-cli", **options) as producer:
+        timeout_ms = int(timeout_s * 1000)
+        with Producer(
+            bootstrap, group="dledger-cli", send_timeout_ms=timeout_ms, compress_type=compress_type, sticky_messages=STICKY_MESSAGES
+        ) as producer:
             start = time.monotonic()
             try:
                 for number, line in enumerate(lines, 1):

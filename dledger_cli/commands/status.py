@@ -1,7 +1,4 @@
-"""``dledger status``: who leads, who lags, and in one sentence what still works.
-
-Every node is asked at once with a deadline of two seconds; one that does not answer keeps its row.
-"""
+"""``dledger status``: the nodes of each replica group, and in one sentence what still works."""
 
 from __future__ import annotations
 
@@ -10,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, NodeAnswer, ask_nodes, load_config, run
-from dledger_cli.group_health import Standing, sentence, standings_of
+from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, paint, print_json, print_table
+from dledger_cli.status_text import node_note, sentence
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig
+    from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 
 HEADER = ("GROUP", "NODE", "ADDRESS", "ROLE", "TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID", "NOTE")
 NUMBERS = ("TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID")
 ROLE_ORDER = {"leader": 0, "follower": 1, "pre_candidate": 1, "candidate": 1, "learner": 2}
+FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")
 EXAMPLES = "Examples: dledger status | dledger status --json | dledger status --watch 1 --until healthy --timeout 60"
 
 
@@ -30,93 +28,79 @@ def register(app: typer.Typer) -> None:
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[float, typer.Option("--watch", "-w", metavar="SECONDS", min=0.0, help="Show again every so many seconds.")] = 0.0,
+    watch: Annotated[float, typer.Option("--watch", "-w", metavar="SECONDS", min=0.0, help="Print again at this interval.")] = 0.0,
     until: Annotated[str, typer.Option("--until", metavar="healthy", help="Wait until every group is healthy.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --until waits.")] = 60.0,
 ) -> None:
-    """Per group and node: role, term, log indexes, lag, disk, pid.  Exit 1 when a group takes no writes."""
+    """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes."""
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")
     cluster = load_config(config)
     deadline = time.monotonic() + timeout
     while True:
-        answers = run(ask_nodes(cluster))
-        standings = standings_of(cluster, answers)
-        healthy = all(standing.healthy for standing in standings)
+        groups = run(cluster_status(cluster))
+        healthy = all(group.healthy for group in groups)
         if not until or healthy or watch:
-            show(cluster, answers, as_json=as_json)
+            show(groups, as_json=as_json)
         if until:
             if healthy:
                 return
             if time.monotonic() > deadline:
-                error_line(f"not healthy after {timeout:g} s: {sentence(standings)}")
+                error_line(f"not healthy after {timeout:g} s: {sentence(groups)}")
                 raise typer.Exit(1)
         elif not watch:
             break
         time.sleep(watch or 0.25)
-    if not all(standing.takes_messages for standing in standings):
+    if not all(group.takes_messages for group in groups):
         raise typer.Exit(1)
 
 
-def show(cluster: ClusterConfig, answers: list[NodeAnswer], *, as_json: bool) -> None:
-    standings = standings_of(cluster, answers)
+def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
+    """Print the table with its sentence, or the JSON."""
     if as_json:
-        print_json({"groups": [_group_json(standing) for standing in standings]})
+        print_json({"groups": [_group_json(group) for group in groups]})
         return
-    several = len(standings) > 1
-    rows = [row for standing in standings for row in _group_rows(standing, several)]
+    rows = [_row(group, node, several_groups=len(groups) > 1) for group in groups for node in sorted(group.nodes, key=_order)]
     print_table(HEADER, rows, right=NUMBERS)
-    healthy, working = all(each.healthy for each in standings), all(each.takes_messages for each in standings)
-    print(paint(sentence(standings), GREEN if healthy else YELLOW if working else RED), flush=True)
+    healthy, working = all(each.healthy for each in groups), all(each.takes_messages for each in groups)
+    print(paint(sentence(groups), GREEN if healthy else YELLOW if working else RED), flush=True)
 
 
-def _group_rows(standing: Standing, several_groups: bool) -> list[list[Any]]:
-    def order(answer: NodeAnswer) -> tuple[int, str]:
-        return (ROLE_ORDER.get(answer.status.role, 1) if answer.status else 3, answer.id)
-
-    return [_row(answer, standing, several_groups) for answer in sorted(standing.answers, key=order)]
+def _order(node: NodeStatus) -> tuple[int, str]:
+    return (ROLE_ORDER.get(node.role, 1) if node.reachable else 3, node.id)
 
 
-def _row(answer: NodeAnswer, standing: Standing, several_groups: bool) -> list[Any]:
+def _row(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool) -> list[Any]:
     from broker.config.units import format_duration_ms
 
-    leader, note = standing.leader, standing.note(answer, several_groups)
-    contact = None
-    if leader and leader.status and answer is not leader:
-        contact = next((peer.last_contact_ms for peer in leader.status.peers if peer.id == answer.id and peer.last_contact_ms >= 0), None)
-    seen = None if contact is None else format_duration_ms(contact)
-    status = answer.status
-    if status is None:
-        nothing = [None] * 8
-        return [answer.group, answer.id, answer.address, *nothing, seen, None, note]
-    lag = None
-    if leader and leader.status and answer is not leader:
-        lag = max(0, leader.status.committed_index - status.committed_index)
-    indexes = [status.first_index, status.last_index, status.committed_index, status.applied_index]
-    disk = f"{status.disk_used_percent:.0f}%"
-    return [answer.group, answer.id, status.address, status.role, status.term, *indexes, lag, disk, seen, status.pid, note]
+    contact_ms = group.last_contact_ms(node)
+    seen = None if contact_ms is None else format_duration_ms(contact_ms)
+    note = node_note(group, node, several_groups=several_groups)
+    place = [group.name, node.id, node.address]
+    if not node.reachable:
+        return [*place, *[None] * 8, seen, None, note]
+    indexes = [node.first_index, node.last_index, node.committed_index, node.applied_index]
+    return [*place, node.role, node.term, *indexes, group.lag(node), f"{node.disk_used_percent:.0f}%", seen, node.pid, note]
 
 
-def _group_json(standing: Standing) -> dict[str, Any]:
+def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:
     return {
-        "name": standing.name,
-        "term": max((answer.status.term for answer in standing.answers if answer.status), default=0),
-        "leader": standing.leader.id if standing.leader else None,
-        "voters": list(standing.voters),
-        "learners": list(standing.learners),
-        "acknowledging": [voter for voter in standing.voters if voter in standing.acknowledging],
-        "takes_writes": standing.takes_messages,
-        "nodes": [_node_json(answer) | {"member": standing.is_member(answer.id)} for answer in standing.answers],
+        "name": group.name,
+        "term": group.term,
+        "leader": group.leader.id if group.leader else None,
+        "voters": list(group.voters),
+        "learners": list(group.learners),
+        "acknowledging": [voter for voter in group.voters if voter in group.acknowledging],
+        "takes_writes": group.takes_messages,
+        "nodes": [_node_json(node) | {"member": group.is_member(node.id)} for node in group.nodes],
     }
 
 
-def _node_json(answer: NodeAnswer) -> dict[str, Any]:
-    status = answer.status
-    result: dict[str, Any] = {"id": answer.id, "address": answer.address, "reachable": status is not None}
-    for key in ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index"):
-        result[key] = getattr(status, key) if status else None
-    if status is None:
-        return result | {"error": answer.error}
+def _node_json(node: NodeStatus) -> dict[str, Any]:
+    result: dict[str, Any] = {"id": node.id, "address": node.address, "reachable": node.reachable}
+    result |= {name: getattr(node, name) if node.reachable else None for name in FIELDS}
+    if not node.reachable:
+        return result | {"error": node.error}
     peers = [
         {
             "id": peer.id,
@@ -127,23 +111,23 @@ def _node_json(answer: NodeAnswer) -> dict[str, Any]:
             "acknowledges": peer.acknowledges,
             "refused": peer.refused or None,
         }
-        for peer in status.peers
+        for peer in node.peers
     ]
     return result | {
-        "state": status.state,
-        "leader": status.leader or None,
-        "leader_confirmed": status.leader_confirmed,
-        "store_id": status.store_id,
-        "committed_pos": status.committed_pos,
-        "disk_used_percent": status.disk_used_percent,
-        "rss_bytes": status.rss_bytes,
-        "anonymous_bytes": status.anonymous_bytes,
-        "version": status.version,
-        "started_at_ms": status.started_at_ms,
-        "voters": list(status.voters),
-        "learners": list(status.learners),
+        "state": node.state,
+        "leader": node.leader or None,
+        "leader_confirmed": node.leader_confirmed,
+        "store_id": node.store_id,
+        "committed_pos": node.committed_pos,
+        "disk_used_percent": node.disk_used_percent,
+        "rss_bytes": node.rss_bytes,
+        "anonymous_bytes": node.anonymous_bytes,
+        "version": node.version,
+        "started_at_ms": node.started_at_ms,
+        "voters": list(node.voters),
+        "learners": list(node.learners),
         "peers": peers,
-        "role_state": status.role_state,
-        "services_term": status.services_term or None,
-        "role_log": list(status.role_log),
+        "role_state": node.role_state,
+        "services_term": node.services_term or None,
+        "role_log": list(node.role_log),
     }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, confirm, load_config, run
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, replica_group_of
 from dledger_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig, GroupConfig
-    from dledger_wire._pb import admin_pb2, broker_pb2
+    from dledger_client.admin.topics import ChangedTopic, QueueRange
+    from dledger_client.aio import Admin
+    from dledger_client.cluster.metadata import TopicQueues
 
 PERMISSIONS = {2: "write only", 4: "read only", 6: "read, write"}
 
@@ -48,14 +48,19 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic."""
-    cluster = load_config(config)
-    spec = {
-        "read_queues": read_queues or queues or 0,  # 0: as many as the broker's defaultTopicQueueNums
-        "write_queues": write_queues or queues or 0,
-        "perm": perm or 6,
-        "if_not_exists": if_not_exists,
-    }
-    _show_change(_change(cluster, group, "CreateTopic", timeout, name=name, **spec), as_json=as_json)
+
+    async def work(admin: Admin) -> ChangedTopic:
+        return await admin.create_topic(
+            name,
+            queues or 0,
+            read_queues=read_queues or 0,
+            write_queues=write_queues or 0,
+            perm=perm or 6,
+            replica_group=await replica_group_of(admin, group),
+            if_not_exists=if_not_exists,
+        )
+
+    _show_change(ask(config, timeout, work), as_json=as_json)
 
 
 def update(
@@ -65,20 +70,29 @@ def update(
     write_queues: WriteQueuesOption = None,
     perm: PermOption = None,
     group: GroupOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Also when messages would be left that nobody can read.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also when messages become unreadable.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Change the queues or the permission of a topic; what is not given stays.
 
-    Queues are taken away in two steps: first --write-queues, then, when every group has read them, --read-queues.
+    Remove queues in two steps: first --write-queues, then, when every consumer group has read them, --read-queues.
     """
-    cluster = load_config(config)
     if not (queues or read_queues or write_queues or perm):
         raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm")
-    spec = {"read_queues": read_queues or queues or 0, "write_queues": write_queues or queues or 0, "perm": perm or 0, "force": force}
-    _show_change(_change(cluster, group, "UpdateTopic", timeout, name=name, **spec), as_json=as_json)
+
+    async def work(admin: Admin) -> ChangedTopic:
+        return await admin.update_topic(
+            name,
+            read_queues=read_queues or queues or 0,
+            write_queues=write_queues or queues or 0,
+            perm=perm or 0,
+            replica_group=await _replica_group_with(admin, group, name),
+            force=force,
+        )
+
+    _show_change(ask(config, timeout, work), as_json=as_json)
 
 
 def delete(
@@ -89,119 +103,84 @@ def delete(
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Delete a topic and its queues."""
-    cluster = load_config(config)
+    """Delete a topic and its messages."""
     if dry_run:
-        topic = _describe(cluster, name, timeout)
-        note(f"would delete topic {name} of group {topic['group']} with {sum(q['messages'] for q in topic['queues'])} messages")
+        topic, queues = _described(config, timeout, name)
+        note(f"would delete topic {name} of group {topic.replica_group} with {sum(queue.messages for queue in queues)} messages")
         return
     confirm(f"Delete topic {name} and all its messages?", yes)
-    _change(cluster, group, "DeleteTopic", timeout, name=name)
+
+    async def work(admin: Admin) -> None:
+        await admin.delete_topic(name, replica_group=await _replica_group_with(admin, group, name))
+
+    ask(config, timeout, work)
     note(f"deleted topic {name}")
 
 
 def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
     """List all topics."""
-    cluster = load_config(config)
-    topics = sorted(run(all_topics(cluster, timeout)), key=lambda topic: (topic["name"], topic["group"]))
+    topics = ask(config, timeout, lambda admin: admin.list_topics(or_followers=True))
     if as_json:
-        print_json({"topics": topics})
+        print_json({"topics": [_topic_json(topic) for topic in topics]})
         return
-    rows = [(t["name"], t["group"], t["read_queues"], t["write_queues"], t["perm"]) for t in topics]
+    rows = [(topic.topic, topic.replica_group, topic.read_queues, topic.write_queues, topic.perm) for topic in topics]
     print_table(("TOPIC", "REPLICA-GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM"), rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM"))
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """Show one topic: its group, its permission, and the offsets of each queue."""
-    cluster = load_config(config)
-    topic = _describe(cluster, name, timeout)
+    """Show the replica group, the permission and the offsets of each queue of a topic."""
+    topic, queues = _described(config, timeout, name)
     if as_json:
-        print_json(topic)
+        print_json(_topic_json(topic) | {"queues": [_queue_json(queue) for queue in queues]})
         return
-    print(f"topic {topic['name']}  group {topic['group']}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
-    rows = [(q["queue_id"], q["min_offset"], q["max_offset"], q["messages"]) for q in topic["queues"]]
+    print(f"topic {topic.topic}  group {topic.replica_group}  perm {topic.perm} ({PERMISSIONS.get(topic.perm, 'none')})")
+    rows = [(queue.queue_id, queue.min_offset, queue.max_offset, queue.messages) for queue in queues]
     print_table(("QUEUE", "MIN", "MAX", "MESSAGES"), rows, right=("QUEUE", "MIN", "MAX", "MESSAGES"))
 
 
-def _change(cluster: ClusterConfig, group_name: str, method: str, timeout_s: float, **spec: Any) -> admin_pb2.TopicReply:
-    from dledger_cli.calls import call_leader
-    from dledger_wire._pb import admin_pb2
-    from dledger_wire.rpc import methods
-
-    changes = {"CreateTopic": methods.CREATE_TOPIC, "UpdateTopic": methods.UPDATE_TOPIC, "DeleteTopic": methods.DELETE_TOPIC}
-
-    async def change() -> bytes:
-        group = await _group_for(cluster, group_name, spec["name"], method, timeout_s)
-        request = admin_pb2.TopicSpec(group=group.name, **spec).SerializeToString()
-        again = admin_pb2.TopicSpec(group=group.name, **(spec | {"if_not_exists": True})).SerializeToString()
-        return await call_leader(group, changes[method].path, request, timeout_s, again)
-
-    reply: admin_pb2.TopicReply = admin_pb2.TopicReply.FromString(run(change()))
-    return reply
-
-
-async def _group_for(cluster: ClusterConfig, group_name: str, topic: str, method: str, timeout_s: float) -> GroupConfig:
-    """A topic that exists is changed in the group that has it; a new one needs the group named when there are several."""
-    from dledger_cli.calls import group_of
-
-    if not group_name and len(cluster.groups) > 1 and method != "CreateTopic":
-        for found in await all_topics(cluster, timeout_s):
-            if found["name"] == topic:
-                return group_of(cluster, found["group"])
-    return group_of(cluster, group_name)
-
-
-def _show_change(reply: admin_pb2.TopicReply, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_topic_json(reply) | {"created": reply.created})
-        return
-    what = "created topic" if reply.created else "topic"
-    note(
-        f"{what} {reply.name} in group {reply.group}: {reply.read_queues} read queues, {reply.write_queues} write queues, perm {reply.perm}"
-    )
-
-
-def _topic_json(topic: admin_pb2.TopicReply) -> dict[str, Any]:
-    return {key: getattr(topic, key) for key in ("name", "group", "read_queues", "write_queues", "perm")}
-
-
-async def all_topics(cluster: ClusterConfig, timeout_s: float) -> list[dict[str, Any]]:
-    from dledger_cli.calls import call_leader_or_any
-    from dledger_wire._pb import admin_pb2
-    from dledger_wire.rpc import methods
-
-    replies = await asyncio.gather(*(call_leader_or_any(group, methods.LIST_TOPICS.path, b"", timeout_s) for group in cluster.groups))
-    found: list[dict[str, Any]] = []
-    for group, reply in zip(cluster.groups, replies, strict=True):
-        found += [_topic_json(topic) | {"group": topic.group or group.name} for topic in admin_pb2.TopicList.FromString(reply).topics]
-    return found
-
-
-def _describe(cluster: ClusterConfig, name: str, timeout_s: float) -> dict[str, Any]:
-    from dledger_cli.calls import call_leader, group_of
-    from dledger_wire._pb import broker_pb2
+def _described(config: str | None, timeout_s: float, name: str) -> tuple[TopicQueues, list[QueueRange]]:
+    """The topic in the first replica group that stores it, and its queues there."""
     from dledger_wire.errors import TopicNotFoundError
-    from dledger_wire.rpc import methods
 
-    async def ask() -> tuple[dict[str, Any], bytes]:
-        for topic in await all_topics(cluster, timeout_s):
-            if topic["name"] == name:
-                queues = range(max(topic["read_queues"], topic["write_queues"]))
-                request = broker_pb2.OffsetsRequest(
-                    queues=[broker_pb2.QueueRef(topic=name, queue_id=queue_id, timestamp_ms=-1) for queue_id in queues]
-                )
-                group = group_of(cluster, topic["group"])
-                return topic, await call_leader(group, methods.QUEUE_OFFSETS.path, request.SerializeToString(), timeout_s)
-        raise TopicNotFoundError(f"no topic {name!r} (dledger topic list shows all)")
+    async def work(admin: Admin) -> tuple[TopicQueues, list[QueueRange]]:
+        try:
+            topic = (await admin.describe_topic(name))[0]
+        except TopicNotFoundError:
+            raise TopicNotFoundError(f"no topic {name!r} (dledger topic list shows all)") from None
+        return topic, [queue for queue in await admin.topic_offsets(name) if queue.replica_group == topic.replica_group]
 
-    topic, reply = run(ask())
-    return topic | {"queues": [_queue_json(queue) for queue in broker_pb2.OffsetsResponse.FromString(reply).queues]}
+    return ask(config, timeout_s, work)
 
 
-def _queue_json(queue: broker_pb2.QueueOffsets) -> dict[str, Any]:
+async def _replica_group_with(admin: Admin, option: str, topic: str) -> str:
+    """The replica group that --group names; without it the first one that stores the topic."""
+    if option:
+        return await replica_group_of(admin, option)
+    return (await admin.describe_topic(topic))[0].replica_group
+
+
+def _show_change(topic: ChangedTopic, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_topic_json(topic) | {"created": topic.created})
+        return
+    queues = f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {topic.perm}"
+    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in group {topic.replica_group}: {queues}")
+
+
+def _topic_json(topic: TopicQueues) -> dict[str, Any]:
+    return {
+        "name": topic.topic,
+        "group": topic.replica_group,
+        "read_queues": topic.read_queues,
+        "write_queues": topic.write_queues,
+        "perm": topic.perm,
+    }
+
+
+def _queue_json(queue: QueueRange) -> dict[str, Any]:
     return {
         "queue_id": queue.queue_id,
         "min_offset": queue.min_offset,
         "max_offset": queue.max_offset,
-        "messages": queue.max_offset - queue.min_offset,
+        "messages": queue.messages,
     }

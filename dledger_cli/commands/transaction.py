@@ -1,18 +1,17 @@
-"""``dledger transaction``: which transactions are open, how often their producers were asked, how many were given up."""
+"""``dledger transaction``: open transactions, how often their producers were asked, and how many were parked."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, run
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from dledger_client.admin.open_transactions import GroupTransactions
+    from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 
 HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", "REPLICA-GROUP")
 
@@ -24,32 +23,50 @@ def register(root: typer.Typer) -> None:
 
 
 def list_transactions(
-    name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Producer group; all when none is named.")] = "",
-    most: Annotated[int, typer.Option("--max", metavar="N", min=1, max=1000, help="No more than the N oldest of a replica group.")] = 100,
+    name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Producer group. Default: all.")] = "",
+    max_transactions: Annotated[int, typer.Option("--max", metavar="N", min=1, max=1000, help="The N oldest of each replica group.")] = 100,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """List open transactions, the oldest first; then how many were parked because no producer knew of them."""
-    found = run(_list(bootstrap_of(config), name, most, timeout))
+    """List open transactions, oldest first, and how many were parked because no producer knew their state."""
+    found = ask(config, timeout, lambda admin: admin.transactions(name, max_transactions=max_transactions))
     if as_json:
-        print_json({"groups": [asdict(each) for each in found]})
+        print_json({"groups": [_group_json(each) for each in found]})
         return
     now_ms = time.time() * 1000
     rows = [
-        (each.transaction_id, each.producer_group, each.topic, each.queue_id, f"{age_s:.1f}", each.check_times, each.group)
+        (each.transaction_id, each.producer_group, each.topic, each.queue_id, f"{age_s:.1f}", each.check_times, each.replica_group)
         for of_group in found
         for each in of_group.transactions
         for age_s in [(now_ms - each.stored_ms) / 1000]
     ]
     print_table(HEADER, rows, right=("QUEUE", "AGE-S", "CHECKS"))
     for each in found:
-        asked = ", ".join(f"{group} {count}" for group, count in each.attending.items()) or "none"
-        note(f"{each.group}: {each.open} open, {each.parked} parked in TRANS_CHECK_MAX_TIME_TOPIC; producers that can be asked: {asked}")
+        producers = ", ".join(f"{group} {count}" for group, count in each.producers.items()) or "none"
+        parked = f"{each.parked} parked in TRANS_CHECK_MAX_TIME_TOPIC"
+        note(f"{each.replica_group}: {each.open} open, {parked}; connected producers: {producers}")
 
 
-async def _list(bootstrap: str, name: str, most: int, timeout_s: float) -> list[GroupTransactions]:
-    from dledger_client.aio import Admin
+def _group_json(found: GroupTransactions) -> dict[str, Any]:
+    return {
+        "group": found.replica_group,
+        "open": found.open,
+        "parked": found.parked,
+        "transactions": [_transaction_json(each) for each in found.transactions],
+        "attending": dict(found.producers),
+    }
 
-    async with Admin(bootstrap, timeout_ms=int(timeout_s * 1000)) as admin:
-        return await admin.transactions(name, most=most)
+
+def _transaction_json(found: OpenTransaction) -> dict[str, Any]:
+    return {
+        "transaction_id": found.transaction_id,
+        "producer_group": found.producer_group,
+        "topic": found.topic,
+        "queue_id": found.queue_id,
+        "group": found.replica_group,
+        "half_offset": found.half_offset,
+        "stored_ms": found.stored_ms,
+        "check_times": found.check_times,
+        "checked_ms": found.checked_ms,
+    }

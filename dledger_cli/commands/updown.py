@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, DataOption, JsonOption, ask_nodes, config_path, run
+from dledger_cli.context import ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
 from dledger_cli.output import error_line, note
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Collection
 
-    from dledger_cli.context import NodeAnswer
     from dledger_cli.local.processes import LocalCluster
+    from dledger_client.admin.cluster_status import ReplicaGroupStatus
 
 POLL_S = 0.1
-REFUSED_S = 2.0  # a member that its peers refuse for so long stays refused
+REFUSED_S = 2.0  # a member that its peers refuse that long stays refused
 STOP_TIMEOUT_S = 30.0
 
 
@@ -35,7 +35,7 @@ def up(
     as_json: JsonOption = False,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the masters.")] = 60.0,
 ) -> None:
-    """Start all nodes in the background and wait until every group has a master.  Run again, it starts only what is missing."""
+    """Start all nodes in the background and wait until every group has a master.  Nodes that run already are left alone."""
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster, make_data_folder
 
@@ -66,49 +66,60 @@ def _read(path: str) -> str:
 
 
 def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float, *, as_json: bool) -> bool:
-    """Wait until every group has a master and all its members are in order, show the table; False, with the reason told, when it fails.
+    """Wait until every group has a master and all its members are in order, and show the table; False, with an error, when that fails.
 
-    Nodes that are no members only have to answer.  A member that its peers refuse is told soon: waiting does not mend it.
+    Nodes that are not members only have to answer.  A member that its peers refuse fails soon: waiting does not change that.
     """
     from dledger_cli.commands.status import show
-    from dledger_cli.group_health import sentence, standings_of
 
     start = time.monotonic()
     refused_since: dict[str, float] = {}
     while True:
-        for node_id, process in started.items():
-            if process.poll() is not None:
-                words = cluster.last_words(node_id) or f"exit status {process.returncode}"
-                error_line(f"node {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
-                return False
-        answers = run(ask_nodes(cluster.config))
-        standings = standings_of(cluster.config, answers)
-        silent = [answer.id for answer in answers if answer.id in started and answer.status is None]
-        if not silent and all(standing.healthy for standing in standings):
-            show(cluster.config, answers, as_json=as_json)
+        if _any_ended(cluster, started):
+            return False
+        groups = run(cluster_status(cluster.config))
+        missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
+        if not missing and all(group.healthy for group in groups):
+            show(groups, as_json=as_json)
             return True
         now = time.monotonic()
-        refused = {each.id: standing for standing in standings if standing.leader for each in standing.answers if standing.refusal(each.id)}
+        refused = [node.id for group in groups if group.leader for node in group.nodes if group.refusal(node.id)]
         refused_since = {node_id: refused_since.get(node_id, now) for node_id in refused}
-        hopeless = [node_id for node_id, since in refused_since.items() if now - since > REFUSED_S]
-        if hopeless or now - start > timeout_s:
-            show(cluster.config, answers, as_json=as_json)
-            for node_id in hopeless:
-                error_line(f"node {node_id} is {refused[node_id].note(next(each for each in answers if each.id == node_id))}")
-            if not hopeless:
-                _tell_silent(cluster, answers, started)
-                error_line(f"no healthy cluster after {timeout_s:g} s: {sentence(standings)}; logs: {cluster.data}/*.log")
+        stay_refused = [node_id for node_id, since in refused_since.items() if now - since > REFUSED_S]
+        if stay_refused or now - start > timeout_s:
+            show(groups, as_json=as_json)
+            _explain(cluster, groups, started, stay_refused, timeout_s)
             return False
         time.sleep(POLL_S)
 
 
-def _tell_silent(cluster: LocalCluster, answers: list[NodeAnswer], started: Collection[str]) -> None:
-    """Tell of nodes that ran before and do not answer: they may serve at an address that they had before."""
-    running = cluster.running()
-    for answer in answers:
-        if answer.status is None and answer.id in running and answer.id not in started:
-            text = f"node {answer.id} runs (pid {running[answer.id]}) and does not answer at {answer.address}"
+def _any_ended(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]]) -> bool:
+    for node_id, process in started.items():
+        if process.poll() is not None:
+            words = cluster.last_words(node_id) or f"exit status {process.returncode}"
+            error_line(f"node {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
+            return True
+    return False
+
+
+def _explain(
+    cluster: LocalCluster, groups: list[ReplicaGroupStatus], started: Collection[str], refused: Collection[str], timeout_s: float
+) -> None:
+    """Why the cluster is not healthy: nodes that their peers refuse, or nodes that do not answer."""
+    from dledger_cli.status_text import node_note, sentence
+
+    for group in groups:
+        for node in group.nodes:
+            if node.id in refused:
+                error_line(f"node {node.id} is {node_note(group, node)}")
+    if refused:
+        return
+    running = cluster.running()  # also of an earlier start, perhaps at an address that the node had then
+    for node in (node for group in groups for node in group.nodes):
+        if not node.reachable and node.id in running and node.id not in started:
+            text = f"node {node.id} runs (pid {running[node.id]}) and does not answer at {node.address}"
             error_line(f"{text}; if its address was changed, stop it and run dledger up again")
+    error_line(f"no healthy cluster after {timeout_s:g} s: {sentence(groups)}; logs: {cluster.data}/*.log")
 
 
 def down(
@@ -145,6 +156,5 @@ def _stop_order(cluster: LocalCluster) -> list[str]:
     if not running:
         note("no node is running")
         return []
-    answers = run(ask_nodes(cluster.config))
-    leads = {answer.id: bool(answer.status and answer.status.role == "leader") for answer in answers}
-    return sorted(running, key=lambda node_id: (leads.get(node_id, False), node_id))
+    leaders = {node.id for group in run(cluster_status(cluster.config)) for node in group.nodes if node.role == "leader"}
+    return sorted(running, key=lambda node_id: (node_id in leaders, node_id))

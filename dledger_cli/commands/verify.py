@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, load_config, run
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
 from dledger_cli.output import error_line, is_terminal, note, print_json
 
 if TYPE_CHECKING:
     from dledger.log.report import Finding
+    from dledger_client.admin.replica_comparison import ReplicaComparison
 
 
 def register(app: typer.Typer) -> None:
@@ -38,20 +39,33 @@ def verify(
 
 def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bool:
     from broker.config.units import format_size
-    from dledger_cli.files.compare_replicas import compare_replicas
 
-    results = run(compare_replicas(load_config(config), timeout_s))
+    cluster = load_config(config)
+    results = ask(config, timeout_s, lambda admin: admin.compare_replicas(nodes=nodes_of(cluster)))
     if as_json:
-        print_json({"groups": [result.as_json() for result in results]})
+        print_json({"groups": [_comparison_json(result) for result in results]})
     for result in results:
+        name = result.replica_group
         if result.unreachable and not as_json:
-            note(f"group {result.group}: {', '.join(result.unreachable)} did not answer and was not compared")
+            note(f"group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
         if not result.equal:
-            error_line(f"group {result.group}: {result.difference}")
+            error_line(f"group {name}: {result.difference}")
         elif not as_json:
             size = format_size(result.compared_bytes)
-            print(f"group {result.group}: {', '.join(result.replicas)} are equal over {size} up to position {result.upto_pos}")
+            print(f"group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
     return all(result.equal for result in results)
+
+
+def _comparison_json(result: ReplicaComparison) -> dict[str, object]:
+    return {
+        "group": result.replica_group,
+        "upto_pos": result.end_pos,
+        "compared_bytes": result.compared_bytes,
+        "replicas": result.replicas,
+        "unreachable": result.unreachable,
+        "difference": result.difference,
+        "equal": result.equal,
+    }
 
 
 def node_folders(data: Path) -> list[Path]:
@@ -75,7 +89,7 @@ def _verify_offline(data: str, *, as_json: bool) -> bool:
         if pid is not None:
             raise DataDirectoryError(f"data folder {folder} is in use by pid {pid}; stop the node, or use verify --online")
         if (folder / INSTALL_PATH).is_file():
-            raise DataDirectoryError(f"{folder}: a catch-up copy is half in place ({INSTALL_PATH}); start the node once, it finishes that")
+            raise DataDirectoryError(f"{folder}: a catch-up copy is not complete ({INSTALL_PATH}); start the node once to complete it")
         damaged += asyncio.run(_verify_node(folder, as_json=as_json))
     return damaged == 0
 

@@ -17,10 +17,12 @@ from typing import Any, Self, cast
 import yaml
 
 from broker.config.cluster_file import ClusterConfig
-from dledger_cli.context import NodeAnswer, ask_nodes, run
+from dledger_cli.context import cluster_status, run
 from dledger_cli.local.network_faults import Wires
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
+from dledger_cli.status_text import sentence
+from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_wire.check import require
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 
@@ -92,40 +94,38 @@ class PrivateCluster:
         if wait:
             self.wait_healthy(timeout_s)
 
-    def statuses(self) -> dict[str, NodeAnswer]:
-        return {answer.id: answer for answer in run(ask_nodes(self.config)) if answer.in_file}
+    def statuses(self) -> dict[str, NodeStatus]:
+        """Node id -> what the node reports, of every node of the cluster file."""
+        return {node.id: node for group in self.groups() for node in group.nodes}
+
+    def groups(self) -> list[ReplicaGroupStatus]:
+        """The replica groups, judged by the nodes of the cluster file."""
+        found = run(cluster_status(self.config))
+        return [judge_group(group.name, [node for node in group.nodes if node.configured]) for group in found]
 
     def leader(self, timeout_s: float | None = None) -> str:
         """The confirmed leader of the first group with the newest term."""
         timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
         while True:
-            leaders = [
-                (answer.status.term, answer.id)
-                for answer in self.statuses().values()
-                if answer.group == self.config.groups[0].name and answer.status and answer.status.leader_confirmed
-            ]
-            if leaders:
-                return max(leaders)[1]
+            leader = self.groups()[0].leader
+            if leader is not None:
+                return leader.id
             if time.monotonic() > deadline:
                 raise DeadlineExceededError(f"no leader after {timeout_s:g} s; logs: {self.data}/*.log")
             time.sleep(0.02)
 
     def wait_healthy(self, timeout_s: float | None = None) -> None:
-        """Every node up and following a confirmed leader; DledgerError with a node's last words when one ended."""
-        from dledger_cli.group_health import all_healthy, sentence, standings_of
-
+        """Wait until every node is up and follows a confirmed leader.  DledgerError, with its last error, when a node ended."""
         timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
         while True:
             self._check_alive()
-            answers = list(self.statuses().values())
-            if all_healthy(self.config, answers):
+            groups = self.groups()
+            if all(group.healthy for group in groups):
                 return
             if time.monotonic() > deadline:
-                raise DeadlineExceededError(
-                    f"not healthy after {timeout_s:g} s: {sentence(standings_of(self.config, answers))}; logs: {self.data}/*.log"
-                )
+                raise DeadlineExceededError(f"not healthy after {timeout_s:g} s: {sentence(groups)}; logs: {self.data}/*.log")
             time.sleep(0.05)
 
     def wait_equal(self, timeout_s: float | None = None) -> int:
@@ -133,13 +133,13 @@ class PrivateCluster:
         timeout_s = timeout_s or self.limit_s
         deadline = time.monotonic() + timeout_s
         while True:
-            states = [answer.status for answer in self.statuses().values() if answer.group == self.config.groups[0].name]
-            marks = {(s.last_index, s.committed_index, s.applied_index, s.committed_pos) if s else None for s in states}
-            mark = next(iter(marks))
-            if len(marks) == 1 and mark is not None and mark[0] == mark[1] == mark[2]:
-                return mark[3]
+            nodes = self.groups()[0].nodes
+            marks = {(node.last_index, node.committed_index, node.applied_index, node.committed_pos) for node in nodes}
+            last, committed, applied, pos = next(iter(marks))
+            if all(node.reachable for node in nodes) and len(marks) == 1 and last == committed == applied:
+                return pos
             if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"replicas differ after {timeout_s:g} s: {sorted(map(str, marks))}")
+                raise DeadlineExceededError(f"replicas differ after {timeout_s:g} s: {sorted(marks)}")
             time.sleep(0.05)
 
     def _check_alive(self) -> None:
@@ -167,8 +167,8 @@ class PrivateCluster:
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End all nodes in order: SIGTERM one after the other, the leader last."""
-        answers = self.statuses()
-        for node_id in sorted(self.processes, key=lambda k: bool(answers[k].status and answers[k].status.role == "leader")):  # type: ignore[union-attr]
+        nodes = self.statuses()
+        for node_id in sorted(self.processes, key=lambda node_id: nodes[node_id].role == "leader"):
             self.terminate(node_id, timeout_s)
 
     def kill_all(self) -> None:

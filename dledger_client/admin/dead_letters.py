@@ -1,6 +1,6 @@
-"""Dead letters: listing them, letting consumers read them, sending them to where they came from.
+"""Dead letters of consumer groups: listed, made readable, and sent again to where they came from.
 
-Owns the calls and the pace of a redrive.  All are safe to repeat: how far a group's dead letters were redriven is the cluster's to know.
+Every call is safe to repeat: the cluster keeps how far a group's dead letters were sent again.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
-from dledger_wire._pb import retry_pb2
+from dledger_client.deprecation import RenamedAttribute
+from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
+from dledger_wire.status import Perm
 
 CALL_MESSAGES = 200
 CALL_TIMEOUT_MS = 10_000
@@ -21,32 +23,59 @@ CALL_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The dead letters of a consumer group in one replica group; ``waiting`` ones were not redriven yet."""
+    """The dead letters of a consumer group in one replica group.
+
+    Attributes:
+        consumer_group: The consumer group.
+        replica_group: The replica group that stores them.
+        topic: The topic that holds them.
+        perm: That topic's permission bits: 2 write, 4 read.
+        min_offset: Offset of the oldest one that is still stored.
+        max_offset: Offset of the next one.
+        redriven_end: Offset of the next one that a redrive sends.
+    """
 
     consumer_group: str
-    group: str
+    replica_group: str
     topic: str
     perm: int
     min_offset: int
     max_offset: int
-    redriven_upto: int
+    redriven_end: int
 
     @property
     def waiting(self) -> int:
-        return self.max_offset - self.redriven_upto
+        """How many were not sent again yet."""
+        return self.max_offset - self.redriven_end
+
+    @property
+    def readable(self) -> bool:
+        """Whether consumers may read them."""
+        return bool(self.perm & Perm.READ)
+
+    group = RenamedAttribute("replica_group")
+    redriven_upto = RenamedAttribute("redriven_end")
 
 
-async def list_dead_letters(router: Router, consumer_group: str, deadline_ms: int) -> list[DeadLetters]:
-    """What there is, by consumer group; of all groups when none is named."""
-    request = retry_pb2.DeadLettersRequest(groups=[consumer_group] if consumer_group else []).SerializeToString()
-    found = []
-    for group in sorted(await router.ensure_groups(deadline_ms)):
-        answer = await router.call_leader(group, methods.DEAD_LETTERS.path, request, deadline_ms=deadline_ms)
-        found += [
-            DeadLetters(each.group, group, each.topic, each.perm, each.min_offset, each.max_offset, each.redriven_upto)
-            for each in parse(retry_pb2.DeadLettersResponse, answer, group).queues
-        ]
-    return sorted(found, key=lambda each: (each.consumer_group, each.group))
+async def list_dead_letters(calls: ClusterCalls, consumer_group: str) -> list[DeadLetters]:
+    """By consumer group and replica group; of all consumer groups when none is named."""
+    request = retry_pb2.DeadLettersRequest(groups=[consumer_group] if consumer_group else [])
+    found = [
+        DeadLetters(each.group, replica_group, each.topic, each.perm, each.min_offset, each.max_offset, each.redriven_upto)
+        for replica_group, answer in await calls.ask_leaders(methods.DEAD_LETTERS, request)
+        for each in answer.queues
+    ]
+    return sorted(found, key=lambda each: (each.consumer_group, each.replica_group))
+
+
+async def set_readable(calls: ClusterCalls, consumer_group: str, *, readable: bool) -> list[DeadLetters]:
+    """Grant or revoke read permission on a group's dead letters; they are listed as they were before."""
+    found = await list_dead_letters(calls, consumer_group)
+    for letters in found:
+        perm = int(Perm.READ_WRITE if readable else Perm.WRITE)
+        spec = admin_pb2.TopicSpec(name=letters.topic, perm=perm, group=letters.replica_group)
+        await calls.ask_leader(letters.replica_group, methods.UPDATE_TOPIC, spec, again=spec)
+    return found
 
 
 async def redrive(
@@ -56,30 +85,28 @@ async def redrive(
     count: int = 0,
     rate: float = 0,
     to_retry_topic: bool = False,
-    told: Callable[[int], object] | None = None,
+    on_progress: Callable[[int], object] | None = None,
 ) -> int:
-    """Send the dead letters that ``letters`` shows as waiting to their original topics; returns how many went.
-
-    ``count`` of them at most (0: all), ``rate`` a second at most (0: as fast as they are stored); ``told`` hears the number so far.
-    Made again with the same ``letters`` it goes on where it ended, and sends none twice.
-    """
+    """Send up to ``count`` waiting dead letters again (0: all), at most ``rate`` a second (0: no limit); how many were sent."""
     if count < 0 or rate < 0:
         raise InvalidArgumentError(f"count {count}, rate {rate}: expected none below 0")
-    clock = router.clock
-    upto = min(letters.max_offset, letters.redriven_upto + count) if count else letters.max_offset
-    most = CALL_MESSAGES if not rate else max(1, min(CALL_MESSAGES, int(rate / 5)))
-    request = retry_pb2.RedriveRequest(group=letters.consumer_group, upto_offset=upto, max_messages=most, to_retry_topic=to_retry_topic)
-    started_ms, at = clock.monotonic_ms(), letters.redriven_upto
-    while at < upto:
+    clock, first = router.clock, letters.redriven_end
+    end = min(letters.max_offset, first + count) if count else letters.max_offset
+    max_messages = CALL_MESSAGES if not rate else max(1, min(CALL_MESSAGES, int(rate / 5)))
+    request = retry_pb2.RedriveRequest(
+        group=letters.consumer_group, upto_offset=end, max_messages=max_messages, to_retry_topic=to_retry_topic
+    )
+    started_ms, at = clock.monotonic_ms(), first
+    while at < end:
         deadline_ms = clock.monotonic_ms() + CALL_TIMEOUT_MS
-        answer = await router.call_leader(letters.group, methods.REDRIVE.path, request.SerializeToString(), deadline_ms=deadline_ms)
-        reply = parse(retry_pb2.RedriveResponse, answer, letters.group)
+        answer = await router.call_leader(letters.replica_group, methods.REDRIVE.path, methods.encode(request), deadline_ms=deadline_ms)
+        reply = methods.REDRIVE.parse_response(answer, letters.replica_group)
         at = max(at, reply.next_offset)
-        if told is not None:
-            told(at - letters.redriven_upto)
-        if not reply.redriven and at < upto:
-            break  # they are not there any more
-        if rate and at < upto:
-            due_ms = started_ms + int((at - letters.redriven_upto) * 1000 / rate)
+        if on_progress is not None:
+            on_progress(at - first)
+        if not reply.redriven and at < end:
+            break  # the rest has expired
+        if rate and at < end:
+            due_ms = started_ms + int((at - first) * 1000 / rate)
             await asyncio.sleep(max(0, due_ms - clock.monotonic_ms()) / 1000)
-    return at - letters.redriven_upto
+    return at - first

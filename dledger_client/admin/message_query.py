@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dledger_client.cluster.metadata import Group, Node, Router
+from dledger_client.cluster.metadata import Node, ReplicaGroup, Router
 from dledger_client.cluster.responses import garbage, parse_envelope
 from dledger_client.cluster.retry import until
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -56,7 +56,7 @@ async def call_replica(router: Router, group: str, method: str, request: bytes, 
     raise NotReadyError(f"group {group}: no attempt was made before the deadline")
 
 
-async def _try_all(router: Router, view: Group, method: str, request: bytes) -> tuple[bytes, Node]:
+async def _try_all(router: Router, view: ReplicaGroup, method: str, request: bytes) -> tuple[bytes, Node]:
     problem: DledgerError = UnreachableError(f"group {view.name} has no nodes")
     missing: DledgerError | None = None
     for node in sorted(view.nodes, key=lambda node: node.id != view.leader_id):

@@ -20,7 +20,7 @@ from dledger_wire.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TO
 from dledger_wire.rpc import methods
 
 REPLICA_TIMEOUT_S = 2.0
-MAX_SNAPSHOTS = 256
+MAX_COPIES = 256
 
 MESSAGE, RETRY, DEAD_LETTER, DELAYED, HALF, SYSTEM = "message", "retry", "dead letter", "delayed", "half message", "system"
 HOLDS, HAS_NOT, SILENT = "holds it", "has it not", "no answer"
@@ -101,7 +101,7 @@ async def trace(router: Router, topic: str, key: str, msg_id: str, most: int, de
     complete = found.complete
     for unique_id in dict.fromkeys(each.properties.get("UNIQ_KEY", "") for each in found.messages):
         if unique_id:
-            copies = await query_by_id(router, unique_id, "", MAX_SNAPSHOTS, deadline_ms)
+            copies = await query_by_id(router, unique_id, "", MAX_COPIES, deadline_ms)
             complete &= copies.complete
             places |= {(each.replica_group, each.physical_offset): each for each in copies.messages}
     messages = sorted(places.values(), key=lambda each: (each.store_timestamp, each.replica_group, each.physical_offset))

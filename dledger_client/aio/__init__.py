@@ -1,7 +1,7 @@
 """The clients for asyncio; the same names as in ``dledger_client``."""
 
 from dledger_client import errors, types
-from dledger_client.aio.admin import Admin, NodeStatus
+from dledger_client.aio.admin import Admin
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.logical_queue import LogicalQueueReader, LogicalQueueWriter
 from dledger_client.aio.producer import Producer
@@ -14,7 +14,6 @@ __all__ = [
     "Admin",
     "LogicalQueueReader",
     "LogicalQueueWriter",
-    "NodeStatus",
     "Producer",
     "PullConsumer",
     "PushConsumer",

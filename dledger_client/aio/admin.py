@@ -1,61 +1,66 @@
-"""Topics, groups, dead letters and single messages, for asyncio: what is asked of the cluster beside sending and consuming."""
+"""Administration of a cluster for asyncio: everything the command line does against running nodes.
+
+Each method delegates to the module of its subject in ``dledger_client.admin``.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from dledger_client.admin.dead_letters import DeadLetters, list_dead_letters, redrive
+from dledger_client.admin import cluster_status as nodes_of_cluster
+from dledger_client.admin import consumer_groups, membership, open_transactions, replica_comparison, retention, topics
+from dledger_client.admin import dead_letters as letters_of_groups
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
+from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
+from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult, query_by_id, query_by_key, query_by_time
 from dledger_client.admin.message_trace import Trace, trace
-from dledger_client.admin.open_transactions import GroupTransactions, describe_transactions
+from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+from dledger_client.admin.replica_comparison import ReplicaComparison
+from dledger_client.admin.retention import NodeExpiry
+from dledger_client.admin.send_back import SendBackResult, send_back
+from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import Bootstrap, TopicQueues, parse_bootstrap
-from dledger_client.cluster.responses import parse
+from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
-from dledger_wire._pb import admin_pb2, broker_pb2, retry_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError
-from dledger_wire.rpc import methods
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """One node's own word; ``reachable`` False when it gave none."""
-
-    group: str
-    id: str
-    address: str
-    reachable: bool
-    role: str = ""
-    term: int = 0
-    last_index: int = 0
-    committed_index: int = 0
-    applied_index: int = 0
+from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
+from dledger_wire.errors import InvalidArgumentError
 
 
 class Admin:
-    """What an application needs to manage its topics."""
+    """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
+
+    Args:
+        bootstrap: Addresses of any nodes, ``host:port,host:port`` or a list of them.
+        timeout_ms: How long each operation is tried, in milliseconds.
+
+    Raises:
+        InvalidArgumentError: ``bootstrap`` is not a list of addresses.
+
+    Every method raises UnreachableError when no node answers in time, NotLeaderError when a replica group has no leader in time, and
+    InvalidArgumentError for an argument that is refused, such as a replica group or a node that does not exist.
+
+    Example:
+        >>> async with Admin("127.0.0.1:10911") as admin:
+        ...     await admin.create_topic("orders", queues=4, if_not_exists=True)
+    """
 
     @takes_old_environment
-    def __init__(
-        self,
-        bootstrap: Bootstrap,
-        *,
-        timeout_ms: int = 10_000,
-    ) -> None:
+    def __init__(self, bootstrap: Bootstrap, *, timeout_ms: int = 10_000) -> None:
         parse_bootstrap(bootstrap)
         self._environment = environment_for(bootstrap)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._timeout_ms = timeout_ms
         self._router = self._environment.open_router(bootstrap)
-        self._committed_state = CommittedState(self._router)
+        self._calls = ClusterCalls(self._router, CommittedState(self._router), timeout_ms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,11 +69,151 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
+        """Close the connections.  Safe to repeat."""
         await self._router.close()
 
-    def _deadline_ms(self) -> int:
-        return self._router.clock.monotonic_ms() + self._timeout_ms
+    async def describe_cluster(self) -> ClusterDescription:
+        """The cluster's name and its replica groups, as the first node that answers knows them.
 
+        Example:
+            >>> print([group.name for group in (await admin.describe_cluster()).replica_groups])
+        """
+        groups = await self._calls.replica_groups()
+        return ClusterDescription(self._router.cluster, tuple(groups[name] for name in sorted(groups)))
+
+    async def status(self) -> list[NodeStatus]:
+        """What every node reports of itself: role, term, log indexes, disk, process.  A node has one second to answer.
+
+        Example:
+            >>> leaders = [node.id for node in await admin.status() if node.role == "leader"]
+        """
+        return [node for group in await self.cluster_status(timeout_ms=1000) for node in group.nodes if node.configured]
+
+    async def cluster_status(
+        self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000
+    ) -> list[ReplicaGroupStatus]:
+        """The state of every replica group: leader, members, which voters acknowledge, lag, health.
+
+        Args:
+            nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.  With ``nodes`` the call
+                does not fail when no node answers.
+            timeout_ms: How long to wait for a node, in milliseconds.
+
+        Example:
+            >>> for group in await admin.cluster_status():
+            ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
+        """
+        known = nodes if nodes is not None else nodes_of_cluster.known_nodes(await self._calls.replica_groups())
+        return await nodes_of_cluster.ask_nodes(self._router, known, timeout_ms / 1000)
+
+    async def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
+        """Hand the leadership of a replica group over, and wait until the new leader has taken it.
+
+        Args:
+            to: Id of the new leader; empty for the voter whose log is longest.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Example:
+            >>> print((await admin.transfer_leader("n1")).took_ms)
+        """
+        return await membership.transfer_leader(self._calls, to, replica_group)
+
+    async def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
+        """Add a node to a replica group as a learner: it copies the log and does not vote.
+
+        Args:
+            node_id: Id of the new node.
+            address: Its address, ``host:port``.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Example:
+            >>> await admin.add_member("n3", "10.0.0.4:10911")
+        """
+        return await membership.change_member(self._calls, "add", node_id, replica_group, address=address)
+
+    async def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
+        """Make a learner that has caught up a voter.
+
+        Args:
+            node_id: Id of the learner.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Raises:
+            NotReadyError: The learner has not caught up.
+
+        Example:
+            >>> await admin.promote_member("n3")
+        """
+        return await membership.change_member(self._calls, "promote", node_id, replica_group)
+
+    async def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
+        """Remove a node from its replica group.
+
+        Args:
+            node_id: Id of the member.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Example:
+            >>> await admin.remove_member("n2")
+        """
+        return await membership.change_member(self._calls, "remove", node_id, replica_group)
+
+    async def replace_member(self, node_id: str, address: str, *, replaces: str, replica_group: str = "") -> Membership:
+        """Replace a member that is lost by a new node, which copies the log first.
+
+        Args:
+            node_id: Id of the new node.
+            address: Its address, ``host:port``.
+            replaces: Id of the member that is lost.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Example:
+            >>> await admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
+        """
+        return await membership.change_member(self._calls, "replace", node_id, replica_group, address=address, replaces=replaces)
+
+    async def expire_messages(
+        self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()
+    ) -> list[NodeExpiry]:
+        """Delete old messages now: whole sealed segments of the log, with the queue files that point into them.
+
+        Args:
+            older_than_ms: Delete messages older than that many milliseconds.  Default: ``fileReservedTime`` of each node.
+            replica_group: The group of nodes; needed when the cluster has several.
+            node_ids: Only on these nodes.  Default: on all of the replica group.
+
+        Example:
+            >>> for done in await admin.expire_messages(older_than_ms=24 * 3600 * 1000):
+            ...     print(done.node_id, done.size_bytes)
+        """
+        return await retention.expire(self._calls, older_than_ms, replica_group, node_ids)
+
+    async def compare_replicas(
+        self,
+        *,
+        nodes: Mapping[str, Mapping[str, str]] | None = None,
+        on_progress: Callable[[ReplicaComparison], object] | None = None,
+    ) -> list[ReplicaComparison]:
+        """Compare the replicas of every group by the checksums of their committed segments, while they serve.
+
+        Args:
+            nodes: The nodes to compare, replica group -> node id -> address.  Default: those the cluster knows.
+            on_progress: Called with each replica group that is done.
+
+        Raises:
+            UnreachableError: No node of a replica group answers.
+
+        Example:
+            >>> assert all(group.equal for group in await admin.compare_replicas())
+        """
+        found = []
+        for group in await self.cluster_status(nodes=nodes):
+            found.append(await replica_comparison.compare_replicas(self._calls, group))
+            if on_progress is not None:
+                on_progress(found[-1])
+        return found
+
+    @renamed_arguments(group="replica_group")
     async def create_topic(
         self,
         name: str,
@@ -77,80 +222,285 @@ class Admin:
         read_queues: int = 0,
         write_queues: int = 0,
         perm: int = 0,
-        group: str = "",
+        replica_group: str = "",
         if_not_exists: bool = False,
-    ) -> TopicQueues:
-        """Create a topic; zeros mean the cluster's defaults.  TopicExistsError unless ``if_not_exists``."""
-        within(0, MAX_U32, queues=queues, read_queues=read_queues, write_queues=write_queues, perm=perm)
-        spec = admin_pb2.TopicSpec(
-            name=name,
-            read_queues=read_queues or queues,
-            write_queues=write_queues or queues,
-            perm=perm,
-            if_not_exists=if_not_exists,
-            group=await self._one_group(group),
-        )
-        again = admin_pb2.TopicSpec()
-        again.CopyFrom(spec)
-        again.if_not_exists = True
-        return await self._change(methods.CREATE_TOPIC, spec, again)
+    ) -> ChangedTopic:
+        """Create a topic; ``created`` of the result is False when it existed.
 
+        Args:
+            name: The topic.
+            queues: Read and write queues alike; 0 for the cluster's default.
+            read_queues: Queues that consumers read; 0 for ``queues``.
+            write_queues: Queues that producers write; 0 for ``queues``.
+            perm: Permission bits: 2 write, 4 read, 6 both; 0 for both.
+            replica_group: The replica group that stores the topic; needed when the cluster has several.
+            if_not_exists: Do not fail when the topic exists.
+
+        Raises:
+            TopicExistsError: The topic exists, and ``if_not_exists`` is False.
+            InvalidNameError: The name is not a topic's.
+
+        Example:
+            >>> await admin.create_topic("orders", queues=4)
+        """
+        within(0, MAX_U32, queues=queues)
+        spec = TopicSpec(name, read_queues or queues, write_queues or queues, perm)
+        return await topics.create_topic(self._calls, spec, replica_group, if_not_exists=if_not_exists)
+
+    @renamed_arguments(group="replica_group")
     async def update_topic(
-        self, name: str, *, read_queues: int = 0, write_queues: int = 0, perm: int = 0, group: str = "", force: bool = False
-    ) -> TopicQueues:
-        """Change what is given of a topic; zeros keep what is.  Queues go in two steps, ``write_queues`` first: UnsafeShrinkError."""
-        group = group or await self._group_with(name)
-        within(0, MAX_U32, read_queues=read_queues, write_queues=write_queues, perm=perm)
-        spec = admin_pb2.TopicSpec(name=name, read_queues=read_queues, write_queues=write_queues, perm=perm, group=group, force=force)
-        return await self._change(methods.UPDATE_TOPIC, spec, spec)
+        self,
+        name: str,
+        *,
+        read_queues: int = 0,
+        write_queues: int = 0,
+        perm: int = 0,
+        replica_group: str = "",
+        force: bool = False,
+    ) -> ChangedTopic:
+        """Change the queues or the permission of a topic.  Remove ``write_queues`` first, ``read_queues`` when all groups have read them.
 
-    async def delete_topic(self, name: str, *, group: str = "") -> None:
-        """Delete a topic and its messages."""
-        spec = admin_pb2.TopicSpec(name=name, group=group or await self._group_with(name))
-        await self._change(methods.DELETE_TOPIC, spec, None)
+        Args:
+            name: The topic.
+            read_queues: Queues that consumers read; 0 keeps them.
+            write_queues: Queues that producers write; 0 keeps them.
+            perm: Permission bits: 2 write, 4 read, 6 both; 0 keeps them.
+            replica_group: The replica group that stores the topic; needed when several do.
+            force: Remove read queues although messages in them become unreadable.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            UnsafeShrinkError: Messages would become unreadable, and ``force`` is False.
+
+        Example:
+            >>> await admin.update_topic("orders", perm=4)
+        """
+        return await topics.update_topic(self._calls, TopicSpec(name, read_queues, write_queues, perm), replica_group, force=force)
+
+    @renamed_arguments(group="replica_group")
+    async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
+        """Delete a topic and its messages.
+
+        Args:
+            name: The topic.
+            replica_group: The replica group that stores the topic; needed when several do.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> await admin.delete_topic("orders")
+        """
+        await topics.delete_topic(self._calls, name, replica_group)
 
     async def list_topics(self, *, or_followers: bool = False) -> list[TopicQueues]:
-        """All topics, by name.  ``or_followers``: while a group has no leader, those its followers know."""
-        request, found = broker_pb2.MetadataRequest(all_topics=True).SerializeToString(), list[TopicQueues]()
-        for group in await self._router.ensure_groups(self._deadline_ms()):
-            # The leader's word: other replicas may lag behind a topic just made.
-            if or_followers:
-                kind = broker_pb2.MetadataResponse
-                answer = await self._committed_state.ask(
-                    group, methods.METADATA.path, request, kind, lambda answer: int(answer.version), self._deadline_ms()
-                )
-            else:
-                told = await self._router.call_leader(group, methods.METADATA.path, request, deadline_ms=self._deadline_ms())
-                answer = parse(broker_pb2.MetadataResponse, told, group)
-            found += [
-                TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "") for topic in answer.topics
-            ]
-        return sorted(found, key=lambda topic: (topic.topic, topic.replica_group))
+        """All topics of applications, by name.
+
+        Args:
+            or_followers: For a replica group without a leader, list the topics that its followers know.
+
+        Raises:
+            NotLeaderError: A replica group has no leader, and ``or_followers`` is False.
+
+        Example:
+            >>> names = [topic.topic for topic in await admin.list_topics()]
+        """
+        return await topics.list_topics(self._calls, or_followers=or_followers)
 
     async def describe_topic(self, name: str) -> list[TopicQueues]:
-        """A topic's queues, group by group.  TopicNotFoundError."""
-        return await self._router.topic(name, self._deadline_ms(), fresh=True)
+        """The queue counts and the permission of a topic, one entry for each replica group that stores it.
 
-    async def status(self) -> list[NodeStatus]:
-        """Every node's status; nobody is waited for longer than a second."""
-        groups = await self._router.ensure_groups(self._deadline_ms())
-        asked = [self._status_of(group.name, node.id, node.address) for group in groups.values() for node in group.nodes]
-        return list(await asyncio.gather(*asked))
+        Args:
+            name: The topic.
 
-    async def _status_of(self, group: str, node_id: str, address: str) -> NodeStatus:
-        try:
-            answer = await self._router.channel(address).call(methods.NODE_STATUS.path, b"", timeout_s=1.0)
-            found = parse(admin_pb2.NodeStatusReply, answer, address)
-        except DledgerError:
-            return NodeStatus(group, node_id, address, reachable=False)
-        return NodeStatus(
-            group, node_id, address, True, found.role, found.term, found.last_index, found.committed_index, found.applied_index
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> queues = sum(each.read_queues for each in await admin.describe_topic("orders"))
+        """
+        return await topics.describe_topic(self._calls, name)
+
+    async def topic_offsets(self, name: str, *, timestamp_ms: int = -1) -> list[QueueRange]:
+        """The offsets that each queue of a topic holds.
+
+        Args:
+            name: The topic.
+            timestamp_ms: Also find the first message stored at or after that time, milliseconds since 1970; -1 for none.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> stored = sum(queue.messages for queue in await admin.topic_offsets("orders"))
+        """
+        return await topics.queue_ranges(self._calls, name, timestamp_ms)
+
+    async def list_groups(self) -> list[ConsumerGroup]:
+        """All consumer groups that have members or positions.
+
+        Example:
+            >>> names = [group.name for group in await admin.list_groups()]
+        """
+        return await consumer_groups.list_groups(self._calls)
+
+    async def describe_group(self, consumer_group: str) -> ConsumerGroupDescription:
+        """The members of a consumer group, and its position and lag in each queue that it reads or has read.
+
+        Args:
+            consumer_group: The group.
+
+        Raises:
+            InvalidArgumentError: The group has neither members nor positions.
+
+        Example:
+            >>> print((await admin.describe_group("audit")).lag)
+        """
+        return await consumer_groups.describe_group(self._calls, consumer_group)
+
+    async def reset_offsets(
+        self, consumer_group: str, topic: str, to: ResetTarget, *, dry_run: bool = False, create: bool = False
+    ) -> list[OffsetReset]:
+        """Move a consumer group to the start or the end of a topic, or to a time; returns the move in each queue.
+
+        Args:
+            consumer_group: The group.
+            topic: The topic.
+            to: ``"first"``, ``"last"``, or a time in milliseconds since 1970.
+            dry_run: Change nothing; only return what would change.
+            create: Allow a group that does not exist yet.
+
+        Raises:
+            InvalidArgumentError: The group does not exist, and ``create`` is False.
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> moves = await admin.reset_offsets("audit", "orders", "first", dry_run=True)
+        """
+        return await consumer_groups.reset_offsets(self._calls, consumer_group, topic, to, dry_run=dry_run, create=create)
+
+    async def delete_group(self, consumer_group: str) -> None:
+        """Delete a consumer group without members: its positions and its settings.  Its dead letters stay.
+
+        Args:
+            consumer_group: The group.
+
+        Raises:
+            InvalidArgumentError: The group has members, or does not exist.
+
+        Example:
+            >>> await admin.delete_group("audit")
+        """
+        await consumer_groups.delete_group(self._calls, consumer_group)
+
+    @renamed_arguments(group="replica_group")
+    async def group_settings(self, consumer_group: str = "", *, replica_group: str = "") -> list[ConsumerGroupSettings]:
+        """The settings of a consumer group (the defaults when it is not configured), or of all that are configured.
+
+        Args:
+            consumer_group: The group; empty for all.
+            replica_group: The replica group to ask; needed when the cluster has several.
+
+        Example:
+            >>> (settings,) = await admin.group_settings("audit")
+        """
+        return await consumer_groups.group_settings(self._calls, consumer_group, replica_group)
+
+    async def update_group(
+        self,
+        consumer_group: str,
+        *,
+        retry_max_times: int | None = None,
+        retry_queue_nums: int | None = None,
+        consume_enable: bool | None = None,
+    ) -> ConsumerGroupSettings:
+        """Change settings of a consumer group in every replica group; None keeps a setting.
+
+        Args:
+            consumer_group: The group.
+            retry_max_times: How often a message is delivered again before it is a dead letter.
+            retry_queue_nums: Queues of the group's retry topic.
+            consume_enable: Whether the group may read.
+
+        Raises:
+            InvalidArgumentError: A value is outside its range.
+
+        Example:
+            >>> await admin.update_group("audit", retry_max_times=5)
+        """
+        return await consumer_groups.update_group(
+            self._calls,
+            consumer_group,
+            retry_max_times=retry_max_times,
+            retry_queue_nums=retry_queue_nums,
+            consume_enable=consume_enable,
+        )
+
+    async def send_back(
+        self,
+        consumer_group: str,
+        topic: str,
+        queue_id: int,
+        offsets: Iterable[int],
+        *,
+        replica_group: str = "",
+        delay_level: int = 0,
+        max_reconsume_times: int = 0,
+    ) -> list[SendBackResult]:
+        """Have messages delivered to a consumer group again, later, through its retry topic.  Safe to repeat.
+
+        Args:
+            consumer_group: The group that read them.
+            topic: The topic they were read from: the group's retry topic when they were sent back before.
+            queue_id: The queue they were read from.
+            offsets: Their offsets in that queue.
+            replica_group: The replica group that stores the queue; needed when the cluster has several.
+            delay_level: 1 to 18 sets the delay; 0 lets it grow with the attempts; -1 makes them dead letters at once.
+            max_reconsume_times: Attempts before a message is a dead letter; 0 for the group's setting.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> await admin.send_back("audit", "orders", 0, [17, 18])
+        """
+        group = await self._calls.replica_group(replica_group)
+        return await send_back(
+            self._router,
+            consumer_group,
+            topic,
+            queue_id,
+            offsets,
+            group_name=group.name,
+            deadline_ms=self._calls.deadline_ms(),
+            delay_level=delay_level,
+            max_reconsume_times=max_reconsume_times,
         )
 
     async def dead_letters(self, consumer_group: str = "") -> list[DeadLetters]:
-        """The dead letters of a consumer group, or of all, replica group by replica group."""
-        return await list_dead_letters(self._router, consumer_group, self._deadline_ms())
+        """The dead letters of a consumer group, or of all groups.
 
+        Args:
+            consumer_group: The group; empty for all.
+
+        Example:
+            >>> waiting = sum(letters.waiting for letters in await admin.dead_letters("audit"))
+        """
+        return await letters_of_groups.list_dead_letters(self._calls, consumer_group)
+
+    async def open_dead_letters(self, consumer_group: str, *, readable: bool = True) -> list[DeadLetters]:
+        """Let consumers read the dead letters of a group, or revoke that permission; returns them as they were before.
+
+        Args:
+            consumer_group: The group.
+            readable: False revokes the permission.
+
+        Example:
+            >>> await admin.open_dead_letters("audit")
+        """
+        return await letters_of_groups.set_readable(self._calls, consumer_group, readable=readable)
+
+    @renamed_arguments(told="on_progress")
     async def redrive(
         self,
         letters: DeadLetters,
@@ -158,98 +508,162 @@ class Admin:
         count: int = 0,
         rate: float = 0,
         to_retry_topic: bool = False,
-        told: Callable[[int], object] | None = None,
+        on_progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Send dead letters to their original topic, or to their group alone; see ``dledger_client.admin.dead_letters.redrive``."""
-        return await redrive(self._router, letters, count=count, rate=rate, to_retry_topic=to_retry_topic, told=told)
+        """Send dead letters to their original topic again.  Repeated with the same ``letters`` it continues, and sends none twice.
 
-    async def transactions(self, producer_group: str = "", *, most: int = 100) -> list[GroupTransactions]:
-        """What is open, replica group by replica group: the ``most`` oldest transactions of a producer group, or of all."""
-        return await describe_transactions(self._router, producer_group, most, self._deadline_ms())
+        Returns how many were sent.
 
-    def _consumer(self) -> PullConsumer:
-        with self._environment.in_use():
-            return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms)
+        Args:
+            letters: What ``dead_letters`` returned.
+            count: How many to send; 0 for all that are waiting.
+            rate: Messages per second; 0 for no limit.
+            to_retry_topic: Send them to this consumer group alone, through its retry topic.
+            on_progress: Called with the number sent so far.
+
+        Raises:
+            InvalidArgumentError: ``count`` or ``rate`` is negative.
+            TopicNotFoundError: The original topic does not exist any more.
+
+        Example:
+            >>> for letters in await admin.dead_letters("audit"):
+            ...     await admin.redrive(letters, rate=100)
+        """
+        return await letters_of_groups.redrive(
+            self._router, letters, count=count, rate=rate, to_retry_topic=to_retry_topic, on_progress=on_progress
+        )
+
+    @renamed_arguments(most="max_transactions")
+    async def transactions(self, producer_group: str = "", *, max_transactions: int = 100) -> list[GroupTransactions]:
+        """Transactions that are neither committed nor rolled back, by replica group.
+
+        Args:
+            producer_group: The producer group; empty for all.
+            max_transactions: How many of the oldest to return of each replica group.
+
+        Example:
+            >>> open_now = sum(group.open for group in await admin.transactions())
+        """
+        within(0, MAX_U32, max_transactions=max_transactions)
+        return await open_transactions.describe_transactions(self._calls, producer_group, max_transactions)
+
+    async def resolve_transaction(self, transaction: OpenTransaction, state: TransactionState) -> TransactionOutcome:
+        """Commit an open transaction or roll it back, in place of its producer; returns its outcome.
+
+        The producer may have ended it before; then nothing changes.
+
+        Args:
+            transaction: One of those that ``transactions`` returned.
+            state: COMMIT or ROLLBACK.
+
+        Raises:
+            InvalidArgumentError: The transaction does not belong to its producer group.
+
+        Example:
+            >>> await admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
+        """
+        return await open_transactions.resolve_transaction(self._calls, transaction, state)
 
     async def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
-        """The newest messages of a topic that have ``key`` among their keys, stored from ``begin_ms`` to ``end_ms`` (0: no bound)."""
+        """Find the newest messages of a topic that have a key, newest first.
+
+        Args:
+            topic: The topic.
+            key: One of the messages' keys.
+            begin_ms: Stored at or after, milliseconds since 1970; 0 for no bound.
+            end_ms: Stored at or before, milliseconds since 1970; 0 for no bound.
+            max_messages: How many to return.
+
+        Raises:
+            InvalidArgumentError: The key is empty or has spaces.
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> found = await admin.query_by_key("orders", "o-1")
+        """
         within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
         within(1, MAX_U32, max_messages=max_messages)
-        return await query_by_key(self._router, topic, key, begin_ms, end_ms, max_messages, self._deadline_ms())
+        return await query_by_key(self._router, topic, key, begin_ms, end_ms, max_messages, self._calls.deadline_ms())
 
     async def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
-        """The messages with this id, given by their producer or by their place; of all topics, the system's own too, when none is named."""
+        """Find messages by id.
+
+        Args:
+            msg_id: The id that the producer gave, or the one of the message's position in the log.
+            topic: Only messages of this topic; empty for all topics, internal ones as well.
+            max_messages: How many to return.
+
+        Raises:
+            InvalidArgumentError: The id is empty.
+
+        Example:
+            >>> found = await admin.query_by_id(result.msg_id)
+        """
         within(1, MAX_U32, max_messages=max_messages)
-        return await query_by_id(self._router, msg_id, topic, max_messages, self._deadline_ms())
+        return await query_by_id(self._router, msg_id, topic, max_messages, self._calls.deadline_ms())
 
     async def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
-        """The first messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
+        """Find the first messages of a topic that were stored in a span of time, oldest first.
+
+        Args:
+            topic: The topic.
+            begin_ms: Stored at or after, milliseconds since 1970.
+            end_ms: Stored at or before, milliseconds since 1970; 0 for now.
+            max_messages: How many to return.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> found = await admin.query_by_time("orders", 1767225600000, max_messages=5)
+        """
         within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
         within(1, MAX_U32, max_messages=max_messages)
         async with self._consumer() as consumer:
             return await query_by_time(consumer, topic, begin_ms, end_ms, max_messages)
 
-    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, group: str | None = None) -> ReceivedMessage | None:
-        """The message at an offset of a queue; None when there is none yet.  OffsetOutOfRangeError when it is not there any more."""
+    @renamed_arguments(group="replica_group")
+    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
+        """The message at an offset of a queue; None when the queue has not reached that offset.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue's number.
+            offset: The offset in that queue.
+            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
+
+        Raises:
+            OffsetOutOfRangeError: The message has expired.
+            TopicNotFoundError: The topic does not exist.
+
+        Example:
+            >>> message = await admin.query_by_offset("orders", 0, 17)
+        """
         async with self._consumer() as consumer:
-            found = await consumer.fetch(topic, queue_id, offset, 1, replica_group=group)
+            found = await consumer.fetch(topic, queue_id, offset, 1, replica_group=replica_group)
         return found[0] if found else None
 
     async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
-        """What became of messages, by a topic's ``key`` or by ``msg_id``: see ``dledger_client.admin.message_trace``."""
+        """Where messages are stored, which consumer groups have passed them and when, and their retries and dead letters.
+
+        Args:
+            topic: The topic; needed with ``key``.
+            key: One of the messages' keys.
+            msg_id: The id of a message, in place of ``key``.
+            max_messages: How many messages to trace.
+
+        Raises:
+            InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
+
+        Example:
+            >>> for copy in (await admin.trace(topic="orders", key="o-1")).copies:
+            ...     print(copy.kind, copy.message.topic)
+        """
         if bool(key) == bool(msg_id) or (key and not topic):
             raise InvalidArgumentError("expected a topic and a key, or a message id")
         within(1, MAX_U32, max_messages=max_messages)
-        return await trace(self._router, topic, key, msg_id, max_messages, self._deadline_ms())
+        return await trace(self._router, topic, key, msg_id, max_messages, self._calls.deadline_ms())
 
-    async def group_settings(self, consumer_group: str = "", *, group: str = "") -> list[retry_pb2.GroupSettings]:
-        """The settings of a consumer group, or of all that somebody configured."""
-        request = retry_pb2.GroupSettings(name=consumer_group).SerializeToString()
-        name = await self._one_group(group)
-        answer = await self._router.call_leader(name, methods.LIST_GROUPS.path, request, deadline_ms=self._deadline_ms())
-        return list(parse(retry_pb2.GroupSettingsList, answer, name).groups)
-
-    async def update_group(self, consumer_group: str, **settings: int | bool) -> retry_pb2.GroupSettings:
-        """Change settings of a consumer group in every replica group: ``retry_max_times``, ``consume_enable`` and so on."""
-        known = [field.name for field in retry_pb2.GroupSettings.DESCRIPTOR.fields if field.name != "name"]
-        for name in settings:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1, 0.5)
-                raise InvalidArgumentError(f"a consumer group has no setting {name!r}; expected {near[0] if near else ', '.join(known)}")
-        try:
-            request = retry_pb2.GroupSettings(name=consumer_group, **settings).SerializeToString()  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"settings of consumer group {consumer_group!r}: {error}") from None
-        changed = retry_pb2.GroupSettings()
-        for group in sorted(await self._router.ensure_groups(self._deadline_ms())):
-            answer = await self._router.call_leader(group, methods.PUT_GROUP.path, request, deadline_ms=self._deadline_ms())
-            changed = parse(retry_pb2.GroupSettings, answer, group)
-        return changed
-
-    async def _one_group(self, group: str) -> str:
-        groups = await self._router.ensure_groups(self._deadline_ms())
-        if group or len(groups) == 1:
-            return group or next(iter(groups))
-        raise InvalidArgumentError(f"the cluster has several replica groups; expected group, one of {', '.join(sorted(groups))}")
-
-    async def _group_with(self, name: str) -> str:
-        found = await self.describe_topic(name)
-        if len(found) > 1:
-            raise InvalidArgumentError(
-                f"topic {name} is in several replica groups; expected group, one of {', '.join(q.replica_group for q in found)}"
-            )
-        return found[0].replica_group
-
-    async def _change(
-        self,
-        method: methods.UnaryMethod[admin_pb2.TopicSpec, admin_pb2.TopicReply],
-        spec: admin_pb2.TopicSpec,
-        again: admin_pb2.TopicSpec | None,
-    ) -> TopicQueues:
-        repeated = again.SerializeToString() if again is not None else None
-        answer = await self._router.call_leader(
-            spec.group, method.path, spec.SerializeToString(), deadline_ms=self._deadline_ms(), again=repeated
-        )
-        self._router.forget_topic(spec.name)
-        reply = parse(admin_pb2.TopicReply, answer, spec.group)
-        return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
+    def _consumer(self) -> PullConsumer:
+        with self._environment.in_use():
+            return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms)

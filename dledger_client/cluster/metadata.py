@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ReplicaGroup:
     """A replica group; ``leader_address`` is empty while nobody leads."""
 
     name: str
@@ -106,7 +106,7 @@ class Router:
         self._network, self.clock, self.random = network, clock, random
         self._channels: dict[str, Channel] = {}
         self._good = ""  # who answered last
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ReplicaGroup] = {}
         self._topics: dict[str, list[TopicQueues]] = {}
         self.cluster = ""
         self._left_out: set[tuple[str, str]] = set()
@@ -171,7 +171,7 @@ class Router:
             if known is not None and (known.term, bool(known.leader_address)) > (info.term, bool(info.leader_address)):
                 continue
             nodes = tuple(Node(node.id, node.address, node.voter) for node in info.nodes)
-            self.groups[info.name] = Group(info.name, info.term, info.leader_id, info.leader_address, nodes)
+            self.groups[info.name] = ReplicaGroup(info.name, info.term, info.leader_id, info.leader_address, nodes)
 
     async def _first_answer(self, topics: Sequence[str]) -> tuple[str, broker_pb2.MetadataResponse]:
         """The first answer of any node, and whose it is; the nodes are asked one after the other, without waiting long for a silent one."""
@@ -231,7 +231,7 @@ class Router:
 
     # Leaders
 
-    async def find_leader(self, group: str, failed: str = "", failed_term: int = 0) -> Group:
+    async def find_leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
         """Who leads ``group`` now, by asking everybody; one search.  ``failed`` counts as leader only if it says so itself, or in a term
         after ``failed_term``.  Raises NotLeaderError when nobody is known to lead."""
 
@@ -248,7 +248,7 @@ class Router:
             raise NotLeaderError(self._without_leader(group, [address for address, _ in answers]), leader_address="")
         best = max(claims, key=lambda info: info.term)
         nodes = tuple(Node(node.id, node.address, node.voter) for node in best.nodes)
-        found = Group(group, best.term, best.leader_id, best.leader_address, nodes)
+        found = ReplicaGroup(group, best.term, best.leader_id, best.leader_address, nodes)
         self.groups[group] = found
         return found
 
@@ -259,7 +259,7 @@ class Router:
         members = {node.address for node in known.nodes} if known is not None else set(self.addresses())
         return f"group {group} has no leader now ({len(members.intersection(answered))} of its {len(members)} nodes answered)"
 
-    async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> Group:
+    async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
         """Who leads ``group`` as far as is known; looked for when that is nobody, or ``failed`` in no term after ``failed_term``."""
         known = self.groups.get(group)
         if known is None or not known.leader_address or (known.leader_address == failed and known.term <= failed_term):
@@ -271,7 +271,7 @@ class Router:
         known = self.groups.get(group)
         if known is not None and is_address(address) and known.leader_address != address:
             leader_id = next((node.id for node in known.nodes if node.address == address), "")
-            self.groups[group] = Group(group, known.term, leader_id, address, known.nodes)
+            self.groups[group] = ReplicaGroup(group, known.term, leader_id, address, known.nodes)
 
     async def call_leader(self, group: str, method: str, request: bytes, *, deadline_ms: int, again: bytes | None = None) -> bytes:
         """Call ``method`` at the leader of ``group``, wherever it is, until the deadline.
@@ -307,7 +307,7 @@ class Router:
                     raise
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
 
-    async def _call_watched(self, leader: Group, method: str, request: bytes, left_s: float) -> bytes:
+    async def _call_watched(self, leader: ReplicaGroup, method: str, request: bytes, left_s: float) -> bytes:
         """One call.  A leader that says nothing for long may be one no more (cut off, paused): then another is told of, or asked later."""
         address = leader.leader_address
         call = asyncio.ensure_future(self.channel(address).call(method, request, timeout_s=left_s))
@@ -394,7 +394,7 @@ class Router:
     def forget_topic(self, name: str) -> None:
         self._topics.pop(name, None)
 
-    async def ensure_groups(self, deadline_ms: int) -> dict[str, Group]:
+    async def ensure_groups(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
         """The groups, asked for if nothing is known yet."""
         if not self.groups:
             async for attempt in until(deadline_ms, self.clock, self.random):
@@ -402,7 +402,7 @@ class Router:
                     await self._first_answer([])
         return self.groups
 
-    async def ensure_group(self, group: str, deadline_ms: int) -> Group:
+    async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
         """The group of that name.  InvalidArgumentError when the cluster has none."""
         groups = await self.ensure_groups(deadline_ms)
         if group not in groups:

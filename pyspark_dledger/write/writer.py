@@ -71,7 +71,7 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
         except TopicNotFoundError:
             with Admin(options.bootstrap) as admin:
                 group = sorted(consumer.replicas())[0]
-                found = admin.create_topic(options.staging_topic, queues=STAGING_QUEUES, group=group, if_not_exists=True)
+                found = admin.create_topic(options.staging_topic, queues=STAGING_QUEUES, replica_group=group, if_not_exists=True)
     if found.write_queues < 2:
         raise InvalidArgumentError(f"staging topic {options.staging_topic} has {found.write_queues} queue; expected at least 2")
     return StagingTopic(options.staging_topic, found.replica_group, found.write_queues)

@@ -27,8 +27,6 @@ from typing import Any
 import numpy as np
 
 from dledger_cli.commands.status import show
-from dledger_cli.context import run
-from dledger_cli.files.compare_replicas import compare_replicas
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_cli.output import error_line
 from dledger_client import Admin, Message, Producer
@@ -239,7 +237,7 @@ def step(text: str) -> None:
 def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str) -> bool:
     step("starting three nodes on this machine")
     cluster.start()
-    show(cluster.config, list(cluster.statuses().values()), as_json=False)
+    show(cluster.groups(), as_json=False)
     with Admin(bootstrap=cluster.bootstrap) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
 
@@ -262,7 +260,7 @@ def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str
     step(f"starting {victim} again; it catches up")
     cluster.start(victim)
     cluster.wait_equal()
-    show(cluster.config, list(cluster.statuses().values()), as_json=False)
+    show(cluster.groups(), as_json=False)
 
     step("reading the topic with Spark from the followers")
     leader = cluster.leader()
@@ -274,7 +272,8 @@ def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str
         sys.stderr.write(log.read_text(errors="replace")[-3000:])
         raise DledgerError(f"the Spark job failed: {reason_of(error)}") from error
     findings = compare(load, table)
-    comparisons = run(compare_replicas(cluster.config, 60.0))
+    with Admin(bootstrap=cluster.bootstrap, timeout_ms=60_000) as admin:
+        comparisons = admin.compare_replicas()
     cluster.stop()
     return report(load, findings, comparisons[0].equal and not comparisons[0].unreachable, comparisons[0].difference, leader, pause_s)
 

@@ -21,7 +21,7 @@ SETTINGS = {"store": {"mappedFileSizeCommitLog": "256KiB", "maxMessageSize": "10
 
 
 def first_indexes(cluster: Cluster) -> dict[str, int]:
-    return {node_id: answer.status.first_index for node_id, answer in cluster.statuses().items() if answer.status}
+    return {node_id: node.first_index for node_id, node in cluster.statuses().items() if node.reachable}
 
 
 def send(cluster: Cluster, first: int, upto: int) -> None:

@@ -240,7 +240,7 @@ def test_what_nobody_can_mend_is_neither_taken_back_nor_redriven() -> None:
                 await admin.redrive(letters)
             flip(rig, rig.followers[0], FLIPPED)
             (letters,) = await admin.dead_letters(GROUP)
-            assert (letters.redriven_upto, await admin.redrive(letters)) == (2, 1)
+            assert (letters.redriven_end, await admin.redrive(letters)) == (2, 1)
 
     Rig(log=LOG).run(scenario)
 

@@ -155,7 +155,7 @@ def test_system_topics_are_neither_shown_nor_changed_by_users() -> None:
         async with rig.admin() as admin:
             assert [topic.topic for topic in await admin.list_topics()] == ["t"]
             with pytest.raises(InvalidArgumentError, match="belongs to the system"):
-                await admin.delete_topic(SCHEDULE_TOPIC, group="g0")
+                await admin.delete_topic(SCHEDULE_TOPIC, replica_group="g0")
             with pytest.raises(InvalidArgumentError, match="belongs to the system"):
                 await admin.create_topic("rmq_sys_mine")
 

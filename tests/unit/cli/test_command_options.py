@@ -17,6 +17,8 @@ from dledger_cli import context
 from dledger_cli.app import app
 from dledger_cli.commands import completion
 from dledger_cli.context import bootstrap_of, takes_bootstrap
+from dledger_client.aio import Admin
+from dledger_client.cluster.metadata import TopicQueues
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -110,10 +112,10 @@ def test_output_that_cannot_be_written_is_one_line(redirection: str, status: int
 
 
 def test_names_are_completed_from_the_cluster_and_nothing_is_said_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def topics(*_: object) -> list[dict[str, str]]:
-        return [{"name": "orders"}, {"name": "other"}, {"name": "logs"}]
+    async def topics(_admin: Admin, *, or_followers: bool) -> list[TopicQueues]:
+        return [TopicQueues(name, "g0", 1, 1, 6, "") for name in ("orders", "other", "logs")]
 
-    monkeypatch.setattr("dledger_cli.commands.topic.all_topics", topics)
+    monkeypatch.setattr(Admin, "list_topics", topics)
     monkeypatch.setenv("DLEDGER_CONFIG", str(ROOT / "cluster-configs" / "local-3.yaml"))
     assert completion.topics("o") == ["orders", "other"]
     monkeypatch.setenv("DLEDGER_CONFIG", "gone.yaml")

@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dledger_cli.context import NodeAnswer
-from dledger_cli.group_health import Standing, sentence, standing_of
-from dledger_wire._pb import admin_pb2
+from dledger_cli.status_text import node_note, sentence
+from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 
 NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
 ONE = "quorum ok (losing one more stops writes)"
 
 
-def leader(*acknowledging: str, voters: str = "n0 n1 n2", learners: str = "", state: str = "ok", **refused: str) -> NodeAnswer:
-    """n1 leads, and hears from these."""
-    peers = [
-        admin_pb2.PeerStatus(id=peer, acknowledges=peer in acknowledging, refused=refused.get(peer, ""))
-        for peer in (*voters.split(), *learners.split())
-        if peer != "n1"
-    ]
-    status = admin_pb2.NodeStatusReply(
-        **{"id": "n1", "role": "leader", "leader": "n1", "leader_confirmed": True, "services_term": 1, "state": state, "term": 1},
-        **{"voters": voters.split(), "learners": learners.split(), "peers": peers},
+def leader(*acknowledging: str, voters: str = "n0 n1 n2", learners: str = "", state: str = "ok", **refused: str) -> NodeStatus:
+    """n1 leads and has connections to these."""
+    ids, learner_ids = tuple(voters.split()), tuple(learners.split())
+    peers = tuple(
+        PeerStatus(peer, acknowledges=peer in acknowledging, refused=refused.get(peer, "")) for peer in (*ids, *learner_ids) if peer != "n1"
     )
-    return NodeAnswer("g0", "n1", "h:1", status)
+    return replace(
+        other("n1", state, voters=voters), role="leader", leader_confirmed=True, services_term=1, term=1, learners=learner_ids, peers=peers
+    )
 
 
-def other(node: str, state: str = "ok", knows: str = "n1", voters: str = "n0 n1 n2", **refused: str) -> NodeAnswer:
-    peers = [admin_pb2.PeerStatus(id=peer, refused=text) for peer, text in refused.items()]
+def other(node: str, state: str = "ok", knows: str = "n1", voters: str = "n0 n1 n2", **refused: str) -> NodeStatus:
+    peers = tuple(PeerStatus(peer, refused=text) for peer, text in refused.items())
     role = "follower" if knows else "pre_candidate"
-    status = admin_pb2.NodeStatusReply(id=node, role=role, leader=knows, state=state, voters=voters.split(), peers=peers)
-    return NodeAnswer("g0", node, "h:1", status)
+    return NodeStatus("g0", node, "h:1", True, role=role, leader=knows, state=state, voters=tuple(voters.split()), peers=peers)
 
 
-def gone(node: str) -> NodeAnswer:
-    return NodeAnswer("g0", node, "h:1", None, "connection refused")
+def gone(node: str) -> NodeStatus:
+    return NodeStatus("g0", node, "h:1", False, "connection refused")
 
 
-def judged(*answers: NodeAnswer) -> Standing:
-    return standing_of("g0", answers)
+def judged(*nodes: NodeStatus) -> ReplicaGroupStatus:
+    return judge_group("g0", nodes)
 
 
-def says(*answers: NodeAnswer) -> str:
-    return sentence([judged(*answers)])
+def says(*nodes: NodeStatus) -> str:
+    return sentence([judged(*nodes)])
 
 
-def note(node: str, *answers: NodeAnswer) -> str:
-    return judged(*answers).note(next(answer for answer in answers if answer.id == node))
+def note(node_id: str, *nodes: NodeStatus) -> str:
+    return node_note(judged(*nodes), next(node for node in nodes if node.id == node_id))
 
 
 def test_all_are_well() -> None:
@@ -85,8 +82,8 @@ def test_a_wiped_voter_does_not_count_and_the_note_says_what_to_do() -> None:
 
 
 def test_a_member_that_the_file_lacks_counts() -> None:
-    answers = [leader("n0", "n2", "n3", "n4", voters="n0 n1 n2 n3 n4"), other("n0"), other("n2"), other("n3"), gone("n4")]
-    answers[3].in_file = answers[4].in_file = False
+    answers = [leader("n0", "n2", "n3", "n4", voters="n0 n1 n2 n3 n4"), other("n0"), other("n2")]
+    answers += [replace(node, configured=False) for node in (other("n3"), gone("n4"))]
     assert says(*answers) == "1 group, 4 of 5 nodes up, quorum ok (writes go on when 2 more nodes fail)"
     assert note("n3", *answers) == "not in the cluster file"
 
@@ -94,7 +91,7 @@ def test_a_member_that_the_file_lacks_counts() -> None:
 def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
     answers = (leader("n0", voters="n0 n1"), other("n0"), other("n2", knows=""))
     assert note("n2", *answers) == "not a member: dledger member add --id n2"
-    assert judged(*answers).note(answers[2], several_groups=True) == "not a member: dledger member add --id n2 --group g0"
+    assert node_note(judged(*answers), answers[2], several_groups=True) == "not a member: dledger member add --id n2 --group g0"
     assert judged(*answers).healthy
     assert says(*answers) == f"1 group, 3 of 3 nodes up, {ONE}"
 

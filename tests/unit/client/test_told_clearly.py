@@ -71,8 +71,8 @@ def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
             await producer.send(Message("t", b"x"))
             with pytest.raises(InvalidArgumentError, match="queue_key 5: expected text, or a function"):
                 await producer.send(Message("t", b"x"), queue_key=5)  # type: ignore[arg-type]
-            with pytest.raises(InvalidArgumentError, match="no setting 'retry_max'; expected retry_max_times"):
-                await admin.update_group("g", retry_max=3)
+            with pytest.raises(TypeError, match="retry_max"):
+                await admin.update_group("g", retry_max=3)  # type: ignore[call-arg]
             with pytest.raises(InvalidArgumentError, match="settings of consumer group 'g'"):
                 await admin.update_group("g", retry_max_times="many")  # type: ignore[arg-type]
             with pytest.raises(InvalidArgumentError, match="offset '1': expected a whole number"):

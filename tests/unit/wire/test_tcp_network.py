@@ -177,8 +177,7 @@ def test_a_request_above_the_limit_of_its_method_is_refused_on_either_side(monke
 def test_a_client_process_has_no_grpc() -> None:
     program = (
         "import sys, dledger_client, dledger_client.aio\n"
-        "from dledger_cli.context import real_network\n"
-        "real_network()\n"
+        "import dledger_cli.app\n"
         "producer = dledger_client.Producer('127.0.0.1:1')\n"
         "producer.close()\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('grpc', 'grpcio')])"

@@ -1,0 +1,324 @@
+"""The state of nodes and replica groups: what every node reports of itself, and what a group can do now.
+
+The confirmed leader decides who is a member and whose acknowledgement counts.  Without a leader a voter counts when it answers and the
+other voters accept its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from dledger_client.cluster.metadata import ReplicaGroup, Router
+from dledger_client.deprecation import RenamedAttribute
+from dledger_wire._pb import admin_pb2
+from dledger_wire.errors import DeadlineExceededError, DledgerError
+from dledger_wire.rpc import methods
+
+GRACE_S = 0.3  # for a node that reports the end of its time itself
+CANNOT_STORE = ("read-only: the disk is full", "stopped")
+OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
+TAKES_NO_MESSAGES = "read-only"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """Another member of the replica group, as one node sees it.
+
+    Only the leader knows ``match_index``, ``state``, ``last_contact_ms`` and ``acknowledges``.
+
+    Attributes:
+        id: The member's id.
+        address: Its address, ``host:port``.
+        voter: False for a learner.
+        match_index: Index up to which it has acknowledged the log.
+        state: How the leader replicates to it: probing, replicating, catching up.
+        last_contact_ms: Milliseconds since its last answer; -1 when there was none.
+        connected: Whether there is a connection.
+        acknowledges: Whether a write may count on it now.
+        refused: Why one of the two refuses the connection; empty when neither does.
+    """
+
+    id: str
+    address: str = ""
+    voter: bool = True
+    match_index: int = 0
+    state: str = ""
+    last_contact_ms: int = -1
+    connected: bool = False
+    acknowledges: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What one node reports of itself.  Only the first six attributes have a meaning when ``reachable`` is False.
+
+    Attributes:
+        replica_group: The group of nodes it belongs to.
+        id: The node's id.
+        address: Its address, ``host:port``.
+        reachable: Whether it answered.
+        error: Why it did not answer.
+        configured: False for a member that is not among the nodes asked for.
+        role: leader, follower, candidate, pre_candidate or learner.
+        term: Its Raft term.
+        leader: Id of the leader it follows; empty when it knows none.
+        leader_confirmed: Of a leader: whether an entry of its term is committed.
+        first_index: Index of the first entry in its log.
+        last_index: Index of the last entry in its log.
+        committed_index: Index up to which it knows the log to be committed.
+        applied_index: Index up to which its store has applied the log.
+        durable_index: Index up to which its log is on its disk.
+        committed_pos: Byte position in the log of what is committed.
+        pid: Process id.
+        store_id: Identity of its data folder.
+        state: ok, "read-only: ...", "stopped: ...", "damaged: ...", or the progress of a catch-up copy.
+        disk_used_percent: How full its disk is.
+        rss_bytes: Resident memory of the process in bytes.
+        anonymous_bytes: Of that, memory that is not mapped from files.
+        version: Version of dledger.
+        started_at_ms: Start of the process, milliseconds since 1970.
+        voters: Ids of the voters, as this node knows them.
+        learners: Ids of the learners, as this node knows them.
+        peers: The other members, as this node sees them.
+        role_state: Where its services are between replica and master.
+        services_term: Term whose master services run here; 0 when none do.
+        role_log: Its newest role changes, oldest first.
+    """
+
+    replica_group: str
+    id: str
+    address: str
+    reachable: bool
+    error: str = ""
+    configured: bool = True
+    role: str = ""
+    term: int = 0
+    leader: str = ""
+    leader_confirmed: bool = False
+    first_index: int = 0
+    last_index: int = 0
+    committed_index: int = 0
+    applied_index: int = 0
+    durable_index: int = 0
+    committed_pos: int = 0
+    pid: int = 0
+    store_id: str = ""
+    state: str = ""
+    disk_used_percent: float = 0.0
+    rss_bytes: int = 0
+    anonymous_bytes: int = 0
+    version: str = ""
+    started_at_ms: int = 0
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    peers: tuple[PeerStatus, ...] = ()
+    role_state: str = ""
+    services_term: int = 0
+    role_log: tuple[str, ...] = ()
+
+    group = RenamedAttribute("replica_group")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroupStatus:
+    """The state of one replica group.
+
+    Attributes:
+        name: The replica group.
+        nodes: The nodes asked, then members that only the leader knows.
+        leader: The confirmed leader with the newest term; None when there is none.
+        voters: Ids of the voters.
+        learners: Ids of the learners.
+        acknowledging: Ids of the voters whose acknowledgement counts now.
+    """
+
+    name: str
+    nodes: tuple[NodeStatus, ...]
+    leader: NodeStatus | None
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+    acknowledging: frozenset[str]
+
+    @property
+    def term(self) -> int:
+        """The newest term that a node knows."""
+        return max((node.term for node in self.nodes), default=0)
+
+    @property
+    def quorum(self) -> int:
+        """How many voters must acknowledge a write."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def spare(self) -> int:
+        """How many more voters may fail before writes stop; negative when writes have stopped."""
+        return len(self.acknowledging) - self.quorum
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether a message can be stored now: a leader takes it, and a quorum acknowledges it."""
+        return self.leader is not None and self.spare >= 0 and not self.leader.state.startswith(TAKES_NO_MESSAGES)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every member is in order and follows the leader, and every voter acknowledges.  Other nodes do not count."""
+        if self.leader is None or len(self.acknowledging) < len(self.voters):
+            return False
+        members = [node for node in self.nodes if self.is_member(node.id)]
+        leader = self.leader.id
+        return all(node.reachable and node.state.partition(";")[0] in ("", "ok") and node.leader == leader for node in members)
+
+    def is_member(self, node_id: str) -> bool:
+        """Whether the node is a voter or a learner."""
+        return node_id in self.voters or node_id in self.learners
+
+    def refusal(self, node_id: str) -> str:
+        """Why other members refuse connections of this node: by the leader, else by all other voters; empty when they accept them."""
+        if self.leader is not None:
+            return _refused_by(self.leader, node_id)
+        others = [
+            _refused_by(other, node_id) for other in self.nodes if other.id in self.voters and other.id != node_id and other.reachable
+        ]
+        return others[0] if others and all(others) else ""
+
+    def lag(self, node: NodeStatus) -> int | None:
+        """How many committed entries ``node`` does not have committed yet; None without a leader, and for the leader."""
+        if self.leader is None or node is self.leader or not node.reachable:
+            return None
+        return max(0, self.leader.committed_index - node.committed_index)
+
+    def last_contact_ms(self, node: NodeStatus) -> int | None:
+        """Milliseconds since the leader last heard from ``node``; None when that is not known."""
+        if self.leader is None or node is self.leader:
+            return None
+        return next((peer.last_contact_ms for peer in self.leader.peers if peer.id == node.id and peer.last_contact_ms >= 0), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The replica groups of a cluster.
+
+    Attributes:
+        name: The cluster's name.
+        replica_groups: Its replica groups with their nodes and leaders, by name.
+    """
+
+    name: str
+    replica_groups: tuple[ReplicaGroup, ...]
+
+
+def judge_group(name: str, nodes: Iterable[NodeStatus]) -> ReplicaGroupStatus:
+    """The state of replica group ``name``, by what its nodes report."""
+    found = tuple(node for node in nodes if node.replica_group == name)
+    leaders = [node for node in found if node.role == "leader" and node.leader_confirmed]
+    leader = max(leaders, key=lambda node: node.term, default=None)
+    source = leader or max((node for node in found if node.voters), key=lambda node: node.committed_index, default=None)
+    voters = source.voters if source else tuple(node.id for node in found)
+    learners = source.learners if source else ()
+    group = ReplicaGroupStatus(name, found, leader, voters, learners, frozenset())
+    return replace(group, acknowledging=frozenset(voter for voter in voters if _acknowledges(group, voter)))
+
+
+def _acknowledges(group: ReplicaGroupStatus, voter: str) -> bool:
+    node = next((each for each in group.nodes if each.id == voter), None)
+    if node is not None and node.state.startswith(CANNOT_STORE):
+        return False
+    leader = group.leader
+    if leader is None:
+        return node is not None and node.reachable and not group.refusal(voter)
+    return voter == leader.id or any(peer.id == voter and peer.acknowledges for peer in leader.peers)
+
+
+def _refused_by(node: NodeStatus, other_id: str) -> str:
+    """Why ``node`` and the other one have no connection; empty when it is ``node``'s own folder that the other one refuses."""
+    text = next((peer.refused for peer in node.peers if peer.id == other_id), "")
+    return "" if OTHER_FOLDER in text and f"{other_id}{OTHER_FOLDER}" not in text else text
+
+
+def known_nodes(groups: Mapping[str, ReplicaGroup]) -> dict[str, dict[str, str]]:
+    """Replica group -> node id -> address."""
+    return {group.name: {node.id: node.address for node in group.nodes} for group in groups.values()}
+
+
+async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], timeout_s: float) -> list[ReplicaGroupStatus]:
+    """Ask all ``nodes`` at once, then members that only leaders know; no node is waited for longer than ``timeout_s``."""
+    asked = [_ask(router, group, node_id, address, timeout_s) for group, members in nodes.items() for node_id, address in members.items()]
+    found = list(await asyncio.gather(*asked))
+    others = {
+        (node.replica_group, peer.id): peer.address
+        for node in found
+        if node.role == "leader"
+        for peer in node.peers
+        if peer.id not in nodes[node.replica_group]
+    }
+    asked = [_ask(router, group, node_id, address, timeout_s) for (group, node_id), address in others.items()]
+    found += [replace(node, configured=False) for node in await asyncio.gather(*asked)]
+    return [judge_group(name, found) for name in nodes]
+
+
+async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s: float) -> NodeStatus:
+    try:
+        call = methods.NODE_STATUS.call(router.channel(address), admin_pb2.Empty(), timeout_s=timeout_s)
+        reply = await asyncio.wait_for(call, timeout_s + GRACE_S)
+    except (DledgerError, TimeoutError) as error:
+        return NodeStatus(group, node_id, address, False, _reason(error, timeout_s))
+    if reply.id != node_id:
+        text = f"another node answers there: {reply.cluster}/{reply.group}/{reply.id}"
+        return NodeStatus(group, node_id, address, False, text)
+    return _node_status(group, address, reply)
+
+
+def _reason(error: DledgerError | TimeoutError, timeout_s: float) -> str:
+    if isinstance(error, (TimeoutError, DeadlineExceededError)):
+        return f"no answer within {timeout_s:g} s"
+    return str(error.details.get("reason") or error.message)
+
+
+def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> NodeStatus:
+    peers = tuple(
+        PeerStatus(
+            id=peer.id,
+            address=peer.address,
+            voter=peer.voter,
+            match_index=peer.match_index,
+            state=peer.state,
+            last_contact_ms=peer.last_contact_ms,
+            connected=peer.connected,
+            acknowledges=peer.acknowledges,
+            refused=peer.refused,
+        )
+        for peer in reply.peers
+    )
+    return NodeStatus(
+        replica_group=group,
+        id=reply.id,
+        address=address,
+        reachable=True,
+        role=reply.role,
+        term=reply.term,
+        leader=reply.leader,
+        leader_confirmed=reply.leader_confirmed,
+        first_index=reply.first_index,
+        last_index=reply.last_index,
+        committed_index=reply.committed_index,
+        applied_index=reply.applied_index,
+        durable_index=reply.durable_index,
+        committed_pos=reply.committed_pos,
+        pid=reply.pid,
+        store_id=reply.store_id,
+        state=reply.state,
+        disk_used_percent=reply.disk_used_percent,
+        rss_bytes=reply.rss_bytes,
+        anonymous_bytes=reply.anonymous_bytes,
+        version=reply.version,
+        started_at_ms=reply.started_at_ms,
+        voters=tuple(reply.voters),
+        learners=tuple(reply.learners),
+        peers=peers,
+        role_state=reply.role_state,
+        services_term=reply.services_term,
+        role_log=tuple(reply.role_log),
+    )

@@ -1,0 +1,314 @@
+"""Consumer groups: their members, positions and lag, resets, settings and deletion.
+
+A group's positions and settings are kept by each replica group for its own queues; what is returned here joins them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.topics import queue_ranges
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
+from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.names import check_group, check_topic
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.error_detail import from_detail
+
+COMMIT_MAX = 1000  # offsets in one call
+
+QueueId: TypeAlias = tuple[str, str, int]  # topic, replica group, queue id
+ResetTarget: TypeAlias = Literal["first", "last"] | int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A consumer group that has members or positions.
+
+    Attributes:
+        name: The consumer group.
+        topics: Topics that its members subscribe to, or that it has positions in.
+        members: How many members it has now.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member of a consumer group.
+
+    Attributes:
+        client_id: The member's id.
+        address: Where it connects from.
+        kind: concurrent, orderly or broadcast.
+        strategy: How it shares queues with the other members.
+        subscriptions: Topic -> filter expression.
+        joined_ms: When it joined, milliseconds since 1970.
+        queues: What it consumes, (topic, replica group, queue id) -> epoch of its lock; 0 without a lock.
+    """
+
+    client_id: str
+    address: str
+    kind: str
+    strategy: str
+    subscriptions: Mapping[str, str]
+    joined_ms: int
+    queues: Mapping[QueueId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """The position of a consumer group in one queue.
+
+    Attributes:
+        topic: The topic.
+        replica_group: The replica group that stores the queue.
+        queue_id: The queue's number in its topic.
+        offset: The next offset that the group reads; None when it has committed nothing there.
+        min_offset: Offset of the oldest message that is still stored.
+        max_offset: Offset of the next message to be stored.
+    """
+
+    topic: str
+    replica_group: str
+    queue_id: int
+    offset: int | None
+    min_offset: int
+    max_offset: int
+
+    @property
+    def key(self) -> QueueId:
+        """(topic, replica group, queue id)."""
+        return self.topic, self.replica_group, self.queue_id
+
+    @property
+    def lag(self) -> int:
+        """Stored messages that the group has not passed; expired ones do not count."""
+        return max(0, self.max_offset - max(self.offset or 0, self.min_offset))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescription:
+    """The members of a consumer group and every queue that it reads or has read.
+
+    Attributes:
+        name: The consumer group.
+        members: Its members, by client id.
+        queues: Its queues, by topic, replica group and queue id.
+    """
+
+    name: str
+    members: tuple[GroupMember, ...]
+    queues: tuple[QueueLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not passed, of all queues."""
+        return sum(queue.lag for queue in self.queues)
+
+    def owners(self) -> dict[QueueId, tuple[GroupMember, int]]:
+        """Queue -> (the member that consumes it for the group, the epoch of its lock)."""
+        sharing = [member for member in self.members if member.kind != "broadcast"]
+        return {queue: (member, epoch) for member in sharing for queue, epoch in member.queues.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """One queue of a reset.
+
+    Attributes:
+        replica_group: The replica group that stores the queue.
+        queue_id: The queue's number in its topic.
+        before: The group's offset before the reset; None when it had none.
+        after: The group's offset after the reset.
+        min_offset: Offset of the oldest message that is still stored.
+    """
+
+    replica_group: str
+    queue_id: int
+    before: int | None
+    after: int
+    min_offset: int
+
+    @property
+    def repeated(self) -> int:
+        """How many messages the group reads again."""
+        return 0 if self.before is None else max(0, self.before - self.after)
+
+    @property
+    def skipped(self) -> int:
+        """How many stored messages the group does not read any more; without an offset before, all in front of ``after``."""
+        return max(0, self.after - max(self.before or 0, self.min_offset))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """Settings of a consumer group.
+
+    Attributes:
+        name: The consumer group.
+        retry_max_times: How often a message is delivered again before it is a dead letter.
+        retry_queue_nums: Queues of the group's retry topic.
+        consume_enable: Whether the group may read.
+    """
+
+    name: str
+    retry_max_times: int
+    retry_queue_nums: int
+    consume_enable: bool
+
+
+async def list_groups(calls: ClusterCalls) -> list[ConsumerGroup]:
+    members = await _members(calls, [])
+    topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in members.items()}
+    for name, positions in (await _positions(calls, [])).items():
+        topics.setdefault(name, set()).update(topic for topic, _, _ in positions)
+    return [ConsumerGroup(name, tuple(sorted(read)), len(members.get(name, ()))) for name, read in sorted(topics.items())]
+
+
+async def describe_group(calls: ClusterCalls, name: str) -> ConsumerGroupDescription:
+    positions = (await _positions(calls, [name])).get(name, {})
+    members = (await _members(calls, [name])).get(name, [])
+    if not positions and not members:
+        raise _unknown(name)
+    topics = {topic for topic, _, _ in positions} | {topic for member in members for topic in member.subscriptions}
+    rows: dict[QueueId, QueueLag] = {}
+    for topic in topics:
+        for row in await _readable_queues(calls, topic, positions):
+            rows[row.key] = row
+    for key, offset in positions.items():  # also of queues that were deleted
+        rows.setdefault(key, QueueLag(*key, offset, offset, offset))
+    return ConsumerGroupDescription(name, tuple(members), tuple(rows[key] for key in sorted(rows)))
+
+
+async def _readable_queues(calls: ClusterCalls, topic: str, positions: Mapping[QueueId, int]) -> list[QueueLag]:
+    found: list[QueueLag] = []
+    with contextlib.suppress(TopicNotFoundError):
+        for held in await queue_ranges(calls, topic, only_readable=True):
+            offset = positions.get((topic, held.replica_group, held.queue_id))
+            found.append(QueueLag(topic, held.replica_group, held.queue_id, offset, held.min_offset, held.max_offset))
+    return found
+
+
+async def reset_offsets(calls: ClusterCalls, name: str, topic: str, to: ResetTarget, *, dry_run: bool, create: bool) -> list[OffsetReset]:
+    check_group(name)
+    check_topic(topic)
+    at_ms = -1
+    if isinstance(to, int):
+        within(0, MAX_OFFSET, to=to)
+        at_ms = to
+    elif to not in ("first", "last"):
+        raise InvalidArgumentError(f"to {to!r}: expected first, last, or milliseconds since 1970")
+    positions = (await _positions(calls, [name])).get(name, {})
+    if not create and not positions and not (await _members(calls, [name])).get(name):
+        raise _unknown(name)
+    moves = []
+    for held in await queue_ranges(calls, topic, at_ms, only_readable=True):
+        after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
+        before = positions.get((topic, held.replica_group, held.queue_id))
+        moves.append(OffsetReset(held.replica_group, held.queue_id, before, after, held.min_offset))
+    if not dry_run:
+        await _commit(calls, name, topic, moves)
+    return moves
+
+
+async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset]) -> None:
+    for replica_group in dict.fromkeys(move.replica_group for move in moves):
+        offsets = [
+            broker_pb2.GroupOffset(topic=topic, queue_id=move.queue_id, offset=move.after)
+            for move in moves
+            if move.replica_group == replica_group
+        ]
+        for first in range(0, len(offsets), COMMIT_MAX):
+            request = broker_pb2.CommitOffsetsRequest(group=name, offsets=offsets[first : first + COMMIT_MAX], reset=True)
+            answer = await calls.ask_leader(replica_group, methods.COMMIT_OFFSETS, request)
+            for refused in answer.refused:
+                raise from_detail(refused.error)
+
+
+async def delete_group(calls: ClusterCalls, name: str) -> None:
+    """Delete the group wherever it is known; InvalidArgumentError when it has members, or no replica group knows it."""
+    members = (await _members(calls, [name])).get(name, [])
+    if members:
+        raise InvalidArgumentError(f"group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
+    request = retry_pb2.GroupSettings(name=name)
+    unknown: list[InvalidArgumentError] = []
+    groups = sorted(await calls.replica_groups())
+    for replica_group in groups:
+        try:
+            await calls.ask_leader(replica_group, methods.DELETE_GROUP, request)
+        except InvalidArgumentError as error:
+            unknown.append(error)
+    if len(unknown) == len(groups):
+        raise unknown[0]
+
+
+async def group_settings(calls: ClusterCalls, name: str, replica_group: str) -> list[ConsumerGroupSettings]:
+    """Of one group, or of all that are configured."""
+    group = await calls.replica_group(replica_group)
+    answer = await calls.ask_leader(group.name, methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
+    return [_settings(each) for each in answer.groups]
+
+
+async def update_group(
+    calls: ClusterCalls, name: str, *, retry_max_times: int | None, retry_queue_nums: int | None, consume_enable: bool | None
+) -> ConsumerGroupSettings:
+    """Change the settings that are not None, in every replica group."""
+    try:
+        settings = retry_pb2.GroupSettings(
+            name=name, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"settings of consumer group {name!r}: {error}") from None
+    changed = await calls.ask_leaders(methods.PUT_GROUP, settings)
+    return _settings(changed[-1][1])
+
+
+def _settings(found: retry_pb2.GroupSettings) -> ConsumerGroupSettings:
+    return ConsumerGroupSettings(found.name, found.retry_max_times, found.retry_queue_nums, found.consume_enable)
+
+
+def _unknown(name: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything")
+
+
+async def _positions(calls: ClusterCalls, names: Sequence[str]) -> dict[str, dict[QueueId, int]]:
+    """Consumer group -> queue -> committed offset; of all groups when none is named."""
+    found: dict[str, dict[QueueId, int]] = {}
+    request = broker_pb2.GroupOffsetsRequest(groups=names)
+    for replica_group, answer in await calls.ask_leaders(methods.GROUP_OFFSETS, request):
+        for positions in answer.groups:
+            rows = found.setdefault(positions.group, {})
+            rows.update({(each.topic, replica_group, each.queue_id): each.offset for each in positions.offsets})
+    return {name: rows for name, rows in found.items() if rows}
+
+
+async def _members(calls: ClusterCalls, names: Sequence[str]) -> dict[str, list[GroupMember]]:
+    """Consumer group -> its members by client id; of all groups when none is named."""
+    found: dict[tuple[str, str], GroupMember] = {}
+    queues: dict[tuple[str, str], dict[QueueId, int]] = {}
+    request = sessions_pb2.DescribeMembersRequest(groups=names)
+    for replica_group, answer in await calls.ask_leaders(methods.DESCRIBE_MEMBERS, request):
+        for described in answer.groups:
+            for member in described.members:
+                key = described.group, member.client_id
+                consumed = queues.setdefault(key, {})
+                consumed.update({(each.topic, replica_group, each.queue_id): each.epoch for each in member.queues})
+                found.setdefault(key, _member(member, consumed))
+    groups: dict[str, list[GroupMember]] = {}
+    for (name, _), row in sorted(found.items(), key=lambda item: item[0]):
+        groups.setdefault(name, []).append(row)
+    return groups
+
+
+def _member(member: sessions_pb2.GroupMember, queues: Mapping[QueueId, int]) -> GroupMember:
+    kind = "broadcast" if member.broadcast else "orderly" if member.orderly else "concurrent"
+    subscriptions = {each.topic: each.expression for each in member.subscriptions}
+    return GroupMember(member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms, queues)

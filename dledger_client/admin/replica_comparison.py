@@ -1,0 +1,98 @@
+"""Replicas of a group compared by the checksums of their committed segments, while they serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_wire._pb import admin_pb2
+from dledger_wire.errors import DledgerError, StorageDamagedError, UnreachableError
+from dledger_wire.rpc import methods
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaComparison:
+    """The replicas of one group, compared over what all of them have committed.
+
+    Attributes:
+        replica_group: The group of nodes.
+        end_pos: Byte position in the log up to which they were compared.
+        compared_bytes: How many bytes of the log that were.
+        replicas: Ids of the nodes compared.
+        unreachable: Ids of the nodes that did not answer.
+        difference: What differs, with file and position of the damage when one is found; empty when all are equal.
+    """
+
+    replica_group: str
+    end_pos: int
+    compared_bytes: int
+    replicas: tuple[str, ...]
+    unreachable: tuple[str, ...]
+    difference: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether every compared segment is the same on all replicas."""
+        return not self.difference
+
+
+async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> ReplicaComparison:
+    """UnreachableError when no node of the group answers."""
+    reachable = [node for node in group.nodes if node.reachable and node.configured]
+    missing = tuple(node.id for node in group.nodes if not node.reachable and node.configured)
+    if not reachable:
+        raise UnreachableError(f"no node reachable at {', '.join(node.address for node in group.nodes)}")
+    end_pos = min(node.committed_pos for node in reachable)
+    addresses = {node.id: node.address for node in reachable}
+    answers = await asyncio.gather(*(_checksums(calls, address, end_pos) for address in addresses.values()), return_exceptions=True)
+    replies: dict[str, admin_pb2.ChecksumReply] = {}
+    damaged = ""
+    for node_id, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, DledgerError):
+            damaged = damaged or f"{node_id}: {answer}"
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            replies[node_id] = answer
+    compared, difference, segment = _first_difference(replies)
+    if segment is not None:
+        difference = await _damage_in(calls, {node_id: addresses[node_id] for node_id in replies}, end_pos, segment) or difference
+    return ReplicaComparison(group.name, end_pos, compared, tuple(replies), missing, damaged or difference)
+
+
+async def _damage_in(calls: ClusterCalls, addresses: Mapping[str, str], end_pos: int, segment: int) -> str:
+    """Have each replica check the entries of a segment that differs: the damages found; empty when there are none."""
+    asked = (_checksums(calls, address, end_pos, segment) for address in addresses.values())
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    found = [f"{node_id}: {answer}" for node_id, answer in zip(addresses, answers, strict=True) if isinstance(answer, StorageDamagedError)]
+    return "; ".join(found)
+
+
+async def _checksums(calls: ClusterCalls, address: str, end_pos: int, checked_segment: int | None = None) -> admin_pb2.ChecksumReply:
+    request = admin_pb2.ChecksumRequest(upto_pos=end_pos, checked_segment=checked_segment)
+    return await methods.SEGMENT_CHECKSUMS.call(calls.router.channel(address), request, timeout_s=calls.timeout_ms / 1000)
+
+
+def _first_difference(replies: Mapping[str, admin_pb2.ChecksumReply]) -> tuple[int, str, int | None]:
+    """(bytes compared, how two replicas differ, in which segment first).  Segments that not all replicas have are left out."""
+    if not replies:
+        return 0, "", None
+    first_pos = max(reply.first_pos for reply in replies.values())
+    known: dict[int, tuple[str, int, int]] = {}
+    compared = 0
+    for node_id, reply in replies.items():
+        for segment in reply.segments:
+            if segment.start_pos < first_pos:
+                continue
+            other = known.setdefault(segment.start_pos, (node_id, segment.size_bytes, segment.crc))
+            compared += segment.size_bytes if other[0] == node_id else 0
+            if (segment.size_bytes, segment.crc) != other[1:]:
+                text = f"segment {segment.start_pos:020d} differs between {other[0]} ({other[1]} bytes, crc {other[2]:08x})"
+                return compared, f"{text} and {node_id} ({segment.size_bytes} bytes, crc {segment.crc:08x})", segment.start_pos
+    counts = {node_id: sum(segment.start_pos >= first_pos for segment in reply.segments) for node_id, reply in replies.items()}
+    if len(set(counts.values())) > 1:
+        return compared, f"replicas hold different numbers of segments: {counts}", None
+    return compared, "", None

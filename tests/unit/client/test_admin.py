@@ -1,0 +1,185 @@
+"""What ``Admin`` does beside topics and messages, against real nodes in virtual time."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import dledger_client
+import dledger_client.aio
+from dledger_client.admin.consumer_groups import OffsetReset
+from dledger_client.admin.send_back import SentBack
+from dledger_client.aio import Message, TransactionOutcome, TransactionState
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from tests.unit.client.sim_rig import Rig, until
+
+
+def test_nodes_and_replica_groups_are_described() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            cluster = await admin.describe_cluster()
+            assert [group.name for group in cluster.replica_groups] == ["g0"]
+            (group,) = await admin.cluster_status()
+            assert (group.healthy, group.takes_messages, group.quorum, group.spare) == (True, True, 2, 1)
+            assert group.leader is not None
+            assert group.leader.id == rig.master
+            assert sorted(group.acknowledging) == sorted(group.voters) == sorted(rig.cluster.hosts)
+            assert {group.lag(node) is None for node in group.nodes if node.id == rig.master} == {True}
+            assert all(group.lag(node) is not None for node in group.nodes if node.id != rig.master)
+            rig.cluster.kill(rig.followers[0])
+            statuses = await admin.status()
+            assert [node.reachable for node in statuses].count(False) == 1
+            assert next(node.error for node in statuses if not node.reachable)
+
+    Rig().run(scenario)
+
+
+def test_nodes_that_are_named_are_asked_although_no_other_answers() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            (group,) = await admin.cluster_status(nodes={"g0": {"n7": "10.9.9.9:1"}}, timeout_ms=300)
+            assert [(node.id, node.reachable) for node in group.nodes] == [("n7", False)]
+            assert (group.leader, group.takes_messages) == (None, False)
+
+    Rig().run(scenario)
+
+
+def test_leaders_and_members_are_changed() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            old, new = rig.master, rig.followers[0]
+            done = await admin.transfer_leader(new)
+            assert (done.replica_group, done.old_leader, done.new_leader) == ("g0", old, new)
+            await until(lambda: rig.cluster.master() == new)
+            with pytest.raises(InvalidArgumentError, match="no node 'n9' in replica group g0; expected one of"):
+                await admin.transfer_leader("n9")
+            with pytest.raises(InvalidArgumentError, match="no replica group 'g9'"):
+                await admin.transfer_leader(replica_group="g9")
+            left = await admin.remove_member(old)
+            assert old not in left.voters
+            assert len(left.voters) == 2
+
+    Rig().run(scenario)
+
+
+def test_retention_and_comparison() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.producer() as producer, rig.admin() as admin:
+            await producer.send(Message("t", b"x"))
+            done = await admin.expire_messages(older_than_ms=0)
+            assert sorted(each.node_id for each in done) == sorted(rig.cluster.hosts)
+            assert all(each.error is None for each in done)
+            with pytest.raises(InvalidArgumentError, match="no node 'n9'"):
+                await admin.expire_messages(node_ids=["n9"])
+            seen: list[str] = []
+            (compared,) = await admin.compare_replicas(on_progress=lambda each: seen.append(each.replica_group))
+            assert (compared.equal, compared.unreachable, seen) == (True, (), ["g0"])
+            victim = rig.followers[0]
+            rig.cluster.kill(victim)
+            (without,) = await admin.expire_messages(node_ids=[victim])
+            assert without.error is not None
+
+    Rig().run(scenario)
+
+
+def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t", queues=2)
+        async with rig.producer() as producer, rig.admin() as admin, rig.consumer("audit") as consumer:
+            for number in range(6):
+                await producer.send(Message("t", b"%d" % number), queue_key="same")
+            ranges = await admin.topic_offsets("t")
+            (busy,) = [each for each in ranges if each.messages == 6]
+            await consumer.commit({("t", busy.queue_id): 2})
+            (group,) = await admin.list_groups()
+            assert (group.name, group.topics, group.members) == ("audit", ("t",), 0)
+            described = await admin.describe_group("audit")
+            assert (described.lag, {row.queue_id: row.offset for row in described.queues}) == (
+                4,
+                {busy.queue_id: 2, 1 - busy.queue_id: None},
+            )
+            moves = await admin.reset_offsets("audit", "t", "first", dry_run=True)
+            assert [(move.before, move.after, move.repeated, move.skipped) for move in moves if move.before is not None] == [(2, 0, 2, 0)]
+            assert (await admin.describe_group("audit")).lag == 4
+            await admin.reset_offsets("audit", "t", "last")
+            assert (await admin.describe_group("audit")).lag == 0
+            with pytest.raises(InvalidArgumentError, match="no consumer group 'nosuch'"):
+                await admin.reset_offsets("nosuch", "t", "last")
+            with pytest.raises(InvalidArgumentError, match="expected first, last"):
+                await admin.reset_offsets("audit", "t", "middle")  # type: ignore[arg-type]
+            with pytest.raises(TopicNotFoundError):
+                await admin.reset_offsets("audit", "gone", "last")
+            fresh = await admin.reset_offsets("fresh", "t", "last", dry_run=True, create=True)
+            assert sum(move.skipped for move in fresh) == 6
+            await admin.delete_group("audit")
+            assert await admin.list_groups() == []
+            with pytest.raises(InvalidArgumentError, match="has no settings and no positions"):
+                await admin.delete_group("audit")
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "oldest", "repeated", "skipped"),
+    [(5, 2, 0, 3, 0), (2, 5, 0, 0, 3), (None, 9, 4, 0, 5), (None, 4, 4, 0, 0), (1, 6, 4, 0, 2), (3, 3, 0, 0, 0)],
+)
+def test_a_reset_counts_what_is_read_again_and_what_is_skipped(
+    before: int | None, after: int, oldest: int, repeated: int, skipped: int
+) -> None:
+    move = OffsetReset("g0", 0, before, after, oldest)
+    assert (move.repeated, move.skipped) == (repeated, skipped)
+
+
+def test_dead_letters_are_opened_and_messages_sent_back() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.producer() as producer, rig.admin() as admin:
+            await producer.send(Message("t", b"x"))
+            (done,) = await admin.send_back("audit", "t", 0, [0], delay_level=-1)
+            assert done.outcome is SentBack.DEAD
+            (letters,) = await admin.dead_letters("audit")
+            assert (letters.readable, letters.waiting) == (False, 1)
+            await admin.open_dead_letters("audit")
+            assert [each.readable for each in await admin.dead_letters("audit")] == [True]
+            await admin.open_dead_letters("audit", readable=False)
+            assert [each.readable for each in await admin.dead_letters("audit")] == [False]
+            assert await admin.open_dead_letters("nosuch") == []
+
+    Rig().run(scenario)
+
+
+def test_an_open_transaction_is_resolved_by_hand() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.transactions(lambda _: TransactionState.UNKNOWN) as producer, rig.admin() as admin:
+            await producer.send_in_transaction(Message("t", b"x"), lambda *_: TransactionState.UNKNOWN)
+            (group,) = await admin.transactions()
+            (transaction,) = group.transactions
+            assert await admin.resolve_transaction(transaction, TransactionState.ROLLBACK) is TransactionOutcome.ROLLED_BACK
+            assert [each.open for each in await admin.transactions(max_transactions=1)] == [0]
+
+    Rig().run(scenario)
+
+
+def test_old_names_work_and_warn() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            with pytest.warns(DeprecationWarning, match="group=. is deprecated, use replica_group=") as told:
+                await admin.create_topic("t", queues=1, group="g0")  # type: ignore[call-arg]
+            assert told[0].filename == __file__
+            with pytest.warns(DeprecationWarning, match="most=. is deprecated"):
+                (group,) = await admin.transactions(most=1)  # type: ignore[call-arg]
+            with pytest.warns(DeprecationWarning, match="GroupTransactions.group is deprecated, use replica_group"):
+                assert group.group == "g0"
+
+    Rig().run(scenario)
+
+
+def test_both_admins_have_the_same_methods() -> None:
+    def methods(kind: type) -> dict[str, str]:
+        public = {name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)}
+        return {name: str(inspect.signature(value)) for name, value in public.items()}
+
+    assert methods(dledger_client.Admin) == methods(dledger_client.aio.Admin)
