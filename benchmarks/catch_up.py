@@ -84,6 +84,13 @@ def expire(cluster: Any, older_than_ms: int) -> None:
                 raise done.error
 
 
+def change_members(cluster: Any, change: Callable[[Any], object]) -> None:
+    from dledger_client import Admin
+
+    with Admin(cluster.bootstrap, timeout_ms=30_000) as admin:
+        change(admin)
+
+
 def copy_seconds(log: Path) -> float:
     """From the begin of the copy until it was installed, by the node's own log."""
     moments: dict[str, datetime] = {}
@@ -130,8 +137,7 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
         cluster.kill(victim)
         shutil.rmtree(cluster.data / victim)
         cluster.local.log_file(victim).unlink()
-        with Admin(cluster.bootstrap, timeout_ms=30_000) as admin:
-            admin.remove_member(victim)
+        change_members(cluster, lambda admin: admin.remove_member(victim))
         before = 0.0
         if arguments.loaded:
             sender.start()
@@ -140,8 +146,7 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
             time.sleep(3)
             before = (sender.acknowledged - count) / 3
         cluster.start(victim, wait=False)
-        with Admin(cluster.bootstrap, timeout_ms=30_000) as admin:
-            admin.add_member(victim, address)
+        change_members(cluster, lambda admin: admin.add_member(victim, address))
         log = cluster.local.log_file(victim)
         wait("the copy begins", lambda: ": copying entries" in log.read_text())
         count, start = sender.acknowledged, time.perf_counter()
