@@ -1,9 +1,10 @@
-"""One ordered queue over several physical ones: as much room as the queues of a topic have together, and still one order.
+"""A logical queue: one ordered queue over all queues of a topic.
 
-Owns the numbering.  Message n of the logical queue is message n // N of physical queue n % N, N being the topic's queues, so that its place
-says its number and nothing has to be stored beside it.  That holds because one writer at a time fills the topic: it writes under a
-producer id of the topic, and a successor fences it before it looks where to go on.  A writer that died may leave gaps (message 9 not
-stored, 10 stored); the successor closes them with marks that readers pass over, so that a reader never waits for what will not come.
+Owns the numbering.  Message n is message n // N of physical queue n % N, N being the number of queues, so its place
+says its number and nothing more is stored.  That needs one writer at a time: it writes under a producer id of the
+topic, and a successor fences it before it looks where to go on.  A failed writer may leave gaps (message 9 not
+stored, 10 stored); the successor fills them with markers that readers skip, so no reader waits for a message that
+will not come.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ AHEAD_MESSAGES = 512
 
 
 async def _width(consumer: PullConsumer, topic: str) -> int:
-    """How many physical queues there are."""
+    """The number of physical queues."""
     found = await consumer.topic(topic)
     if len(found) != 1:
         groups = ", ".join(queues.replica_group for queues in found)
@@ -41,7 +42,22 @@ async def _width(consumer: PullConsumer, topic: str) -> int:
 
 
 class LogicalQueueWriter:
-    """Writes a topic as one ordered queue.  Settings are those of ``Producer``; a second writer of the topic fences the first."""
+    """Writes a topic as one ordered queue. A second writer of the topic fences the first.
+
+    With asyncio, call ``open`` before the first ``send``, or use ``async with``.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        topic: The topic, in one replica group, with as many write queues as read queues.
+        settings: See ``ProducerSettings``.
+
+    Raises:
+        InvalidArgumentError: A setting is outside its range.
+
+    Examples:
+        >>> async with LogicalQueueWriter("127.0.0.1:10911", "ledger") as writer:
+        ...     number = await writer.send(Message("ledger", b"first"))
+    """
 
     @takes_old_environment
     def __init__(self, bootstrap: Bootstrap, topic: str, **settings: Unpack[ProducerSettings]) -> None:
@@ -66,11 +82,21 @@ class LogicalQueueWriter:
 
     @property
     def next_number(self) -> int:
-        """The number the next message gets."""
+        """The number that the next message gets."""
         return self._next
 
     async def open(self) -> int:
-        """Fence an earlier writer, close the gaps it left, and return the number to go on with."""
+        """Fence an earlier writer and fill the gaps it left.
+
+        Returns:
+            The number that the next message gets.
+
+        Raises:
+            InvalidArgumentError: The topic is in several replica groups, or its queues do not hold a logical queue.
+
+        Examples:
+            >>> number = await writer.open()
+        """
         self._width = await _width(self._consumer, self._topic)
         await self._producer.stored(self._topic)
         ends = await self._ends()
@@ -89,9 +115,24 @@ class LogicalQueueWriter:
         return [by_queue[queue_id] for queue_id in range(self._width)]
 
     async def send(self, message: Message) -> int:
-        """Send one message and wait until a majority has it; its number.
+        """Send one message and wait until a majority has stored it.
 
-        After any error the writer is broken, since what was sent behind the message may be stored: make a new one, which goes on behind it.
+        After any error the writer cannot be used any more, since later messages may be stored: open a new writer,
+        which goes on behind them.
+
+        Args:
+            message: A message of the writer's topic.
+
+        Returns:
+            Its number.
+
+        Raises:
+            NotSentError: An earlier message failed; nothing was stored.
+            InvalidArgumentError: The message is of another topic, or another producer writes to the topic.
+            DledgerError: What ``Producer.send`` raises.
+
+        Examples:
+            >>> number = await writer.send(Message("ledger", b"first"))
         """
         if message.topic != self._topic:
             raise InvalidArgumentError(f"a message for topic {message.topic}; expected {self._topic}")
@@ -116,13 +157,37 @@ class LogicalQueueWriter:
         return result
 
     async def close(self) -> None:
-        """Flush and close the connections.  Idempotent."""
+        """Flush and close the connections. Safe to repeat.
+
+        Examples:
+            >>> await writer.close()
+        """
         await self._producer.close()
         await self._consumer.close()
 
 
 class LogicalQueueReader:
-    """Reads what ``LogicalQueueWriter`` wrote, in the order of the numbers.  Settings are those of ``PullConsumer``."""
+    """Reads what ``LogicalQueueWriter`` wrote, in the order of the numbers.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        topic: The topic.
+        group: Name of the consumer group, for ``commit`` and ``seek_committed``.
+        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
+        replica: Id of the one node to read from.
+        near: Host names or addresses; replicas on them are tried first.
+        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
+        repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
+        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
+
+    Raises:
+        InvalidArgumentError: An argument is outside its range.
+
+    Examples:
+        >>> async with LogicalQueueReader("127.0.0.1:10911", "ledger") as reader:
+        ...     for found in await reader.read(max_messages=100):
+        ...         print(found.number, found.message.body)
+    """
 
     @takes_old_environment
     @renamed_arguments(mend="repair")
@@ -162,18 +227,29 @@ class LogicalQueueReader:
 
     @property
     def next_number(self) -> int:
-        """The number that is read next; -1 before the first read without a ``seek``."""
+        """The number that is read next; -1 before the first read without a seek."""
         return self._next
 
     async def seek(self, number: int) -> None:
-        """Go on at a message's number."""
+        """Continue at a message.
+
+        Args:
+            number: Its number.
+
+        Examples:
+            >>> await reader.seek(1_000)
+        """
         width = await _width(self._consumer, self._topic)
         self._next = number
         self._ahead = [deque() for _ in range(width)]
         self._offsets = [-(-(number - queue) // width) if number > queue else 0 for queue in range(width)]
 
     async def seek_start(self) -> None:
-        """Go on at the first number from which on everything is still there."""
+        """Continue at the first number from which on no message has expired.
+
+        Examples:
+            >>> await reader.seek_start()
+        """
         held = await self._consumer.offsets(self._topic)
         width = len(held)
         await self.seek(
@@ -181,7 +257,11 @@ class LogicalQueueReader:
         )
 
     async def seek_committed(self) -> None:
-        """Go on where the consumer group has come to, at the start when it has not."""
+        """Continue at the committed number of the consumer group; at the start when it has none.
+
+        Examples:
+            >>> await reader.seek_committed()
+        """
         found = {queue: offset for (_, queue), offset in (await self._consumer.committed(self._topic)).items()}
         width = await _width(self._consumer, self._topic)
         if len(found) < width:
@@ -190,7 +270,21 @@ class LogicalQueueReader:
             await self.seek(min(offset * width + queue for queue, offset in found.items()))
 
     async def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[NumberedMessage]:
-        """The next messages in order; empty when there is none within ``wait_ms``."""
+        """The next messages, in order.
+
+        Args:
+            max_messages: Messages to return at most.
+            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
+
+        Returns:
+            The messages with their numbers; empty at the end of the queue.
+
+        Raises:
+            DledgerError: What ``PullConsumer.fetch`` raises.
+
+        Examples:
+            >>> found = await reader.read(max_messages=100, wait_ms=1_000)
+        """
         if self._next < 0:
             await self.seek_start()
         width = len(self._ahead)
@@ -219,10 +313,22 @@ class LogicalQueueReader:
         self._offsets[queue] += len(messages)
 
     async def commit(self) -> None:
-        """Remember in the cluster that everything before ``next_number`` was read by this group."""
+        """Store the position of the consumer group: everything before ``next_number`` is consumed.
+
+        Raises:
+            InvalidArgumentError: The reader has no group.
+
+        Examples:
+            >>> await reader.commit()
+        """
         width = len(self._ahead)
         places = {(self._topic, queue): -(-(self._next - queue) // width) if self._next > queue else 0 for queue in range(width)}
         await self._consumer.commit(places)
 
     async def close(self) -> None:
+        """Close the connections. Safe to repeat.
+
+        Examples:
+            >>> await reader.close()
+        """
         await self._consumer.close()

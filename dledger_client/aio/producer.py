@@ -42,18 +42,27 @@ class _Delayed:
 
 
 class Producer:
-    """Sends messages; safe to use from many tasks of one loop.
+    """Sends messages. A retry never stores a message twice.
 
-    Close it (``async with``, or ``await close()``) before the loop ends: what it holds then is lost, and a log line says how much that was.
+    With asyncio, a producer is used by the tasks of one loop. Close it (``async with``, or ``await close()``)
+    before the loop ends: messages that are still buffered then are lost, and a log line says how many.
 
-    Settings have RocketMQ's names too (``dledger_client/producer/settings.py``).  ``send_timeout_ms``: how long a message is tried before
-    its future fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
-    ``retry_another_group``: messages without a key that were never sent leave a group without a leader for another one.  ``linger_ms``: how
-    long an open batch waits for company even when nothing is in flight (0: not at all).  ``sticky_messages``: how many messages without a
-    key go to one queue before the next one takes over (1: each to another one).  Bodies over ``compress_over_bytes`` are compressed by
-    ``compress_type`` (zlib, lz4, zstd or none) when that makes them smaller; consumers open them unasked.  Retries never store a message
-    twice. ``producer_id``: a name of this producer that stays when it is started again; see ``stored``.  Errors are those of
-    ``dledger_wire.errors``.
+    Every setting may be given by RocketMQ's name too, e.g. ``sendMsgTimeout``; see the reference of client
+    settings.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        group: Name of the producer group, shown in status and logs.
+        settings: See ``ProducerSettings``.
+
+    Raises:
+        InvalidArgumentError: A setting is outside its range.
+        TypeError: A setting is unknown.
+
+    Examples:
+        >>> async with Producer("127.0.0.1:10911", group="shop", send_timeout_ms=5_000) as producer:
+        ...     result = await producer.send(Message("orders", b"created", keys="order-7"), queue_key="order-7")
+        ...     print(result.queue_id, result.queue_offset)
     """
 
     @takes_old_environment
@@ -74,7 +83,7 @@ class Producer:
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
-    def engine(self) -> ProducerEngine:
+    def _core(self) -> ProducerEngine:
         """The inside; made at first use, on the running loop."""
         if self._engine is None:
             environment = self._environment
@@ -104,12 +113,47 @@ class Producer:
         await self.close()
 
     async def send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
-        """Send one message and wait until a majority has it."""
+        """Send one message and wait until a majority of its replica group has stored it.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            Where the message is stored.
+
+        Raises:
+            NotSentError: It was not sent within ``send_timeout_ms``; nothing was stored.
+            DeadlineExceededError: It was not acknowledged within ``send_timeout_ms``; it may be stored.
+            TopicNotFoundError: The topic does not exist and is not created automatically.
+            TopicPermissionError: The topic cannot be written to.
+            MessageTooLargeError: The message is larger than ``max_message_bytes``.
+            ProducerFencedError: Another producer with the same ``producer_id`` took over.
+
+        Examples:
+            >>> result = await producer.send(Message("orders", b"created"), queue_key="order-7")
+        """
         return await self.send_async(message, queue_key, queue_id)
 
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> AsyncSendFuture:
-        """Send without waiting; the future may be awaited.  ``queue_key``: messages with equal keys keep their order in one queue."""
-        engine = self.engine
+        """Send one message without waiting for the acknowledgement.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            A future to await. It raises what ``send`` raises.
+
+        Examples:
+            >>> futures = [producer.send_async(Message("orders", b"%d" % number)) for number in range(100)]
+            >>> results = [await future for future in futures]
+        """
+        engine = self._core
         if not self._delayed and engine.knows(message.topic, queue_id):
             try:
                 place = engine.add(message, queue_key, queue_id)
@@ -120,7 +164,24 @@ class Producer:
         return AsyncSendFuture(self._delay([message], queue_key, queue_id, one=True), 0)
 
     async def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
-        """Send messages of one topic as one: all are stored, in order in one queue, or none; together at most ``max_message_bytes``."""
+        """Send messages of one topic as one batch: all are stored, in order in one queue, or none.
+
+        Args:
+            messages: The messages; together at most ``max_message_bytes``.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            Where each message is stored.
+
+        Raises:
+            InvalidArgumentError: There is no message, or they are of several topics.
+            DledgerError: What ``send`` raises.
+
+        Examples:
+            >>> results = await producer.send_batch([Message("orders", b"one"), Message("orders", b"two")])
+        """
         if not messages:
             raise InvalidArgumentError("a batch without a message")
         outcome = self._delay(list(messages), queue_key, queue_id, one=False)
@@ -128,7 +189,7 @@ class Producer:
 
     def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> DeliveryReport:
         """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
-        engine = self.engine
+        engine = self._core
         outcome = engine.detached_outcome(messages[0].topic)
         deadline_ms = engine.router.clock.monotonic_ms() + self._options.send_timeout_ms
         self._delayed.append(_Delayed(messages, one, queue_key, queue_id, deadline_ms, outcome))
@@ -138,7 +199,7 @@ class Producer:
 
     async def _add_delayed(self) -> None:
         try:
-            await self._add_all_delayed(self.engine)
+            await self._add_all_delayed(self._core)
         except asyncio.CancelledError:
             lost, self._delayed = self._delayed, deque()
             for delayed in lost:
@@ -170,7 +231,7 @@ class Producer:
             delayed.outcome.cut_into([(-index, outcome)])
 
     async def _room(self, deadline_ms: int) -> None:
-        engine = self.engine
+        engine = self._core
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         engine.when_room(lambda: None if room.done() else room.set_result(None))
         left_ms = deadline_ms - engine.router.clock.monotonic_ms()
@@ -181,27 +242,59 @@ class Producer:
             raise NotSentError("no room in the producer's buffer in time; nothing was stored") from None
 
     def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
-        """Send and forget: nobody is told what became of it."""
+        """Fire and forget: send one message; the result is not reported.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Examples:
+            >>> producer.send_oneway(Message("metrics", b"1"))
+        """
         self.send_async(message, queue_key, queue_id)
 
     async def stored(self, topic: str) -> dict[tuple[str, int], int]:
-        """By (replica group, queue id): how many messages earlier lives of this ``producer_id`` have stored there.
+        """Take over a ``producer_id`` and count the messages that earlier producers with it have stored.
 
-        From now on nothing of an earlier life comes behind them: a process with the same id that still runs is fenced, and told so by
-        ProducerFencedError.  An application that sends the same messages in the same order to each queue skips as many, and none of them
-        is stored twice or lost.  Counts are kept as long as the broker remembers the producer.
+        A process with the same id that still runs is fenced: its sends fail with ProducerFencedError. An
+        application that sends the same messages in the same order to each queue skips as many, and none is stored
+        twice or lost. Counts are kept as long as the broker remembers the producer.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            The number of stored messages by (replica group, queue id).
+
+        Raises:
+            InvalidArgumentError: The producer has no ``producer_id``.
+            DledgerError: The cluster did not respond within ``send_timeout_ms``.
+
+        Examples:
+            >>> done = await producer.stored("orders")
+            >>> skip = done.get(("g0", 0), 0)
         """
-        return await self.engine.stored_before(topic, self.engine.router.clock.monotonic_ms() + self._options.send_timeout_ms)
+        return await self._core.stored_before(topic, self._core.router.clock.monotonic_ms() + self._options.send_timeout_ms)
 
     async def flush(self) -> None:
-        """Return when everything sent so far is acknowledged or failed."""
+        """Wait until everything sent so far is acknowledged or failed.
+
+        Examples:
+            >>> await producer.flush()
+        """
         if self._adding is not None:
             await asyncio.wait([self._adding])
         if self._engine is not None:
             await self._engine.flush()
 
     async def close(self) -> None:
-        """Flush, then close the connections.  Idempotent."""
+        """Flush, then close the connections. Safe to repeat.
+
+        Examples:
+            >>> await producer.close()
+        """
         engine = self._engine
         if engine is None or self._closed:
             return

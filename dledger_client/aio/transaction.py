@@ -1,7 +1,8 @@
-"""The producer of transactions for asyncio: messages that consumers see only once the local transaction they tell of is committed.
+"""The transaction producer for asyncio: a message is delivered only when its local transaction commits.
 
-Owns the protocol's steps: half message, local transaction, end; and the answers to what masters ask about transactions whose end they never
-heard.  The message is stored first, so whatever dies in between, somebody of the producer group is asked, and the answer decides.
+Owns the steps: store the half message, run the local transaction, report its end; and the answers to checks.  The
+half message is stored first, so whatever fails later, the leader checks with a producer of the group, and the
+answer decides.
 """
 
 from __future__ import annotations
@@ -44,7 +45,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Transaction:
-    """A half message that is stored, and waits for its end."""
+    """A stored half message that is neither committed nor rolled back. Made by ``TransactionProducer.prepare``.
+
+    Args:
+        half: Where the half message is stored.
+        ends: Reports ends to the replica group.
+        timeout_ms: How long an end is tried, in milliseconds.
+
+    Examples:
+        >>> transaction = await producer.prepare(Message("orders", b"created"))
+        >>> outcome = await transaction.commit()
+    """
 
     def __init__(self, half: SendResult, ends: TransactionResolver, timeout_ms: int) -> None:
         self._half = half
@@ -56,26 +67,81 @@ class Transaction:
         return self._half
 
     async def commit(self) -> TransactionOutcome:
-        """Let consumers see the message."""
+        """Deliver the message.
+
+        Returns:
+            The state in the cluster; another one than COMMITTED when the transaction had ended before.
+
+        Raises:
+            DledgerError: The end could not be reported in time; repeat the call, or leave it to a check.
+
+        Examples:
+            >>> outcome = await transaction.commit()
+        """
         return await self.end(TransactionState.COMMIT)
 
     async def rollback(self) -> TransactionOutcome:
-        """Let nobody ever see it."""
+        """Discard the message.
+
+        Returns:
+            The state in the cluster; another one than ROLLED_BACK when the transaction had ended before.
+
+        Raises:
+            DledgerError: The end could not be reported in time; repeat the call, or leave it to a check.
+
+        Examples:
+            >>> outcome = await transaction.rollback()
+        """
         return await self.end(TransactionState.ROLLBACK)
 
     async def end(self, state: TransactionState) -> TransactionOutcome:
-        """Safe to repeat: the first end counts, and what it was is the answer.  An error with an unknown outcome is settled by a check."""
+        """End the transaction. Safe to repeat: the first end counts, and the result says which it was.
+
+        Args:
+            state: COMMIT or ROLLBACK.
+
+        Returns:
+            The state in the cluster.
+
+        Raises:
+            DledgerError: The end could not be reported in time; repeat the call, or leave it to a check.
+
+        Examples:
+            >>> outcome = await transaction.end(TransactionState.COMMIT)
+        """
         return await self._ends.end(self._half.queue_offset, self._half.msg_id, state, self._timeout_ms)
 
 
 class TransactionProducer(Producer):
-    """Sends messages in transactions, and plain ones like ``Producer``, whose settings it has too.
+    """Sends messages in transactions, and plain messages like ``Producer``, whose settings it has too.
 
-    ``check_listener(message)`` says what became of the local transaction that a message tells of: COMMIT, ROLLBACK, or UNKNOWN to be asked
-    again later.  Any live member of ``group`` may be asked about any message of the group, so the answer belongs in shared, durable
-    storage.  ``check_threads`` [1]: questions answered at once; ``check_requests_held`` [2000]: how many may wait, more are asked again
-    later.  Their names in RocketMQ are understood too: transactionCheckListener, checkThreadPoolMinSize and checkThreadPoolMaxSize (the
-    larger of both counts), checkRequestHoldMax.
+    ``check_listener(message)`` reports the state of the local transaction of a message: COMMIT, ROLLBACK, or
+    UNKNOWN to be asked again later. Any live producer of the group may be asked about any message of the group, so
+    keep the answer in shared, durable storage.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        group: Name of the producer group.
+        check_listener: Reports the state of a transaction.
+        check_threads: Checks answered at once. Default: 1.
+        check_requests_held: Checks that may wait; further ones are asked again later. Default: 2000.
+        transactionCheckListener: RocketMQ's name of ``check_listener``.
+        checkThreadPoolMinSize: RocketMQ's name of ``check_threads``.
+        checkThreadPoolMaxSize: RocketMQ's name of ``check_threads``; the larger of both counts.
+        checkRequestHoldMax: RocketMQ's name of ``check_requests_held``.
+        settings: See ``ProducerSettings``.
+
+    Raises:
+        InvalidArgumentError: There is no check listener, or a setting is outside its range.
+        InvalidNameError: The group's name is not valid.
+
+    Examples:
+        >>> def check(message):
+        ...     return TransactionState.COMMIT if is_paid(message.keys) else TransactionState.ROLLBACK
+        >>> async with TransactionProducer("127.0.0.1:10911", "payments", check) as producer:
+        ...     message = Message("orders", b"paid", keys="order-7")
+        ...     result = await producer.send_in_transaction(message, lambda message, argument: TransactionState.COMMIT)
+        ...     print(result.outcome)
     """
 
     @takes_old_environment
@@ -120,7 +186,11 @@ class TransactionProducer(Producer):
         return self
 
     def start(self) -> None:
-        """Begin to attend, so that masters can ask; done by the first use too.  Returns at once."""
+        """Begin to answer checks. The first transaction does so too. Returns at once.
+
+        Examples:
+            >>> producer.start()
+        """
         if not self._tasks:
             self._tasks.spawn(self._attend_everywhere(), "attend")
             for number in range(self._check_threads):
@@ -131,21 +201,52 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, local: LocalTransaction, argument: Any = None, queue_key: QueueKey = None, queue_id: int | None = None
     ) -> TransactionResult:
-        """Store ``message`` where nobody sees it, run ``local(message, argument)``, and end the transaction as it says.
+        """Store a half message, run the local transaction, and commit or roll back as it says.
 
-        Raises what the half message failed with (nothing was run), or what ``local`` raised: then the transaction stays open, and the check
-        listener decides.  When the end cannot be told in time, it is OPEN in the result, and decided in the same way.
+        Args:
+            message: The message. Do not change it afterwards.
+            local: The local transaction: called as ``local(message, argument)``, returns a ``TransactionState``.
+            argument: Given to ``local``.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            The result. Its outcome is OPEN when the end could not be reported in time: a check will decide.
+
+        Raises:
+            DledgerError: The half message failed; ``local`` was not called.
+            Exception: What ``local`` raised; the transaction stays open and a check decides.
+
+        Examples:
+            >>> result = await producer.send_in_transaction(Message("orders", b"paid"), lambda message, argument: TransactionState.COMMIT)
         """
         transaction = await self.prepare(message, queue_key, queue_id)
         state = await _awaited(local(message, argument))
         return await self._finish(transaction, state)
 
     async def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
-        """The first step alone: the half message is stored; the caller ends the transaction."""
+        """The first step alone: store the half message. The caller ends the transaction.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            The open transaction.
+
+        Raises:
+            DledgerError: The half message failed.
+
+        Examples:
+            >>> transaction = await producer.prepare(Message("orders", b"paid"))
+        """
         self.start()
         half = await self.send(half_of(message, self.group), queue_key, queue_id)
         self._attend(half.replica_group)
-        return Transaction(half, self._ends_of(half.replica_group), self.engine.options.send_timeout_ms)
+        return Transaction(half, self._ends_of(half.replica_group), self._core.options.send_timeout_ms)
 
     async def _finish(self, transaction: Transaction, state: TransactionState) -> TransactionResult:
         """The last step: UNKNOWN leaves the transaction open."""
@@ -162,13 +263,13 @@ class TransactionProducer(Producer):
     def _ends_of(self, group: str) -> TransactionResolver:
         ends = self._ends.get(group)
         if ends is None:
-            ends = self._ends[group] = TransactionResolver(self.engine.router, group, self.group)
+            ends = self._ends[group] = TransactionResolver(self._core.router, group, self.group)
         return ends
 
     # Being asked
 
     async def _attend_everywhere(self) -> None:
-        router = self.engine.router
+        router = self._core.router
         while True:
             try:
                 groups = await router.ensure_groups(router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
@@ -184,7 +285,7 @@ class TransactionProducer(Producer):
             self._attending[group] = None
             client_id = f"{self._environment.address}@{self._environment.process_id}"
             self._tasks.spawn(
-                TransactionCheckStream(self.engine.router, group, self.group, client_id, self._asked).run(), f"attend at {group}"
+                TransactionCheckStream(self._core.router, group, self.group, client_id, self._asked).run(), f"attend at {group}"
             )
 
     def _asked(self, message: ReceivedMessage) -> None:
@@ -197,7 +298,7 @@ class TransactionProducer(Producer):
             state = await self._decided(message)
             if state is not TransactionState.UNKNOWN:
                 try:
-                    timeout_ms = self.engine.options.send_timeout_ms
+                    timeout_ms = self._core.options.send_timeout_ms
                     await self._ends_of(message.replica_group).end(message.queue_offset, message.msg_id, state, timeout_ms)
                 except DledgerError as error:
                     _logger.info("transaction %s: %s", message.msg_id, error.message)
@@ -220,7 +321,13 @@ class TransactionProducer(Producer):
         return TransactionState.UNKNOWN
 
     async def close(self) -> None:
-        """Flush, stop being asked, close the connections.  Idempotent.  Transactions that are open stay so: others are asked."""
+        """Flush, stop answering checks, close the connections. Safe to repeat.
+
+        Open transactions stay open: other producers of the group are asked.
+
+        Examples:
+            >>> await producer.close()
+        """
         if self._engine is not None and not self._closed:
             await self.flush()
         await self._tasks.stop()

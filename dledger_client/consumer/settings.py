@@ -41,7 +41,34 @@ _UPSTREAM_VALUES: dict[str, dict[str, Any]] = {
 
 
 class PushSettings(TypedDict, total=False):
-    """What a push consumer may be made with, by our names and by RocketMQ's."""
+    """Settings of a push consumer. Times are milliseconds, sizes bytes. The names in camel case are RocketMQ's names
+    of the same settings.
+
+    Attributes:
+        orderly: One batch of a queue at a time, at one consumer of the group at a time. Default: False.
+        broadcast: Every consumer gets every message; offsets are kept in a file under ``offset_folder``. Default:
+            False.
+        consume_message_batch_max_size: Messages per listener call. Default: 1.
+        consume_threads: Listener calls at once. Default: 20.
+        pull_batch_size: Messages per fetch. Default: 256.
+        pull_threshold_for_queue: Messages of a queue fetched ahead of its listeners. Default: 1000.
+        pull_threshold_size_for_queue: Bytes of a queue fetched ahead of its listeners. Default: 100 MiB.
+        consume_concurrently_max_span: How far the newest fetched offset may be ahead of the oldest unfinished one.
+            Default: 2000.
+        consume_from_where: Where to start in queues without committed offset: ``first``, ``last`` or ``timestamp``.
+            Default: ``first``.
+        consume_timestamp: For ``timestamp``: milliseconds since 1970. Default: 0.
+        allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY, or a function
+            such as ``by_config``
+            returns. The same for all members of the group. Default: AVG.
+        allocate_options: Options of a strategy given by name: ``virtual_nodes``, ``rooms``, ``inner``.
+        max_reconsume_times: Redeliveries before the dead-letter topic; -1: the group's setting (orderly: no limit).
+            Default: -1.
+        suspend_current_queue_time_ms: Pause of an orderly queue before messages are redelivered. Default: 1000.
+        persist_offset_interval_ms: How often offsets are committed. Default: 1000.
+        await_termination_ms: How long ``shutdown`` waits for running listeners. Default: 5000.
+        offset_folder: Folder of the offset files of broadcast consumers. Default: ``~/.dledger_offsets``.
+    """
 
     orderly: bool
     broadcast: bool

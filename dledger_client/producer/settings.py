@@ -45,7 +45,29 @@ CHECK_NAMES = {
 
 
 class ProducerSettings(TypedDict, total=False):
-    """What a producer may be made with, by our names and by RocketMQ's."""
+    """Settings of a producer. Times are milliseconds, sizes bytes. The names in camel case are RocketMQ's names of the same settings.
+
+    Attributes:
+        producer_id: A name that stays the same when the application restarts; see ``Producer.stored``. Default:
+            none.
+        send_timeout_ms: How long a message is tried before its future fails. Default: 10 000.
+        linger_ms: How long an open batch waits for more messages; 0: only while others are in flight. Default: 0.
+        batch_bytes: Size at which a batch is closed. Default: 1 MiB.
+        sticky_messages: Messages without a key that go to one queue before the next is chosen. Default: 100.
+        max_buffered_bytes: Bytes of unacknowledged messages; more have to wait. Default: 64 MiB.
+        max_message_bytes: Largest message or batch. Default: 4 MiB.
+        retry_times: Resends after a broken connection, within the timeout; -1: no limit. Default: -1.
+        retry_another_group: Messages without a key that were never sent go to another replica group when theirs has
+            no leader. Default: False.
+        create_topic_key: The topic whose settings an automatically created topic gets. Default: TBW102.
+        default_topic_queues: Queues of a topic that is created automatically. Default: 4.
+        latency_fault: Avoid replica groups that responded slowly or not. Default: True.
+        latency_max: Latencies in milliseconds from which a replica group is avoided.
+        not_available_duration: For how many milliseconds, by the latencies of ``latency_max``.
+        compress_over_bytes: Bodies larger than this are compressed. Default: 4096.
+        compress_type: ``zlib``, ``lz4``, ``zstd`` or ``none``. Default: ``zlib``.
+        compress_level: 1 (fast) to 9 (small). Default: 5.
+    """
 
     producer_id: str
     send_timeout_ms: int

@@ -20,10 +20,23 @@ from dledger_client.sync.base import SyncClient
 class PullConsumer(SyncClient[AsyncPullConsumer]):
     """Reads queues by offset.
 
-    ``read_from``: leader (default), follower (leader only when no follower can), or any; ``replica`` pins one node; replicas on the hosts
-    ``near`` are tried first, with ``local_files`` by reading their log files where this process may.  ``timeout_ms`` is how long an
-    operation is tried over all replicas.  With several replica groups, ``replica_group`` arguments say which one a queue is of.
-    Without ``repair`` a damaged message ends a read with CorruptFrameError; with it the replica puts it right from a peer.
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        group: Name of the consumer group, for ``commit``, ``committed`` and ``send_back``.
+        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
+        replica: Id of the one node to read from.
+        near: Host names or addresses; replicas on them are tried first.
+        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
+        repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
+        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
+
+    Raises:
+        InvalidArgumentError: An argument is outside its range.
+
+    Examples:
+        >>> with PullConsumer("127.0.0.1:10911", group="billing", read_from="follower") as consumer:
+        ...     for message in consumer.fetch("orders", queue_id=0, offset=0, max_messages=100):
+        ...         print(message.queue_offset, message.body)
     """
 
     @takes_old_environment
@@ -54,38 +67,97 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         )
 
     def close(self) -> None:
-        """Close the connections.  Idempotent."""
+        """Close the connections. Safe to repeat.
+
+        Examples:
+            >>> consumer.close()
+        """
         self._finish(self._inner.close)
 
     def topic(self, name: str) -> list[TopicQueues]:
-        """The queues of a topic, group by group.  TopicNotFoundError."""
+        """The queues of a topic, by replica group.
+
+        Args:
+            name: The topic.
+
+        Returns:
+            One entry for each replica group that has queues of the topic.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> queues = sum(part.read_queues for part in consumer.topic("orders"))
+        """
         return self._run(self._inner.topic(name))
 
     def replicas(self) -> dict[str, list[str]]:
-        """The node ids of every replica group, the leader first."""
+        """The node ids of every replica group, the leader first.
+
+        Returns:
+            Node ids by the name of the replica group.
+
+        Examples:
+            >>> leader = (consumer.replicas())["g0"][0]
+        """
         return self._run(self._inner.replicas())
 
     def offsets(
         self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None
     ) -> dict[tuple[str, int], QueueOffsets]:
-        """By (replica group, queue id): what each readable queue holds, as its leader knows it.
+        """The offsets that each readable queue of a topic holds, as its leader knows them.
 
-        ``or_followers``: while a group has no leader, what its followers have committed (of the one that has most, or of the pinned
-        ``replica``); None: unless this consumer reads from leaders.
+        Args:
+            topic: The topic.
+            timestamp_ms: Also find the first message stored at or after this time, milliseconds since 1970.
+            or_followers: While a replica group has no leader, return what its followers have committed. None: only
+                for a consumer that reads from
+                followers.
+
+        Returns:
+            Offsets by (replica group, queue id).
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            NotLeaderError: A replica group had no leader within ``timeout_ms``.
+
+        Examples:
+            >>> held = consumer.offsets("orders")
+            >>> print(held["g0", 0].min_offset, held["g0", 0].max_offset)
         """
         return self._run(self._inner.offsets(topic, timestamp_ms, or_followers=or_followers))
 
     @renamed_arguments(group_name="replica_group")
     def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
-        """Remember where this consumer group has come to: (topic, queue id) -> next offset to read; durable on a majority.
+        """Store offsets of the consumer group; durable on a majority.
 
-        A commit never takes the group back, a ``reset`` may.  InvalidArgumentError without a consumer group; StaleLockError for a queue
-        that an orderly push consumer of the group holds.
+        Args:
+            positions: Next offset to read by (topic, queue id). A commit never moves a group back.
+            replica_group: The replica group of the queues; needed when a topic is in several.
+            reset: Store the offsets even when they are lower, and discard those that consumers of the group commit
+                meanwhile.
+
+        Raises:
+            InvalidArgumentError: The consumer has no group, or a value is outside its range.
+            StaleLockError: An orderly push consumer of the group holds the queue.
+
+        Examples:
+            >>> consumer.commit({("orders", 0): 100})
         """
         self._run(self._inner.commit(positions, replica_group=replica_group, reset=reset))
 
     def committed(self, topic: str) -> dict[tuple[str, int], int]:
-        """By (replica group, queue id): where this consumer group has come to; queues it never committed are not in it."""
+        """The committed offsets of the consumer group in a topic.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            Next offset to read by (replica group, queue id); queues without a commit are missing.
+
+        Examples:
+            >>> offset = (consumer.committed("orders")).get(("g0", 0), 0)
+        """
         return self._run(self._inner.committed(topic))
 
     @renamed_arguments(group_name="replica_group")
@@ -99,9 +171,27 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         delay_level: int = 0,
         max_reconsume_times: int = 0,
     ) -> list[SendBackResult]:
-        """Give messages that could not be processed back: they come again, later, in this consumer group's retry topic.
+        """Send messages back that could not be processed: they are redelivered later, to this consumer group only. Safe to repeat.
 
-        Commit behind them after that, not before; see ``dledger_client.admin.send_back``.  Safe to repeat.
+        Commit behind them afterwards, not before.
+
+        Args:
+            topic: Where they were read; the retry topic of the group when they had been sent back before.
+            queue_id: The queue.
+            offsets: Their offsets.
+            replica_group: The replica group of the queue; needed when a topic is in several.
+            delay_level: 0: the delay grows with the attempts; 1 to 18: this level; -1: to the dead-letter topic.
+            max_reconsume_times: Redeliveries before the dead-letter topic; 0: the group's setting.
+
+        Returns:
+            What happened to each message.
+
+        Raises:
+            InvalidArgumentError: The consumer has no group.
+            OutcomeUnknownError: Leadership changed during the request; repeat the call.
+
+        Examples:
+            >>> results = consumer.send_back("orders", 0, [17], delay_level=3)
         """
         return self._run(
             self._inner.send_back(
@@ -124,13 +214,38 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         sql: str = "",
         linearizable: bool = False,
     ) -> list[ReceivedMessage]:
-        """Up to ``max_messages`` from ``offset`` on; empty at the end of the queue (after ``wait_ms`` without news).
+        """Messages of a queue from an offset on.
 
-        ``tags``: only messages with one of them, ``a || b``.  ``sql``: only those whose properties it is true of (RocketMQ's SQL92 filter),
-        ``amount > 10 AND region IN ('eu', 'us')``; an InvalidArgumentError points at its mistake.  With either, no messages need not mean
-        the end of the queue: ``fetch_chunks`` tells how far was read.
+        With ``tags`` or ``sql``, an empty result need not be the end of the queue; ``fetch_chunks`` says how far
+        was read.
 
-        OffsetOutOfRangeError (with what there is), TopicNotFoundError, TopicPermissionError.
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            offset: The first offset to read.
+            max_messages: Messages to return at most.
+            replica_group: The replica group of the queue; needed when a topic is in several.
+            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
+            tags: Only messages with one of these tags: ``a || b``; ``*``: all.
+            sql: Only messages whose properties match this SQL92 filter, e.g. ``amount > 10 AND region IN ('eu',
+                'us')``.
+            linearizable: Read everything that was acknowledged before the call, from the leader or from a follower
+                that has caught up.
+
+        Returns:
+            The messages; empty at the end of the queue.
+
+        Raises:
+            OffsetOutOfRangeError: The queue does not hold the offset; ``min_offset`` and ``max_offset`` say what it
+                holds.
+            TopicNotFoundError: The topic does not exist.
+            TopicPermissionError: The topic cannot be read.
+            InvalidArgumentError: An argument is outside its range, or the filter has a mistake.
+            UnreachableError: No replica responded within ``timeout_ms``.
+
+        Examples:
+            >>> messages = consumer.fetch("orders", 0, 0, max_messages=100, wait_ms=1_000, tags="created || paid")
         """
         return self._run(
             self._inner.fetch(
@@ -162,9 +277,30 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         sql: str = "",
         linearizable: bool = False,
     ) -> list[Chunk]:
-        """``fetch`` without its decoding; the last chunk's ``next_offset`` tells where to read on, behind filtered messages too.
+        """Like ``fetch``, without decoding: chunks of frames, with the replica's lag and where to read on.
 
-        The ``lag`` of a chunk tells how far behind its replica was.
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            offset: The first offset to read.
+            max_messages: Messages to return at most.
+            replica_group: The replica group of the queue; needed when a topic is in several.
+            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
+            tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash;
+                see ``with_tags``.
+            sql: Only messages whose properties match this SQL92 filter.
+            linearizable: Read everything that was acknowledged before the call.
+
+        Returns:
+            The chunks; the last one's ``next_offset`` is where to read on.
+
+        Raises:
+            DledgerError: What ``fetch`` raises.
+
+        Examples:
+            >>> chunks = consumer.fetch_chunks("orders", 0, 0, tags="created")
+            >>> offset = chunks[-1].next_offset
         """
         return self._run(
             self._inner.fetch_chunks(
@@ -183,7 +319,18 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
 
     @staticmethod
     def with_tags(chunk: Chunk, tags: str) -> list[ReceivedMessage]:
-        """The messages of a chunk that have one of the tags: replicas filter by hash, equal hashes of other tags are sorted out here."""
+        """The messages of a chunk that have one of the tags. Replicas filter by hash, so a chunk may hold other tags with the same hash.
+
+        Args:
+            chunk: The chunk.
+            tags: ``a || b``; ``*``: all.
+
+        Returns:
+            The messages, in order.
+
+        Examples:
+            >>> messages = consumer.with_tags(chunk, "created || paid")
+        """
         return AsyncPullConsumer.with_tags(chunk, tags)
 
     @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
@@ -202,11 +349,33 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         max_lag: int | None = None,
         topic_epoch: str = "",
     ) -> Generator[Chunk]:
-        """Everything of a queue from ``offset`` to ``end`` (exclusive), as chunks of raw frames, each offset once.
+        """Everything of a queue between two offsets, each offset once. When a replica fails, another one continues where it stopped.
 
-        When a replica goes away in the middle, the next one goes on where it stopped.  Chunks may be cut at ``end``; with tags they may
-        hold messages of another tag with the same hash.  A follower that holds less than ``end - max_lag`` is left for another replica.
-        ``topic_epoch``: of this very topic; TopicNotFoundError when it was deleted, and made again or not.
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            offset: The first offset.
+            end: The offset behind the last one.
+            replica_group: The replica group of the queue; needed when a topic is in several.
+            tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash;
+                see ``with_tags``.
+            sql: Only messages whose properties match this SQL92 filter.
+            chunk_bytes: Bytes per request.
+            without_body: Leave out the bodies.
+            max_lag: Do not read from a follower that holds less than ``end - max_lag``.
+            topic_epoch: Only from this very topic, see ``QueueOffsets``; TopicNotFoundError when it was deleted,
+                even if it was created again.
+
+        Returns:
+            Chunks of frames.
+
+        Raises:
+            DledgerError: What ``fetch`` raises.
+
+        Examples:
+            >>> for chunk in consumer.read_chunks("orders", 0, 0, 1_000_000):
+            ...     for message in chunk.messages():
+            ...         print(message.queue_offset)
         """
         yield from self._iterate(
             self._inner.read_chunks(

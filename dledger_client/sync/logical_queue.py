@@ -20,9 +20,21 @@ from dledger_client.sync.logical_queue_base import LogicalQueueWriterBase
 
 
 class LogicalQueueWriter(LogicalQueueWriterBase):
-    """Writes a topic as one ordered queue.  Settings are those of ``Producer``; a second writer of the topic fences the first.
+    """Writes a topic as one ordered queue. A second writer of the topic fences the first.
 
     The writer is open when it is made: the constructor calls ``open``.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        topic: The topic, in one replica group, with as many write queues as read queues.
+        settings: See ``ProducerSettings``.
+
+    Raises:
+        InvalidArgumentError: A setting is outside its range.
+
+    Examples:
+        >>> with LogicalQueueWriter("127.0.0.1:10911", "ledger") as writer:
+        ...     number = writer.send(Message("ledger", b"first"))
     """
 
     @takes_old_environment
@@ -31,27 +43,76 @@ class LogicalQueueWriter(LogicalQueueWriterBase):
 
     @property
     def next_number(self) -> int:
-        """The number the next message gets."""
+        """The number that the next message gets."""
         return self._inner.next_number
 
     def open(self) -> int:
-        """Fence an earlier writer, close the gaps it left, and return the number to go on with."""
+        """Fence an earlier writer and fill the gaps it left.
+
+        Returns:
+            The number that the next message gets.
+
+        Raises:
+            InvalidArgumentError: The topic is in several replica groups, or its queues do not hold a logical queue.
+
+        Examples:
+            >>> number = writer.open()
+        """
         return self._run(self._inner.open())
 
     def send(self, message: Message) -> int:
-        """Send one message and wait until a majority has it; its number.
+        """Send one message and wait until a majority has stored it.
 
-        After any error the writer is broken, since what was sent behind the message may be stored: make a new one, which goes on behind it.
+        After any error the writer cannot be used any more, since later messages may be stored: open a new writer,
+        which goes on behind them.
+
+        Args:
+            message: A message of the writer's topic.
+
+        Returns:
+            Its number.
+
+        Raises:
+            NotSentError: An earlier message failed; nothing was stored.
+            InvalidArgumentError: The message is of another topic, or another producer writes to the topic.
+            DledgerError: What ``Producer.send`` raises.
+
+        Examples:
+            >>> number = writer.send(Message("ledger", b"first"))
         """
         return self._run(self._inner.send(message))
 
     def close(self) -> None:
-        """Flush and close the connections.  Idempotent."""
+        """Flush and close the connections. Safe to repeat.
+
+        Examples:
+            >>> writer.close()
+        """
         self._finish(self._inner.close)
 
 
 class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
-    """Reads what ``LogicalQueueWriter`` wrote, in the order of the numbers.  Settings are those of ``PullConsumer``."""
+    """Reads what ``LogicalQueueWriter`` wrote, in the order of the numbers.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        topic: The topic.
+        group: Name of the consumer group, for ``commit`` and ``seek_committed``.
+        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
+        replica: Id of the one node to read from.
+        near: Host names or addresses; replicas on them are tried first.
+        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
+        repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
+        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
+
+    Raises:
+        InvalidArgumentError: An argument is outside its range.
+
+    Examples:
+        >>> with LogicalQueueReader("127.0.0.1:10911", "ledger") as reader:
+        ...     for found in reader.read(max_messages=100):
+        ...         print(found.number, found.message.body)
+    """
 
     @takes_old_environment
     @renamed_arguments(mend="repair")
@@ -84,28 +145,69 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
 
     @property
     def next_number(self) -> int:
-        """The number that is read next; -1 before the first read without a ``seek``."""
+        """The number that is read next; -1 before the first read without a seek."""
         return self._inner.next_number
 
     def seek(self, number: int) -> None:
-        """Go on at a message's number."""
+        """Continue at a message.
+
+        Args:
+            number: Its number.
+
+        Examples:
+            >>> reader.seek(1_000)
+        """
         self._run(self._inner.seek(number))
 
     def seek_start(self) -> None:
-        """Go on at the first number from which on everything is still there."""
+        """Continue at the first number from which on no message has expired.
+
+        Examples:
+            >>> reader.seek_start()
+        """
         self._run(self._inner.seek_start())
 
     def seek_committed(self) -> None:
-        """Go on where the consumer group has come to, at the start when it has not."""
+        """Continue at the committed number of the consumer group; at the start when it has none.
+
+        Examples:
+            >>> reader.seek_committed()
+        """
         self._run(self._inner.seek_committed())
 
     def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[NumberedMessage]:
-        """The next messages in order; empty when there is none within ``wait_ms``."""
+        """The next messages, in order.
+
+        Args:
+            max_messages: Messages to return at most.
+            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
+
+        Returns:
+            The messages with their numbers; empty at the end of the queue.
+
+        Raises:
+            DledgerError: What ``PullConsumer.fetch`` raises.
+
+        Examples:
+            >>> found = reader.read(max_messages=100, wait_ms=1_000)
+        """
         return self._run(self._inner.read(max_messages, wait_ms))
 
     def commit(self) -> None:
-        """Remember in the cluster that everything before ``next_number`` was read by this group."""
+        """Store the position of the consumer group: everything before ``next_number`` is consumed.
+
+        Raises:
+            InvalidArgumentError: The reader has no group.
+
+        Examples:
+            >>> reader.commit()
+        """
         self._run(self._inner.commit())
 
     def close(self) -> None:
+        """Close the connections. Safe to repeat.
+
+        Examples:
+            >>> reader.close()
+        """
         self._finish(self._inner.close)

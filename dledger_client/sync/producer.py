@@ -11,7 +11,6 @@ from typing import Unpack
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.cluster.metadata import Bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.accumulator import ProducerEngine
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerSettings
@@ -20,34 +19,56 @@ from dledger_client.sync.producer_base import ProducerBase
 
 
 class Producer(ProducerBase):
-    """Sends messages; safe to use from many tasks of one loop.
+    """Sends messages. A retry never stores a message twice.
 
     Safe to use from many threads. Close it, or use it in a ``with`` block. What an open producer holds when the process ends in order (the
     end of the script, ``sys.exit``, an exception) is still sent, for at most ``send_timeout_ms``; not when the process is killed.
 
-    Close it (``with``, or ``close()``) before the loop ends: what it holds then is lost, and a log line says how much that was.
+    Every setting may be given by RocketMQ's name too, e.g. ``sendMsgTimeout``; see the reference of client
+    settings.
 
-    Settings have RocketMQ's names too (``dledger_client/producer/settings.py``).  ``send_timeout_ms``: how long a message is tried before
-    its future fails.  ``retry_times``: how often it is sent again within that time after a connection broke (-1: as often as it takes).
-    ``retry_another_group``: messages without a key that were never sent leave a group without a leader for another one.  ``linger_ms``: how
-    long an open batch waits for company even when nothing is in flight (0: not at all).  ``sticky_messages``: how many messages without a
-    key go to one queue before the next one takes over (1: each to another one).  Bodies over ``compress_over_bytes`` are compressed by
-    ``compress_type`` (zlib, lz4, zstd or none) when that makes them smaller; consumers open them unasked.  Retries never store a message
-    twice. ``producer_id``: a name of this producer that stays when it is started again; see ``stored``.  Errors are those of
-    ``dledger_wire.errors``.
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        group: Name of the producer group, shown in status and logs.
+        settings: See ``ProducerSettings``.
+
+    Raises:
+        InvalidArgumentError: A setting is outside its range.
+        TypeError: A setting is unknown.
+
+    Examples:
+        >>> with Producer("127.0.0.1:10911", group="shop", send_timeout_ms=5_000) as producer:
+        ...     result = producer.send(Message("orders", b"created", keys="order-7"), queue_key="order-7")
+        ...     print(result.queue_id, result.queue_offset)
     """
 
     @takes_old_environment
     def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[ProducerSettings]) -> None:
         self._open(lambda: AsyncProducer(bootstrap, group, **settings))
 
-    @property
-    def engine(self) -> ProducerEngine:
-        """The inside; made at first use, on the running loop."""
-        return self._inner.engine
-
     def send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
-        """Send one message and wait until a majority has it."""
+        """Send one message and wait until a majority of its replica group has stored it.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            Where the message is stored.
+
+        Raises:
+            NotSentError: It was not sent within ``send_timeout_ms``; nothing was stored.
+            DeadlineExceededError: It was not acknowledged within ``send_timeout_ms``; it may be stored.
+            TopicNotFoundError: The topic does not exist and is not created automatically.
+            TopicPermissionError: The topic cannot be written to.
+            MessageTooLargeError: The message is larger than ``max_message_bytes``.
+            ProducerFencedError: Another producer with the same ``producer_id`` took over.
+
+        Examples:
+            >>> result = producer.send(Message("orders", b"created"), queue_key="order-7")
+        """
         return self._sync_send(message, queue_key, queue_id)
 
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendFuture:
@@ -68,19 +89,60 @@ class Producer(ProducerBase):
         return self._sync_send_async(message, queue_key, queue_id)
 
     def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
-        """Send messages of one topic as one: all are stored, in order in one queue, or none; together at most ``max_message_bytes``."""
+        """Send messages of one topic as one batch: all are stored, in order in one queue, or none.
+
+        Args:
+            messages: The messages; together at most ``max_message_bytes``.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            Where each message is stored.
+
+        Raises:
+            InvalidArgumentError: There is no message, or they are of several topics.
+            DledgerError: What ``send`` raises.
+
+        Examples:
+            >>> results = producer.send_batch([Message("orders", b"one"), Message("orders", b"two")])
+        """
         return self._run(self._inner.send_batch(messages, queue_key, queue_id))
 
     def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
-        """Send and forget: nobody is told what became of it."""
+        """Fire and forget: send one message; the result is not reported.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Examples:
+            >>> producer.send_oneway(Message("metrics", b"1"))
+        """
         self._sync_send_oneway(message, queue_key, queue_id)
 
     def stored(self, topic: str) -> dict[tuple[str, int], int]:
-        """By (replica group, queue id): how many messages earlier lives of this ``producer_id`` have stored there.
+        """Take over a ``producer_id`` and count the messages that earlier producers with it have stored.
 
-        From now on nothing of an earlier life comes behind them: a process with the same id that still runs is fenced, and told so by
-        ProducerFencedError.  An application that sends the same messages in the same order to each queue skips as many, and none of them
-        is stored twice or lost.  Counts are kept as long as the broker remembers the producer.
+        A process with the same id that still runs is fenced: its sends fail with ProducerFencedError. An
+        application that sends the same messages in the same order to each queue skips as many, and none is stored
+        twice or lost. Counts are kept as long as the broker remembers the producer.
+
+        Args:
+            topic: The topic.
+
+        Returns:
+            The number of stored messages by (replica group, queue id).
+
+        Raises:
+            InvalidArgumentError: The producer has no ``producer_id``.
+            DledgerError: The cluster did not respond within ``send_timeout_ms``.
+
+        Examples:
+            >>> done = producer.stored("orders")
+            >>> skip = done.get(("g0", 0), 0)
         """
         return self._run(self._inner.stored(topic))
 
@@ -99,5 +161,9 @@ class Producer(ProducerBase):
         self._sync_flush(timeout)
 
     def close(self) -> None:
-        """Flush, then close the connections.  Idempotent."""
+        """Flush, then close the connections. Safe to repeat.
+
+        Examples:
+            >>> producer.close()
+        """
         self._finish(self._inner.close)

@@ -26,7 +26,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
 
     def _open(self, make: Callable[[], AsyncProducer]) -> None:
         super()._open(make)
-        self._engine = self._call(lambda: self._inner.engine)
+        self._engine = self._call(lambda: self._inner._core)
         self._timeout_ms = self._engine.options.send_timeout_ms
         unclosed.watch(self._engine)
 

@@ -17,21 +17,39 @@ from dledger_client.sync.push_base import PushConsumerBase
 
 
 class PushConsumer(PushConsumerBase):
-    """Gives messages to ``listener(messages, context)``, a function or coroutine function that answers ``Action.COMMIT`` when they are
-    consumed.  Anything else, an exception too, and they come again: after a delay that grows (through the group's retry topic, dead
-    letters in the end), or, orderly, here and in order after ``suspend_current_queue_time_ms``.
+    """Gives the messages of its consumer group's share of queues to a listener.
 
     The listener runs in ``consume_threads`` threads and may use synchronous clients. ``with`` starts the consumer and shuts it down.
 
-    ``orderly``: one queue's messages one batch at a time, by one consumer of the group at a time.  ``broadcast``: every consumer gets
-    everything; positions are kept in a file under ``offset_folder``.  ``consume_from_where``: first (default), last, or timestamp (with
-    ``consume_timestamp`` in ms), for queues the group has not read yet.  ``consume_message_batch_max_size``: messages a call at most.
-    ``consume_threads``: calls at once.  ``pull_threshold_for_queue`` and ``pull_threshold_size_for_queue``: messages and bytes fetched
-    ahead of a queue's listeners, ``consume_concurrently_max_span``: how far the newest may be from the oldest unfinished one.
-    ``max_reconsume_times``: attempts before the dead letters (-1: the group's setting; orderly: no limit).  ``allocate_strategy``: AVG,
-    AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY (with ``allocate_options``), or a function of
-    ``dledger_client.consumer.allocation``; the same for all members.  ``client_id``: this member's name, drawn unless given.  RocketMQ's
-    names of the settings are taken too (docs/reference/semantics.md).
+    The listener returns ``Action.COMMIT`` when the messages are consumed. After anything else, an exception too,
+    they are redelivered: after a delay that grows, through the group's retry topic and at last to its dead-letter
+    topic; or, orderly, at the same place after ``suspend_current_queue_time_ms``.
+
+    Every setting may be given by RocketMQ's name too, e.g. ``consumeFromWhere``; see the reference of client
+    settings.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        group: Name of the consumer group.
+        listener: Called as ``listener(messages, context)``; or given by ``set_listener``.
+        read_from: ``leader``, ``follower`` or ``any``; an orderly consumer reads from the leader.
+        client_id: This consumer's name in the group. Default: made from address, process id and a random number.
+        timeout_ms: How long ``start`` and each request are tried, in milliseconds.
+        settings: See ``PushSettings``.
+
+    Raises:
+        InvalidArgumentError: A setting is outside its range.
+        InvalidNameError: The group's name is not valid.
+        TypeError: A setting is unknown.
+
+    Examples:
+        >>> def listener(messages, context):
+        ...     print([message.body for message in messages])
+        ...     return Action.COMMIT
+        >>> consumer = PushConsumer("127.0.0.1:10911", "billing", listener, consume_threads=4)
+        >>> consumer.subscribe("orders", "created || paid")
+        >>> consumer.start()
+        >>> consumer.shutdown()
     """
 
     @takes_old_environment
@@ -58,30 +76,70 @@ class PushConsumer(PushConsumerBase):
         return self._inner.is_running
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Before ``start``: consume this topic too; ``expression`` is ``tag || tag`` or ``*``, ``sql`` an SQL92 filter of properties."""
+        """Consume a topic. To be called before ``start``.
+
+        Args:
+            topic: The topic.
+            expression: Tags to consume: ``a || b``; ``*``: all.
+            sql: An SQL92 filter of properties, instead of tags.
+
+        Raises:
+            InvalidArgumentError: The consumer is started, or the expression has a mistake.
+
+        Examples:
+            >>> consumer.subscribe("orders", "created || paid")
+        """
         self._call(lambda: self._inner.subscribe(topic, expression, sql=sql))
 
     def set_listener(self, listener: Listener) -> None:
-        """Before ``start``: what messages are given to."""
+        """Set the listener. To be called before ``start``.
+
+        Args:
+            listener: Called as ``listener(messages, context)``.
+
+        Examples:
+            >>> consumer.set_listener(lambda messages, context: Action.COMMIT)
+        """
         self._call(lambda: self._inner.set_listener(listener))
 
     @property
     def client_id(self) -> str:
-        """This member's name in the group; drawn at the start unless given."""
+        """This consumer's name in the group; chosen by ``start`` unless given."""
         return self._inner.client_id
 
     def start(self) -> None:
-        """Join the group and begin.  InvalidArgumentError without listener or subscription, UnreachableError when no node answers,
-        BusyError when ``client_id`` was given and is that of another member.
+        """Join the group and begin to consume.
+
+        Raises:
+            InvalidArgumentError: There is no listener or no subscription.
+            UnreachableError: No node responded within ``timeout_ms``.
+            BusyError: Another member of the group has the given ``client_id``, or another process uses the offset
+                file.
+
+        Examples:
+            >>> consumer.start()
         """
         self._run(self._inner.start())
 
     def assigned(self) -> list[MessageQueue]:
-        """The queues that are consumed here now."""
+        """The queues that this consumer consumes now.
+
+        Returns:
+            The queues, sorted.
+
+        Examples:
+            >>> names = [str(queue) for queue in consumer.assigned()]
+        """
         return self._call(lambda: self._inner.assigned())
 
     def shutdown(self) -> None:
-        """Wait for listeners at work (``await_termination_ms`` at most), commit, give everything back, leave.  Idempotent."""
+        """Stop consuming and leave the group. Safe to repeat.
+
+        Waits for running listeners (at most ``await_termination_ms``), commits offsets and releases the queues.
+
+        Examples:
+            >>> consumer.shutdown()
+        """
         self._finish(self._inner.shutdown)
 
     close = shutdown

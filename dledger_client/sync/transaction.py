@@ -18,7 +18,17 @@ from dledger_client.transactions.resolver import CheckListener, TransactionOutco
 
 
 class Transaction(TransactionBase):
-    """A half message that is stored, and waits for its end."""
+    """A stored half message that is neither committed nor rolled back. Made by ``TransactionProducer.prepare``.
+
+    Args:
+        half: Where the half message is stored.
+        ends: Reports ends to the replica group.
+        timeout_ms: How long an end is tried, in milliseconds.
+
+    Examples:
+        >>> transaction = producer.prepare(Message("orders", b"created"))
+        >>> outcome = transaction.commit()
+    """
 
     @property
     def half(self) -> SendResult:
@@ -26,29 +36,84 @@ class Transaction(TransactionBase):
         return self._inner.half
 
     def commit(self) -> TransactionOutcome:
-        """Let consumers see the message."""
+        """Deliver the message.
+
+        Returns:
+            The state in the cluster; another one than COMMITTED when the transaction had ended before.
+
+        Raises:
+            DledgerError: The end could not be reported in time; repeat the call, or leave it to a check.
+
+        Examples:
+            >>> outcome = transaction.commit()
+        """
         return self._run(self._inner.commit())
 
     def rollback(self) -> TransactionOutcome:
-        """Let nobody ever see it."""
+        """Discard the message.
+
+        Returns:
+            The state in the cluster; another one than ROLLED_BACK when the transaction had ended before.
+
+        Raises:
+            DledgerError: The end could not be reported in time; repeat the call, or leave it to a check.
+
+        Examples:
+            >>> outcome = transaction.rollback()
+        """
         return self._run(self._inner.rollback())
 
     def end(self, state: TransactionState) -> TransactionOutcome:
-        """Safe to repeat: the first end counts, and what it was is the answer.  An error with an unknown outcome is settled by a check."""
+        """End the transaction. Safe to repeat: the first end counts, and the result says which it was.
+
+        Args:
+            state: COMMIT or ROLLBACK.
+
+        Returns:
+            The state in the cluster.
+
+        Raises:
+            DledgerError: The end could not be reported in time; repeat the call, or leave it to a check.
+
+        Examples:
+            >>> outcome = transaction.end(TransactionState.COMMIT)
+        """
         return self._run(self._inner.end(state))
 
 
 class TransactionProducer(TransactionProducerBase):
-    """Sends messages in transactions, and plain ones like ``Producer``, whose settings it has too.
+    """Sends messages in transactions, and plain messages like ``Producer``, whose settings it has too.
 
     Safe to use from many threads. The producer answers the broker's checks as soon as it is made: ``check_listener`` runs in
     ``check_threads`` threads and may use synchronous clients.
 
-    ``check_listener(message)`` says what became of the local transaction that a message tells of: COMMIT, ROLLBACK, or UNKNOWN to be asked
-    again later.  Any live member of ``group`` may be asked about any message of the group, so the answer belongs in shared, durable
-    storage.  ``check_threads`` [1]: questions answered at once; ``check_requests_held`` [2000]: how many may wait, more are asked again
-    later.  Their names in RocketMQ are understood too: transactionCheckListener, checkThreadPoolMinSize and checkThreadPoolMaxSize (the
-    larger of both counts), checkRequestHoldMax.
+    ``check_listener(message)`` reports the state of the local transaction of a message: COMMIT, ROLLBACK, or
+    UNKNOWN to be asked again later. Any live producer of the group may be asked about any message of the group, so
+    keep the answer in shared, durable storage.
+
+    Args:
+        bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
+        group: Name of the producer group.
+        check_listener: Reports the state of a transaction.
+        check_threads: Checks answered at once. Default: 1.
+        check_requests_held: Checks that may wait; further ones are asked again later. Default: 2000.
+        transactionCheckListener: RocketMQ's name of ``check_listener``.
+        checkThreadPoolMinSize: RocketMQ's name of ``check_threads``.
+        checkThreadPoolMaxSize: RocketMQ's name of ``check_threads``; the larger of both counts.
+        checkRequestHoldMax: RocketMQ's name of ``check_requests_held``.
+        settings: See ``ProducerSettings``.
+
+    Raises:
+        InvalidArgumentError: There is no check listener, or a setting is outside its range.
+        InvalidNameError: The group's name is not valid.
+
+    Examples:
+        >>> def check(message):
+        ...     return TransactionState.COMMIT if is_paid(message.keys) else TransactionState.ROLLBACK
+        >>> with TransactionProducer("127.0.0.1:10911", "payments", check) as producer:
+        ...     message = Message("orders", b"paid", keys="order-7")
+        ...     result = producer.send_in_transaction(message, lambda message, argument: TransactionState.COMMIT)
+        ...     print(result.outcome)
     """
 
     @takes_old_environment
@@ -82,23 +147,64 @@ class TransactionProducer(TransactionProducerBase):
         )
 
     def start(self) -> None:
-        """Begin to attend, so that masters can ask; done by the first use too.  Returns at once."""
+        """Begin to answer checks. The first transaction does so too. Returns at once.
+
+        Examples:
+            >>> producer.start()
+        """
         self._call(lambda: self._inner.start())
 
     def send_in_transaction(
         self, message: Message, local: LocalTransaction, argument: Any = None, queue_key: QueueKey = None, queue_id: int | None = None
     ) -> TransactionResult:
-        """Store ``message`` where nobody sees it, run ``local(message, argument)``, and end the transaction as it says.
+        """Store a half message, run the local transaction, and commit or roll back as it says.
 
-        Raises what the half message failed with (nothing was run), or what ``local`` raised: then the transaction stays open, and the check
-        listener decides.  When the end cannot be told in time, it is OPEN in the result, and decided in the same way.
+        Args:
+            message: The message. Do not change it afterwards.
+            local: The local transaction: called as ``local(message, argument)``, returns a ``TransactionState``.
+            argument: Given to ``local``.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            The result. Its outcome is OPEN when the end could not be reported in time: a check will decide.
+
+        Raises:
+            DledgerError: The half message failed; ``local`` was not called.
+            Exception: What ``local`` raised; the transaction stays open and a check decides.
+
+        Examples:
+            >>> result = producer.send_in_transaction(Message("orders", b"paid"), lambda message, argument: TransactionState.COMMIT)
         """
         return self._sync_send_in_transaction(message, local, argument, queue_key, queue_id)
 
     def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
-        """The first step alone: the half message is stored; the caller ends the transaction."""
+        """The first step alone: store the half message. The caller ends the transaction.
+
+        Args:
+            message: The message. Do not change it afterwards.
+            queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
+                that chooses one.
+            queue_id: The queue, instead of a key.
+
+        Returns:
+            The open transaction.
+
+        Raises:
+            DledgerError: The half message failed.
+
+        Examples:
+            >>> transaction = producer.prepare(Message("orders", b"paid"))
+        """
         return self._sync_prepare(message, queue_key, queue_id)
 
     def close(self) -> None:
-        """Flush, stop being asked, close the connections.  Idempotent.  Transactions that are open stay so: others are asked."""
+        """Flush, stop answering checks, close the connections. Safe to repeat.
+
+        Open transactions stay open: other producers of the group are asked.
+
+        Examples:
+            >>> producer.close()
+        """
         self._sync_close()

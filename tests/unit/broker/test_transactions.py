@@ -128,7 +128,7 @@ def test_an_end_is_only_for_whom_it_belongs_to() -> None:
         await rig.topic()
         async with rig.transactions(lambda _: UNKNOWN) as producer, rig.admin() as admin:
             half = (await producer.prepare(Message("t", b"a"))).half
-            router = producer.engine.router
+            router = producer._core.router
             for group, offset, name in (("other", 0, half.msg_id), ("tests", 0, "0" * 32), ("tests", 9, half.msg_id)):
                 with pytest.raises(InvalidArgumentError, match="half message"):
                     await TransactionResolver(router, "g0", group).end(offset, name, COMMIT, 2000)

@@ -60,7 +60,7 @@ def test_a_fenced_producer_whose_stream_breaks_fails_what_was_not_answered() -> 
 
     async def scenario() -> None:
         async with node.producer(producer_id="p", linger_ms=1) as producer:
-            await producer.engine.resolve("t", 1 << 62)
+            await producer._core.resolve("t", 1 << 62)
             first = producer.send_async(Message("t", b"0"), queue_id=0)
             await asyncio.sleep(0.01)
             second = producer.send_async(Message("t", b"1"), queue_id=1)
@@ -119,7 +119,7 @@ def test_a_broker_that_forgot_the_producer_cannot_say_whether_it_stored_a_batch(
 
 async def errors_of_two(producer: Producer) -> list[DledgerError | None]:
     """Of two messages that are in flight at once, in requests of their own, to the same queue."""
-    await producer.engine.resolve("t", 1 << 62)
+    await producer._core.resolve("t", 1 << 62)
     first = producer.send_async(Message("t", b"0"), queue_id=0)
     await asyncio.sleep(0.01)
     second = producer.send_async(Message("t", b"1"), queue_id=0)

@@ -201,7 +201,7 @@ def test_nodes_that_cannot_be_called_are_left_out_with_one_log_line_each(caplog:
         async with node.producer() as producer, node.consumer() as consumer:
             assert (await producer.send(Message("t", b"a"), queue_id=0)).queue_offset == 7
             assert [queues.topic for queues in await consumer.topic("t")] == ["t"]
-            router = producer.engine.router
+            router = producer._core.router
             assert [each.id for each in router.groups["g0"].nodes] == ["n0"]
             assert router.groups["g1"].leader_address == ""
             assert [each.id for each in router.groups["g1"].nodes] == ["n5"]
@@ -303,7 +303,7 @@ def test_queues_that_come_and_go_are_noticed() -> None:
             await admin.delete_topic("t")
             with pytest.raises(TopicNotFoundError):
                 await producer.send(Message("t", b"g"))
-            await until(lambda: not producer.engine.knows("t"))
+            await until(lambda: not producer._core.knows("t"))
 
     Rig().run(scenario)
 

@@ -231,7 +231,7 @@ def test_a_message_that_cannot_be_added_keeps_nobody_behind_it_waiting(monkeypat
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         async with rig.producer() as producer:
-            resolve, calls = producer.engine.resolve, []
+            resolve, calls = producer._core.resolve, []
 
             async def wrong_once(*asked: Any) -> None:
                 calls.append(asked)
@@ -239,7 +239,7 @@ def test_a_message_that_cannot_be_added_keeps_nobody_behind_it_waiting(monkeypat
                     raise ZeroDivisionError
                 await resolve(*asked)
 
-            monkeypatch.setattr(producer.engine, "resolve", wrong_once)
+            monkeypatch.setattr(producer._core, "resolve", wrong_once)
             first, second = producer.send_async(Message("t", b"0")), producer.send_async(Message("t", b"1"))
             with pytest.raises(NotSentError, match="ZeroDivisionError"):
                 await first

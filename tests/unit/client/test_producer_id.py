@@ -63,7 +63,7 @@ def test_a_restarted_producer_goes_on_where_it_was(seed: int) -> None:
 
 def abandon(producer: Producer) -> None:
     """The process dies: nobody sends or hears anything any more."""
-    producer.engine.tasks.cancel()
+    producer._core.tasks.cancel()
 
 
 def test_the_older_of_two_is_fenced_for_good() -> None:

@@ -222,7 +222,7 @@ def test_messages_never_sent_leave_a_group_without_a_leader(moving: bool) -> Non
         await rig.topic()
         producer = rig.producer(retryAnotherBrokerWhenNotStoreOK=moving, sendMsgTimeout=2000)
         async with producer:
-            engine = producer.engine
+            engine = producer._core
             await engine.resolve("t", engine.router.clock.monotonic_ms() + 1000)
             add_group(engine, "gone")
             free = producer.send_async(Message("t", b"free"))
@@ -311,7 +311,7 @@ def test_lanes_are_looked_at_and_made_under_the_lock_only() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         producer = rig.producer()
-        engine = producer.engine
+        engine = producer._core
         looks: list[bool] = []
 
         class Watched(dict[tuple[str, str, int], QueueBatcher]):
