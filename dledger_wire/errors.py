@@ -100,6 +100,13 @@ class DledgerError(Exception):
         Args:
             name: Key in ``details``.
             default: Returned when the detail is absent or not a number.
+
+        Returns:
+            The number.
+
+        Examples:
+            >>> DledgerError("full", limit=3).detail_int("limit")
+            3
         """
         try:
             return int(self.details.get(name, default))

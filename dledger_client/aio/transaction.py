@@ -47,11 +47,6 @@ _logger = logging.getLogger(__name__)
 class Transaction:
     """A stored half message that is neither committed nor rolled back. Made by ``TransactionProducer.prepare``.
 
-    Args:
-        half: Where the half message is stored.
-        ends: Reports ends to the replica group.
-        timeout_ms: How long an end is tried, in milliseconds.
-
     Examples:
         >>> transaction = await producer.prepare(Message("orders", b"created"))
         >>> outcome = await transaction.commit()

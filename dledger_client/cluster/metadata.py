@@ -69,6 +69,7 @@ class TopicQueues:
         perm: Permission bits: 4 read, 2 write (see ``Perm``).
         topic_epoch: Identifies the topic; another value when it was deleted and created again.
         version: Version of the replica group's table of topics; 0: unknown.
+        max_message_bytes: Largest message body that the brokers accept; 0: unknown.
     """
 
     topic: str

@@ -81,7 +81,7 @@ def use_environment(
 ) -> Iterator[ClientEnvironment]:
     """Clients made inside of this context, by either face, live in this environment.  For tests and the simulator.
 
-    Example:
+    Examples:
         >>> with use_environment(network, clock, random):
         ...     producer = Producer("10.0.0.1:10911", group="tests")
     """

@@ -17,11 +17,31 @@ Inner = TypeVar("Inner")
 T = TypeVar("T")
 
 
-class SyncClient(Generic[Inner]):
-    """Base of the synchronous clients.  Calls are made from any thread but the loop's own."""
+class SyncHandle(Generic[Inner]):
+    """An object of the asyncio clients that is used from threads.  Calls are made from any thread but the loop's own."""
 
     _inner: Inner
     _thread: LoopThread
+
+    def _run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run ``work`` on the loop and wait for it."""
+        return self._thread.run(work, timeout_s)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run a plain function on the loop and wait for it."""
+        return self._thread.call(function)
+
+    def _iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
+        """The items, each made on the loop when it is asked for."""
+        try:
+            while found := self._run(_next(items)):
+                yield found[0]
+        finally:
+            self._run(items.aclose())
+
+
+class SyncClient(SyncHandle[Inner]):
+    """Base of the synchronous clients."""
 
     def _open(self, make: Callable[[], Inner]) -> None:
         """Make the asyncio client on the loop."""
@@ -46,26 +66,10 @@ class SyncClient(Generic[Inner]):
         if getattr(inner, "_is_left_open", False) and not self._thread.is_inherited:
             warn_unclosed(self)
 
-    def _run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run ``work`` on the loop and wait for it."""
-        return self._thread.run(work, timeout_s)
-
-    def _call(self, function: Callable[[], T]) -> T:
-        """Run a plain function on the loop and wait for it."""
-        return self._thread.call(function)
-
     def _finish(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Close the asyncio client.  In a forked child it is the parent's, and stays open."""
         if not self._thread.is_inherited:
             self._thread.run(close())
-
-    def _iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
-        """The items, each made on the loop when it is asked for."""
-        try:
-            while found := self._run(_next(items)):
-                yield found[0]
-        finally:
-            self._run(items.aclose())
 
 
 async def _next(items: AsyncGenerator[T]) -> list[T]:

@@ -82,7 +82,7 @@ class Producer(ProducerBase):
         Returns:
             A future like ``concurrent.futures.Future``; every error is the future's.
 
-        Example:
+        Examples:
             >>> future = producer.send_async(Message("orders", b"created"), queue_key="order-1")
             >>> future.add_done_callback(lambda done: print(done.exception() or done.result()))
         """
@@ -155,7 +155,7 @@ class Producer(ProducerBase):
         Raises:
             TimeoutError: Messages are still in flight after ``timeout``.
 
-        Example:
+        Examples:
             >>> producer.flush(timeout=5.0)
         """
         self._sync_flush(timeout)

@@ -49,7 +49,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
         Returns:
             A future like ``concurrent.futures.Future``; every error is the future's.
 
-        Example:
+        Examples:
             >>> future = producer.send_async(Message("orders", b"created"), queue_key="order-1")
             >>> future.add_done_callback(lambda done: print(done.exception() or done.result()))
         """
@@ -93,7 +93,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
         Raises:
             TimeoutError: Messages are still in flight after ``timeout``.
 
-        Example:
+        Examples:
             >>> producer.flush(timeout=5.0)
         """
         self._run(self._inner.flush(), timeout)

@@ -20,11 +20,6 @@ from dledger_client.transactions.resolver import CheckListener, TransactionOutco
 class Transaction(TransactionBase):
     """A stored half message that is neither committed nor rolled back. Made by ``TransactionProducer.prepare``.
 
-    Args:
-        half: Where the half message is stored.
-        ends: Reports ends to the replica group.
-        timeout_ms: How long an end is tried, in milliseconds.
-
     Examples:
         >>> transaction = producer.prepare(Message("orders", b"created"))
         >>> outcome = transaction.commit()

@@ -14,7 +14,7 @@ from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_client.sync.base import SyncClient
+from dledger_client.sync.base import SyncHandle
 from dledger_client.sync.producer import Producer
 from dledger_client.transactions.resolver import CheckListener, TransactionResult, TransactionState
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LocalTransaction: TypeAlias = Callable[[Message, Any], TransactionState]
 
 
-class TransactionBase(SyncClient[AsyncTransaction]):
+class TransactionBase(SyncHandle[AsyncTransaction]):
     """The hand-written part of ``Transaction``."""
 
     def __init__(self, thread: LoopThread, inner: AsyncTransaction) -> None:
