@@ -109,9 +109,21 @@ class BrokerNode:
         node = settings.node
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
-        self.raft = RaftNode(
-            raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
-        )
+        self.roles.start()
+        try:
+            self.raft = await RaftNode.open(
+                raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
+            )
+            # No await up to here from the end of ``open``: the services are registered before the first change of role.
+            self._register_services()
+            await self._listen()
+        except BaseException:
+            await self.stop(hand_over=False)
+            raise
+        self.raft.failed.add_done_callback(self._raft_failed)
+
+    def _register_services(self) -> None:
+        settings = self.settings
         self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
         self._context = ServiceContext(settings, self._group_env, self.store, self.raft, self.roles)
         self.roles.register(DelayLevelService(self._context))
@@ -122,14 +134,6 @@ class BrokerNode:
         self.roles.register(self._sessions)
         self._transactions = TransactionService(self._context)
         self.roles.register(self._transactions)
-        try:
-            self.roles.start()
-            await self.raft.start()
-            await self._listen()
-        except BaseException:
-            await self.stop(hand_over=False)
-            raise
-        self.raft.failed.add_done_callback(self._raft_failed)
 
     async def _listen(self) -> None:
         """Every address serves the same."""

@@ -31,7 +31,7 @@ async def mended(raft: RaftNode, read: Callable[[], Awaitable[T]]) -> T:
         try:
             return await read()
         except StorageDamagedError as damage:
-            if not await raft.mend(damage):
+            if not await raft.repair_damage(damage):
                 raise
     return await read()
 
@@ -90,7 +90,7 @@ class StoredMessages:
             try:
                 return await read()
             except StorageDamagedError as damage:
-                if not await self._mend(runs()) and not await self._context.raft.mend(damage):
+                if not await self._mend(runs()) and not await self._context.raft.repair_damage(damage):
                     raise
             except CorruptFrameError:
                 await self._mend(runs())
@@ -102,7 +102,7 @@ class StoredMessages:
             try:
                 await self._context.store.reader.verify(self._topic, self._queue_id, first, upto)
             except StorageDamagedError as damage:
-                if await self._context.raft.mend(damage):
+                if await self._context.raft.repair_damage(damage):
                     return True
                 raise self._told(damage, unreadable_offset(damage)) from None
         return False

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Protocol
 
 from dledger.clock.group_time import Clocks
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused, SaveHardState, Send
@@ -49,31 +49,46 @@ _WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, Snapsh
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class DriverHooks:
-    """What the driver hands to the node."""
+class DriverOwner(Protocol):
+    """What the driver calls in its replica."""
 
-    # The body of an entry this node makes itself, at its place: (kind and configuration, body position, index, term).
-    make_body: Callable[[EntryMeta, int, int, int], Sequence[Buffer]]
-    entries_added: Callable[[Sequence[RawEntry]], None]  # a follower's new entries, before the effects that follow
-    send: Callable[[NodeId, Message], None]
-    committed: Callable[[int], None]
-    cut: Callable[[int], None]
-    told: Callable[[Effect], None]  # every effect that asks for no I/O
-    failed: Callable[[BaseException], None]
-    flushed: Callable[[], None] = lambda: None  # the disk took something
-    clocks: Callable[[Message], Clocks | None] = lambda _message: None  # what is told with a message
-    clocks_told: Callable[[NodeId, Message, Clocks], None] = lambda _source, _message, _clocks: None  # once the core has the message
+    def make_body(self, meta: EntryMeta, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        """The body of an entry this node proposes; ``pos`` is where the entry starts."""
+        ...
+
+    def entries_added(self, entries: Sequence[RawEntry]) -> None:
+        """A follower's new entries, before the effects that follow."""
+        ...
+
+    def send(self, to: NodeId, message: Message) -> None: ...
+    def committed(self, index: int) -> None: ...
+    def log_cut(self, from_index: int) -> None: ...
+    def on_effect(self, effect: Effect) -> None:
+        """Every effect that needs no I/O."""
+        ...
+
+    def on_failure(self, error: BaseException) -> None: ...
+    def flushed(self) -> None:
+        """Queued writes reached the disk."""
+        ...
+
+    def clocks_for(self, message: Message) -> Clocks | None:
+        """The clocks that are sent with a message."""
+        ...
+
+    def clocks_received(self, source: NodeId, message: Message, clocks: Clocks) -> None:
+        """A message came with clocks; the core has handled the message."""
+        ...
 
 
 class Driver:
     """Runs one core on one log."""
 
-    def __init__(self, core: Raft, log: Log, clock: Clock, hooks: DriverHooks, *, sync_flush: bool) -> None:
+    def __init__(self, core: Raft, log: Log, clock: Clock, owner: DriverOwner, *, sync_flush: bool) -> None:
         self._core = core
         self._log = log
         self._clock = clock
-        self._hooks = hooks
+        self._owner = owner
         self._sync_flush = sync_flush
         # Otherwise a node whose disk fails behind its back would take part until the next write.
         log.background_failed = self._storage_failed
@@ -120,7 +135,7 @@ class Driver:
         except Exception as error:
             self.stop()
             _logger.exception("the core failed at %s", type(event).__name__)
-            self._hooks.failed(error)
+            self._owner.on_failure(error)
             raise
         finally:
             self._stepping, self._incoming = False, ()
@@ -168,7 +183,7 @@ class Driver:
             if isinstance(effect, MessageRefused):
                 raise InvalidArgumentError(effect.reason)
         if clocks is not None and not self._stopped:
-            self._hooks.clocks_told(source, message, clocks)
+            self._owner.clocks_received(source, message, clocks)
 
     def applied(self, index: int) -> None:
         self.step(Applied(index))
@@ -184,24 +199,24 @@ class Driver:
                 if effect.after_sync and self._durable < self._written:
                     self._held.append((self._written, effect))
                 else:
-                    self._hooks.send(effect.to, effect.message)
+                    self._owner.send(effect.to, effect.message)
             case Append():
                 self._append(effect)
                 self._wrote()
             case CommitTo(index=index):
-                self._hooks.committed(index)
+                self._owner.committed(index)
             case SaveHardState(term=term, vote=vote):
                 self._log.save_hard_state(term, vote)
                 self._hard_state_queued = True
                 self._wrote()
             case CutTail(from_index=from_index):
                 self._log.cut(from_index)
-                self._hooks.cut(from_index)
+                self._owner.log_cut(from_index)
                 self._wrote()
             case MessageRefused():
                 pass  # raised by ``received``
             case _:
-                self._hooks.told(effect)
+                self._owner.on_effect(effect)
 
     def _append(self, effect: Append) -> None:
         event = self._event
@@ -210,7 +225,7 @@ class Driver:
             require(new and new[0].index == effect.first_index, "entries from %d asked for, message had others", effect.first_index)
             for entry in new:
                 self._log.append(entry)
-            self._hooks.entries_added(new)
+            self._owner.entries_added(new)
             return
         require(len(effect.entries) == 1, "a node's own append of %d entries", len(effect.entries))
         self._append_own(effect.first_index, effect.entries[0])
@@ -218,7 +233,7 @@ class Driver:
     def _append_own(self, index: int, meta: EntryMeta) -> None:
         log = self._log
         pos = log.place(meta.size_bytes)
-        body = () if meta.kind is EntryKind.NO_OP else self._hooks.make_body(meta, pos, index, meta.term)
+        body = () if meta.kind is EntryKind.NO_OP else self._owner.make_body(meta, pos, index, meta.term)
         entry = encode_entry(index, meta.term, meta.kind, pos, log.chain_crc, body)
         require(entry.size_bytes == meta.size_bytes, "entry %d has %d bytes, announced %d", index, entry.size_bytes, meta.size_bytes)
         log.append(entry)
@@ -284,7 +299,7 @@ class Driver:
         if hard_state:
             self.step(HardStateStored(done.hard_state.term, done.hard_state.vote))
         self.step(Stored(done.last))
-        self._hooks.flushed()
+        self._owner.flushed()
 
     async def _wait_for_space(self, error: StorageFullError) -> None:
         if not self._full:
@@ -297,7 +312,7 @@ class Driver:
         _logger.critical("storage failed, this node stops: %s", error)
         self.step(StorageFailed(fatal=True))
         self.stop()
-        self._hooks.failed(error)
+        self._owner.on_failure(error)
 
     def _release_held(self) -> None:
         held, durable = self._held, self._durable
@@ -306,7 +321,7 @@ class Driver:
             # What an older term acknowledged may have been cut meanwhile: to that leader the answer is as good as lost.
             if isinstance(send.message, AppendResponse) and send.message.term < self._core.term:
                 continue
-            self._hooks.send(send.to, send.message)
+            self._owner.send(send.to, send.message)
 
     # Timer
 
@@ -335,7 +350,7 @@ class Driver:
     async def encode(self, message: Message) -> bytes | None:
         """The message as it travels; None when its entries are no longer those of the log."""
         if not isinstance(message, AppendRequest) or not message.entries:
-            return codec.encode(message, clocks=self._hooks.clocks(message))
+            return codec.encode(message, clocks=self._owner.clocks_for(message))
         key = (message.term, message.prev.index, len(message.entries), message.commit)
         cached = self._encoded
         if cached is not None and cached[0] == key:

@@ -66,8 +66,8 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
 class LogRepairer:
     """Puts damaged entries of the log in use right, one after the other, for whoever came upon them."""
 
-    def __init__(self, repair: Callable[[], PeerRepair], log: Callable[[], Log], tasks: BackgroundTasks) -> None:
-        self._repair = repair
+    def __init__(self, new_repair: Callable[[], PeerRepair], log: Callable[[], Log], tasks: BackgroundTasks) -> None:
+        self._new_repair = new_repair
         self._log = log
         self._tasks = tasks
         self._under_way: set[int] = set()
@@ -88,14 +88,14 @@ class LogRepairer:
         index = int(damage.details.get("index") or 0)
         if index and index not in self._under_way:
             self._under_way.add(index)
-            self._tasks.spawn(self._mend_aside(index, damage), "repair")
+            self._tasks.spawn(self._repair_in_background(index, damage), "repair")
 
-    async def mend(self, damage: StorageDamagedError) -> bool:
+    async def repair(self, damage: StorageDamagedError) -> bool:
         """Whether what ``damage`` names is whole now."""
         index = int(damage.details.get("index") or 0)
-        return bool(index) and await self._mend(index, damage)
+        return bool(index) and await self._repair(index, damage)
 
-    async def _mend(self, index: int, damage: StorageDamagedError) -> bool:
+    async def _repair(self, index: int, damage: StorageDamagedError) -> bool:
         async with self._one_at_a_time:
             entry = self._log().entry_id(index)
             if entry is None:
@@ -105,7 +105,7 @@ class LogRepairer:
                 if entry not in self._unrepaired:  # who needs the entry asks again and again
                     self._unrepaired[entry] = damage.message
                     _logger.error("%s", damage.message)
-                whole = await self._repair().repair_entry(self._log(), index)
+                whole = await self._new_repair().repair_entry(self._log(), index)
             if whole:
                 self._unrepaired.pop(entry, None)
             return whole
@@ -116,9 +116,9 @@ class LogRepairer:
             return True
         return False
 
-    async def _mend_aside(self, index: int, damage: StorageDamagedError) -> None:
+    async def _repair_in_background(self, index: int, damage: StorageDamagedError) -> None:
         try:
-            await self._mend(index, damage)
+            await self._repair(index, damage)
         except DledgerError as error:
             _logger.error("entry %d not repaired: %s", index, error.message)
         finally:

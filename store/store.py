@@ -110,6 +110,8 @@ class MessageStore:
         self._persistence: Persistence | None = None
         self._expiry: Expiry | None = None
         self._head: LogHead | None = None
+        self._log: LogView | None = None
+        self._head_followers: list[HeadFollower] = []
         self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._time_known: Callable[[], bool] = lambda: True
         self._suspended = False
@@ -128,6 +130,7 @@ class MessageStore:
         Without this call nothing expires.
         """
         self._head, self._utc_offset_ms, self._time_known = head, utc_offset_ms, time_known
+        self._start_expiry()
 
     async def recover(self, log: LogView) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
@@ -153,30 +156,37 @@ class MessageStore:
             self.recovery.index,
             indexed_ms=None if index is None else lambda: index.files.durable_ms,
         )
-        await self._follow_head(log, self._reader, self._persistence)
+        await self._follow_head(log, self._reader)
         self._tasks.spawn(self._persistence.run(), "persistence")
         _logger.info("recovered: %s", self.recovery)
 
-    async def _follow_head(self, log: LogView, reader: QueueReader, persistence: Persistence) -> None:
+    async def _follow_head(self, log: LogView, reader: QueueReader) -> None:
         """Let everything that points into the log begin where the log does, now and whenever its head is deleted."""
         followers: list[HeadFollower] = [QueueHeads(self.queues, reader.repair)]
         if self._index is not None:
             followers.append(self._index)
         for follower in followers:
             await follower.follow(log.first_pos)
-        if self._head is not None:
-            parked = Parked(log, self.queues, self.delays, self.timers, self.transactions)
-            hooks = ExpiryHooks(
-                persistence.save_behind,
-                lambda: persistence.saved_index,
-                persistence.save_anew,
-                lambda: parked.hold(reader),
-                parked.text,
-                followers,
-            )
-            time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
-            self._expiry = Expiry(self.settings, self._env, log, self._head, hooks, time)
-            self._tasks.spawn(self._expiry.run(), "expiry")
+        self._log, self._head_followers = log, followers
+        self._start_expiry()
+
+    def _start_expiry(self) -> None:
+        """Expire, once the log is open and somebody may cut its head."""
+        head, log, reader, persistence = self._head, self._log, self._reader, self._persistence
+        if head is None or log is None or reader is None or persistence is None:
+            return
+        parked = Parked(log, self.queues, self.delays, self.timers, self.transactions)
+        hooks = ExpiryHooks(
+            persistence.save_behind,
+            lambda: persistence.saved_index,
+            persistence.save_anew,
+            lambda: parked.hold(reader),
+            parked.text,
+            self._head_followers,
+        )
+        time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
+        self._expiry = Expiry(self.settings, self._env, log, head, hooks, time)
+        self._tasks.spawn(self._expiry.run(), "expiry")
 
     def _start_index(self, log: LogView) -> None:
         index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied)

@@ -50,7 +50,7 @@ class ClockMonitor:
             return self.time.for_followers(self.own, self._voters)
         return self.time.for_leader() if isinstance(message, HeartbeatResponse) else None
 
-    def told(self, source: NodeId, message: Message, clocks: Clocks) -> None:
+    def received(self, source: NodeId, message: Message, clocks: Clocks) -> None:
         """A peer told its clocks with a message, which the core has seen."""
         if isinstance(message, Heartbeat):
             if self.node.leader == source:

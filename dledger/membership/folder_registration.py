@@ -20,16 +20,14 @@ _logger = logging.getLogger(__name__)
 class FolderRegistration:
     """Of one replica."""
 
-    def __init__(
-        self, core: Callable[[], Raft], offer: Callable[[Membership, Mapping[str, str]], asyncio.Future[EntryId]], delay_s: float
-    ) -> None:
+    def __init__(self, core: Raft, offer: Callable[[Membership, Mapping[str, str]], asyncio.Future[EntryId]], delay_s: float) -> None:
         self._core = core
         self._offer = offer
         self._delay_s = delay_s
         self._timer: asyncio.TimerHandle | None = None
         self._offered: asyncio.Future[EntryId] | None = None
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Somebody was met, or this node has become leader."""
         if self._timer is None and self._is_due():
             self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._name)
@@ -44,7 +42,7 @@ class FolderRegistration:
             await asyncio.wait([self._offered], timeout=timeout_s)
 
     def _is_due(self) -> bool:
-        core = self._core()
+        core = self._core
         return core.role is Role.LEADER and core.with_known_stores(core.membership) != core.membership
 
     def _name(self) -> None:
@@ -52,8 +50,8 @@ class FolderRegistration:
         if not self._is_due():
             return
         try:
-            self._offered = self._offer(self._core().membership, {})
+            self._offered = self._offer(self._core.membership, {})
             self._offered.add_done_callback(lambda future: future.exception())  # a later leader names them
         except DledgerError as error:
             _logger.debug("folders of members not named yet: %s", error.message)
-            self.soon()
+            self.schedule()

@@ -52,7 +52,7 @@ class Applier:
         log: Log,
         machine: StateMachine,
         on_applied: Callable[[Sequence[RawEntry]], None],
-        mend: Callable[[StorageDamagedError], Awaitable[bool]],
+        repair: Callable[[StorageDamagedError], Awaitable[bool]],
         opened: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._opened = opened
@@ -60,7 +60,7 @@ class Applier:
         self._log = log
         self._machine = machine
         self._on_applied = on_applied
-        self._mend = mend
+        self._repair = repair
         self._commit = self.applied
         self._wake = asyncio.Event()
         self._waiters: list[tuple[int, int, asyncio.Future[int]]] = []
@@ -114,11 +114,11 @@ class Applier:
             except StorageDamagedError as damage:
                 if "index" not in damage.details:
                     raise
-                await self._put_right(damage)
+                await self._repair_entry(damage)
 
-    async def _put_right(self, damage: StorageDamagedError) -> None:
+    async def _repair_entry(self, damage: StorageDamagedError) -> None:
         try:
-            whole = await self._mend(damage)
+            whole = await self._repair(damage)
         except DledgerError as error:
             _logger.warning("applying waits for a whole entry: %s", error.message)
             whole = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dledger.core.saved import Saved
 from dledger.core.types import EntryMeta
@@ -11,15 +11,15 @@ from dledger.membership.configuration import Configuration
 
 
 class CoreLogView:
-    """Implements ``dledger.core.saved.LogView``; ``log`` gives the log as it is now (a copy may have replaced it)."""
+    """Implements ``dledger.core.saved.LogView``.  ``log`` is set anew when a snapshot replaces the log."""
 
-    def __init__(self, log: Callable[[], Log]) -> None:
-        self._log = log
+    def __init__(self, log: Log) -> None:
+        self.log = log
 
     def metas(self, first_index: int, last_index: int) -> list[EntryMeta]:
         metas = []
         for index in range(first_index, last_index + 1):
-            place = self._log().locate(index)
+            place = self.log.locate(index)
             if place is None:
                 break
             metas.append(EntryMeta(place.term, place.size, place.kind))

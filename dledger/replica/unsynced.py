@@ -57,7 +57,7 @@ class UnsyncedMark:
             _logger.warning("power was lost with entries not synced: what is missing is asked for before this replica counts in elections")
         await self._write()
 
-    async def told(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
+    async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
         """What the core found out."""
         if isinstance(effect, Sound):
             self.suspect = False

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Protocol
 
 from dledger.core.effects import FetchSnapshot
 from dledger.core.types import NodeId
 from dledger.runtime.env import Environment, is_full
-from dledger.runtime.folders import SNAPSHOT_FOLDER
 from dledger.snapshot import install
 from dledger.snapshot.plan import PlanFile, SnapshotPlan
 from dledger.snapshot.receiver import SnapshotReceiver, received_state_path
@@ -43,33 +42,42 @@ PAUSE_S = 0.5  # between an attempt that failed and the next
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpHooks:
-    """What a copy needs from the node."""
+class SnapshotTarget(Protocol):
+    """The replica that installs snapshots."""
 
-    wanted: Callable[[], FetchSnapshot | None]
-    addresses: Callable[[], Mapping[NodeId, str]]  # of the members, and of the leader
-    incompatibility: Callable[[SnapshotPlan], str | None]  # why a copy may not take the place of this node's log, None when it may
-    decide: Callable[[SnapshotPlan], Awaitable[None]]  # pause the node and decide for the copy; DledgerError: not any more
-    replace: Callable[[SnapshotPlan], Awaitable[None]]  # put it in place; an error here ends the node, the next start finishes it
+    @property
+    def snapshot_wanted(self) -> FetchSnapshot | None: ...
+    def snapshot_sources(self) -> Mapping[NodeId, str]:
+        """Addresses of the members and of the leader."""
+        ...
+
+    def incompatibility(self, plan: SnapshotPlan) -> str | None:
+        """Why a snapshot may not replace this replica's log; None when it may."""
+        ...
+
+    async def decide_snapshot(self, plan: SnapshotPlan) -> None:
+        """Pause the replica and commit to the snapshot.  DledgerError: not any more."""
+        ...
+
+    async def replace_log(self, plan: SnapshotPlan) -> None:
+        """Put the snapshot in place.  An error ends the replica; the next start finishes the install."""
+        ...
 
 
 class CatchUp:
     """Downloads copies."""
 
-    def __init__(self, identity: NodeIdentity, env: Environment, tasks: BackgroundTasks, hooks: CatchUpHooks) -> None:
+    def __init__(
+        self, identity: NodeIdentity, env: Environment, tasks: BackgroundTasks, target: SnapshotTarget, *, unfinished: bool
+    ) -> None:
         self._identity = identity
         self._env = env
         self._tasks = tasks
-        self._hooks = hooks
+        self._target = target
         self._task: asyncio.Task[None] | None = None
-        self._leftover = False
+        self._leftover = unfinished  # files of a snapshot that an earlier run did not finish
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
         self.state = ""  # for an operator; empty when no copy is under way
-
-    async def start(self) -> None:
-        """Look whether an earlier life of this node left a copy unfinished."""
-        self._leftover = bool(await self._env.disk.list(SNAPSHOT_FOLDER))
 
     @property
     def _running(self) -> bool:
@@ -83,7 +91,7 @@ class CatchUp:
 
     def entries_committed(self) -> None:
         """Entries were committed here the usual way: what an unfinished copy left behind is of no use."""
-        if self._leftover and not self._running and self._hooks.wanted() is None:
+        if self._leftover and not self._running and self._target.snapshot_wanted is None:
             self._leftover, self.state = False, ""
             self._task = self._tasks.spawn(self._clear(), "clear-copy")
 
@@ -98,7 +106,7 @@ class CatchUp:
         try:
             plan = await self._download()
             self.state = "installing a copy"
-            await self._hooks.decide(plan)
+            await self._target.decide_snapshot(plan)
         except (DledgerError, OSError) as error:
             if isinstance(error, OSError) and not is_full(error):
                 raise
@@ -106,14 +114,14 @@ class CatchUp:
             _logger.warning("%s: %s", self._identity.node_id, self.state)
             await asyncio.sleep(PAUSE_S)
             return
-        await self._hooks.replace(plan)
+        await self._target.replace_log(plan)
         self._leftover = False
         self.state = ""
 
     # Whom to ask
 
     async def _download(self) -> SnapshotPlan:
-        offer = self._hooks.wanted()
+        offer = self._target.snapshot_wanted
         if offer is None:
             raise NotReadyError("the copy is not wanted any more")
         problems = []
@@ -134,7 +142,7 @@ class CatchUp:
 
     def _candidates(self, offer: FetchSnapshot) -> list[tuple[NodeId, str]]:
         """The leader last; those that gave damaged bytes only when nobody else is left."""
-        addresses = {node: address for node, address in self._hooks.addresses().items() if node != self._identity.node_id}
+        addresses = {node: address for node, address in self._target.snapshot_sources().items() if node != self._identity.node_id}
         trusted = {node: address for node, address in addresses.items() if node not in self._distrusted}
         if not trusted:
             self._distrusted.clear()
@@ -151,7 +159,7 @@ class CatchUp:
             raise NotReadyError(f"has applied {plan.last.index}, the leader had committed {offer.last.index}")
         if plan.last.index + 1 < offer.first_available:
             raise NotReadyError(f"has applied {plan.last.index}, the leader's log begins at {offer.first_available}")
-        incompatibility = self._hooks.incompatibility(plan)
+        incompatibility = self._target.incompatibility(plan)
         if incompatibility is not None:
             raise NotReadyError(incompatibility)
         return plan
@@ -185,7 +193,7 @@ class CatchUp:
         await stream.write(request.SerializeToString())
         await stream.close()
         while not receiver.done:
-            if self._hooks.wanted() is None:
+            if self._target.snapshot_wanted is None:
                 raise NotReadyError("the leader's entries fit after all")
             piece = await _read(stream)
             pos, data = _checked(plan, piece)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
 from dledger.core.types import NodeId
 from dledger.log.hard_state import MAX_VOTE_BYTES
-from dledger.membership import handshake as introduction
+from dledger.membership import handshake
 from dledger.membership.handshake import Handshake
 from dledger_wire.addresses import is_address
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
@@ -43,19 +44,33 @@ class NodeIdentity:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class LinkHooks:
-    """What the links need from the driver."""
+class LinkOwner(Protocol):
+    """What the links call in their replica."""
 
-    # Bytes of a message; None when it has become pointless (its entries are gone from the log).
-    encode: Callable[[Message], Awaitable[bytes | None]]
-    received: Callable[[NodeId, str, bytes], None]  # from whom, and on which data folder
-    lost: Callable[[NodeId], None]
-    introduction: Callable[[], Handshake]  # of this replica's own folder
-    # Raises when a peer may not come with this folder (wiped, exchanged, put back from a copy).  True: the peer was dialled at its address.
-    check: Callable[[NodeId, Handshake, bool], Awaitable[None]]
-    refused: Callable[[NodeId, InvalidArgumentError], None]  # a peer that was dialled takes no link from this replica, or it none from it
-    place_of: Callable[[NodeId], str]  # where a replica is that some configuration has named; else empty
+    async def encode(self, message: Message) -> bytes | None:
+        """The bytes of a message; None when it has become pointless (its entries are gone from the log)."""
+        ...
+
+    def received(self, source: NodeId, store: str, data: bytes) -> None:
+        """A message from ``source`` on the data folder ``store``.  InvalidArgumentError ends the link."""
+        ...
+
+    def peer_lost(self, peer: NodeId) -> None: ...
+    def handshake(self) -> Handshake:
+        """What this replica sends about its own folder."""
+        ...
+
+    async def check_handshake(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
+        """InvalidArgumentError when ``peer`` may not connect with this folder.  ``dialled``: it was reached at its own address."""
+        ...
+
+    def link_refused(self, peer: NodeId, refusal: InvalidArgumentError) -> None:
+        """A link to ``peer``, which was dialled, was refused by either side."""
+        ...
+
+    def address_of(self, peer: NodeId) -> str:
+        """Where to dial a replica that some configuration names; else empty."""
+        ...
 
 
 def _supersedes(later: Message, earlier: Message) -> bool:
@@ -150,7 +165,7 @@ class _PeerLink:
         self._wake.set()
 
     async def _send_all(self, stream: ByteStream) -> None:
-        queue, wake, encode = self._queue, self._wake, self._links.hooks.encode
+        queue, wake, encode = self._queue, self._wake, self._links.owner.encode
         while True:
             while queue and self._broken is None:
                 data = await encode(queue.popleft())
@@ -164,7 +179,7 @@ class _PeerLink:
     def _tell(self, error: DledgerError) -> None:
         if isinstance(error, InvalidArgumentError):
             self._links.refused(self.peer, error)
-            self._links.hooks.refused(self.peer, error)
+            self._links.owner.link_refused(self.peer, error)
         text = f"{type(error).__name__}: {error.message}"
         if text != self._last_trouble:  # once per reason, not twice a second
             self._last_trouble = text
@@ -179,11 +194,11 @@ class RaftLinks:
     configuration that neither the leader nor a candidate of today is in, and it is their messages that bring it the newer ones.
     """
 
-    def __init__(self, identity: NodeIdentity, network: Network, tasks: BackgroundTasks, hooks: LinkHooks) -> None:
+    def __init__(self, identity: NodeIdentity, network: Network, tasks: BackgroundTasks, owner: LinkOwner) -> None:
         self.identity = identity
         self.network = network
         self.tasks = tasks
-        self.hooks = hooks
+        self.owner = owner
         self._outgoing: dict[NodeId, _PeerLink] = {}
         self._runs: dict[NodeId, asyncio.Task[None]] = {}
         self._inbound: dict[tuple[NodeId, str], ByteStream] = {}  # by peer and data folder: one does not push out the other
@@ -236,7 +251,7 @@ class RaftLinks:
         link = self._outgoing.get(peer)
         return link is not None and link.connected
 
-    def standing_of(self, peer: NodeId) -> tuple[bool, str]:
+    def link_state(self, peer: NodeId) -> tuple[bool, str]:
         """Whether this node has a link to ``peer``, and if not, why one was refused, here or there; empty when nobody refused."""
         connected = self.connected(peer)
         return connected, "" if connected else self._refused.get(peer, "")
@@ -258,14 +273,14 @@ class RaftLinks:
         }
 
     def _hello(self) -> bytes:
-        return self.hooks.introduction().encode(self.identity.node_id)
+        return self.owner.handshake().encode(self.identity.node_id)
 
     async def check_hello(self, peer: NodeId, data: bytes) -> str:
         """The folder that ``peer`` is on; InvalidArgumentError when it may not come with it."""
-        node_id, said = introduction.decode(data)
+        node_id, said = handshake.decode(data)
         if node_id != peer:
             raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
-        await self.hooks.check(peer, said, True)
+        await self.owner.check_handshake(peer, said, dialled=True)
         return said.store_id
 
     def up(self, peer: NodeId) -> None:
@@ -280,7 +295,7 @@ class RaftLinks:
         """One stream from or to ``peer`` broke; both do when its process dies, and the first is the news."""
         if self._up.get(peer) and self._open:
             self._up[peer] = False
-            self.hooks.lost(peer)
+            self.owner.peer_lost(peer)
 
     async def _accept(self, stream: ByteStream, context: CallContext) -> None:
         if not self._open:
@@ -312,13 +327,13 @@ class RaftLinks:
                     self._dial()
 
     def _note_caller(self, peer: NodeId, told: str) -> None:
-        place = self.hooks.place_of(peer) or (told if is_address(told) else "")
+        place = self.owner.address_of(peer) or (told if is_address(told) else "")
         if place:
             self._callers[peer] = place
             self._dial()
 
     async def _receive_all(self, peer: NodeId, store: str, stream: ByteStream) -> None:
-        received = self.hooks.received
+        received = self.owner.received
         while (data := await stream.read()) is not None:
             if not self._open or self._inbound.get((peer, store)) is not stream:
                 return
@@ -336,12 +351,12 @@ class RaftLinks:
         if len(peer.encode(errors="replace")) > MAX_VOTE_BYTES or not peer.isprintable():
             raise InvalidArgumentError(f"node: expected at most {MAX_VOTE_BYTES} printable bytes, got {peer[:40]!r}")
         try:
-            node_id, said = introduction.decode(bytes.fromhex(metadata.get("dledger-hello", "")))
+            node_id, said = handshake.decode(bytes.fromhex(metadata.get("dledger-hello", "")))
         except ValueError:
             raise InvalidArgumentError(f"{peer}: unreadable greeting") from None
         if node_id != peer:
             raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
-        await self.hooks.check(peer, said, False)
+        await self.owner.check_handshake(peer, said, dialled=False)
         return peer, said.store_id
 
     def _tell_refusal(self, address: str, refusal: InvalidArgumentError) -> None:

@@ -74,10 +74,10 @@ class Group:
         )
         machine = self.machines[name] = Recorder()
         identity = NodeIdentity("test", "g", name, f"store-{name}", self.peers[name])
-        node = self.nodes[name] = RaftNode(identity, settings, real_environment(str(self.folder / name), network), machine)
+        node = await RaftNode.open(identity, settings, real_environment(str(self.folder / name), network), machine)
+        self.nodes[name] = node
         server = self.servers[name] = network.serve(self.peers[name])
         node.register(server)
-        await node.start()
         await server.start()
 
     async def stop(self, name: NodeId, *, hand_over: bool = False) -> None:

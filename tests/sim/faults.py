@@ -210,7 +210,7 @@ async def _flip_pieces(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> 
     until_s = cluster.loop.now_s + fault.lasts_s
     for host in cluster.hosts.values():
         if host.node is not None and hasattr(host.node, "raft"):
-            _flip_pieces_of(cluster, host.node.raft._source, until_s, fault.amount)
+            _flip_pieces_of(cluster, host.node.raft._replica.source, until_s, fault.amount)
     await asyncio.sleep(fault.lasts_s)
 
 

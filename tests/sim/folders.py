@@ -19,7 +19,7 @@ def may_strike(cluster: SimCluster, host: Host) -> bool:
     if cluster.operator_at_work or host.wiped or not all(cluster.is_up(each) for each in cluster.hosts.values()):
         return False
     nodes = [each.node for each in cluster.hosts.values() if each.node is not None]
-    known = {node.raft._members.settled_store(NodeId(host.node_id)) for node in nodes}
+    known = {node.raft._replica.members.settled_store(NodeId(host.node_id)) for node in nodes}
     return len(known) == 1 and known == {host.node.identity.store_id if host.node is not None else ""}
 
 

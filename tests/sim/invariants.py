@@ -10,6 +10,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from broker.node import BrokerNode
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused
@@ -18,6 +19,7 @@ from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.node import RaftNode
 from tests.sim import coverage
 from tests.sim.archive import Archive
 from tests.sim.coverage import Coverage
@@ -80,7 +82,7 @@ class Invariants:
     def watch(self, node_id: str, node: BrokerNode) -> None:
         """Look at everything ``node`` does from now on."""
         store = node.store
-        apply, recover = store.apply, store.recover
+        apply, recover, expire = store.apply, store.recover, store.expire_with
 
         async def watched_apply(entries: Sequence[RawEntry]) -> None:
             for entry in entries:
@@ -98,20 +100,17 @@ class Invariants:
                 return fault
 
             log.incompatibility = watched_misfit  # type: ignore[method-assign]
-            raft = node.raft
+
+        def watched_expire(raft: RaftNode, *settings: Any) -> None:
+            """What a node calls first when its replica is open: nothing has happened to the core yet."""
             if raft.recovery.torn is not None:
                 self.coverage.count(coverage.TORN)
             self.services.watch_proposals(raft)
-            make_core = raft._make_core
-
-            async def watched_make() -> Raft:
-                core = await make_core()
-                self._watch_core(node_id, core)
-                return core
-
-            raft._make_core = watched_make  # type: ignore[method-assign]
+            self._watch_core(node_id, raft._replica.core)
+            expire(raft, *settings)
 
         store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
+        store.expire_with = watched_expire  # type: ignore[assignment, method-assign]
         self.services.watch(node_id, node)
 
     def forget(self, node_id: str) -> Promises:
@@ -266,7 +265,7 @@ class Invariants:
     def check_nothing_lost(self, nodes: Sequence[BrokerNode]) -> None:
         """After the dust has settled every node holds all that was ever committed."""
         for node in nodes:
-            self._check_holds_committed(f"committed entry lost: {node.settings.node.id}", node.raft._core)
+            self._check_holds_committed(f"committed entry lost: {node.settings.node.id}", node.raft._replica.core)
 
     def _violated(self, text: str) -> None:
         self._trace.note("VIOLATED", "safety", text)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import dledger.node
+import dledger.replica.replica
 from dledger.driver import Driver
 from dledger.membership.configuration_file import ConfigurationFile
 from dledger.node import RaftNode
@@ -55,7 +55,7 @@ def copy_without_the_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def copy_taken_whatever_is_here(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(dledger.node.RaftNode, "_incompatibility", lambda _self, _plan: None)
+    patch.setattr(dledger.replica.replica.Replica, "incompatibility", lambda _self, _plan: None)
 
 
 def log_replaced_without_a_pause(patch: pytest.MonkeyPatch) -> None:

@@ -463,10 +463,10 @@ class Cluster:
         env = Environment(clock=LoopClock(), random=draws, disk=disk, network=network, boot_id=self.boot_id)
         identity = NodeIdentity(cluster, "g", name, store_id or f"store-{name}", self.addresses[name])
         machine = self.machines[name] = Recorder(self.disks[name])
-        node = self.nodes[name] = RaftNode(identity, RaftSettings(**values), env, machine, log_opened=machine.recover)
+        node = await RaftNode.open(identity, RaftSettings(**values), env, machine, log_opened=machine.recover)
+        self.nodes[name] = node
         server = network.serve(self.addresses[name])
         node.register(server)
-        await node.start()
         await server.start()
         return node
 
@@ -475,8 +475,8 @@ class Cluster:
         self.net.kill(name)
         node = self.nodes.pop(name)
         self.disks[name] = self.disks[name].crash()
-        node._driver.stop()
-        await node._tasks.stop()
+        node._replica.driver.stop()
+        await node._replica.tasks.stop()
 
     async def stop(self) -> None:
         for node in list(self.nodes.values()):
@@ -495,7 +495,7 @@ class Cluster:
     async def leader(self) -> RaftNode:
         def settled(node: RaftNode) -> bool:
             """All it has met are named in its log, so that nothing is written there unasked."""
-            core = node._core
+            core = node._replica.core
             return core.with_known_stores(core.membership) == core.membership and core.membership_index <= core.commit
 
         def confirmed() -> RaftNode | None:

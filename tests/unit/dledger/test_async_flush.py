@@ -50,13 +50,13 @@ def test_what_one_replica_lost_with_its_power_is_not_lost_with_a_change_of_leade
         cluster.net.cut = {pair for pair in cluster.net.cut if leader.identity.node_id in pair}
         node = await cluster.start_one(holder)
         others = [node, cluster.nodes[behind]]
-        assert node._core.suspect
+        assert node._replica.core.suspect
         with pytest.raises(AssertionError, match="not within"):
             await cluster.until(lambda: any(each.role is Role.LEADER for each in others), "a leader without the entry", limit_s=20)
         cluster.net.heal()
         await cluster.leader()
         await cluster.until(lambda: all(machine.bodies == [b"base", b"kept"] for machine in cluster.machines.values()), "nothing lost")
-        await cluster.until(lambda: not node._core.suspect, "sound again")
+        await cluster.until(lambda: not node._replica.core.suspect, "sound again")
         await cluster.stop()
 
     run(scenario())
@@ -74,7 +74,7 @@ def test_a_group_that_lost_power_as_a_whole_starts_by_itself() -> None:
         await leader.propose(Text("after"))
         await cluster.start_one(next(name for name in cluster.names if name not in cluster.nodes))
         await cluster.until(lambda: all(machine.bodies[-1:] == [b"after"] for machine in cluster.machines.values()), "everywhere")
-        await cluster.until(lambda: not any(node._core.suspect for node in cluster.nodes.values()), "all sound")
+        await cluster.until(lambda: not any(node._replica.core.suspect for node in cluster.nodes.values()), "all sound")
         await cluster.stop()
         assert not any(PATH in disk.files for disk in cluster.disks.values()), "an orderly stop leaves no mark"
 
@@ -107,7 +107,7 @@ def test_a_replica_that_applied_what_a_majority_lost_begins_anew(in_snapshot: bo
         await cluster.start_one(name)
         await cluster.until(lambda: cluster.machines[name].bodies == [b"base", b"other"], "as the others have it")
         assert any(path.startswith("quarantine/diverged-") for path in cluster.disks[name].files)
-        await cluster.until(lambda: not cluster.nodes[name]._core.suspect, "sound")
+        await cluster.until(lambda: not cluster.nodes[name]._replica.core.suspect, "sound")
         await cluster.stop()
 
     run(scenario())
@@ -122,10 +122,10 @@ def test_a_killed_process_loses_nothing_where_the_machine_is_known_to_have_staye
         await cluster.kill(holder)
         assert PATH in cluster.disks[holder].files
         node = await cluster.start_one(holder)
-        assert not node._core.suspect
+        assert not node._replica.core.suspect
         await cluster.kill(holder)
         cluster.boot_id = "two"
-        assert (await cluster.start_one(holder))._core.suspect
+        assert (await cluster.start_one(holder))._replica.core.suspect
         assert b'"one"' in mark
         await cluster.stop()
 

@@ -120,13 +120,13 @@ def test_S20_the_follower_asks_another_follower_first_and_the_leader_when_that_i
 def watch_plans(cluster: Cluster) -> list[NodeId]:
     asked: list[NodeId] = []
     for name, node in cluster.nodes.items():
-        capture = node._source._capture
+        capture = node._replica.source._capture
 
         async def watched(name: NodeId = name, capture: Callable[[], Any] = capture) -> Any:
             asked.append(name)
             return await capture()
 
-        node._source._capture = watched
+        node._replica.source._capture = watched
     return asked
 
 
@@ -193,7 +193,7 @@ def tampered(cluster: Cluster, change_piece: Callable[[int, bytes], bytes]) -> l
     """Every piece of a log goes through ``change_piece`` on its way; the positions asked for."""
     starts: list[int] = []
     for node in cluster.nodes.values():
-        serve = node._source.log
+        serve = node._replica.source.log
 
         async def watched(stream: Any, context: Any, serve: Callable[..., Any] = serve) -> None:
             written = 0
@@ -302,10 +302,10 @@ def test_S14_a_foreign_node_gets_no_copy(request_: dict[str, str], text: str) ->
         leader = await cluster.leader()
         asked = copy_pb2.CopyPlanRequest(**request_).SerializeToString()
         with pytest.raises(InvalidArgumentError, match=text):
-            await leader._source.plan(asked, None)  # type: ignore[arg-type]
+            await leader._replica.source.plan(asked, None)  # type: ignore[arg-type]
         stale = copy_pb2.CopyStateRequest(cluster="c", group="g", copy_id="0123", path="state.json").SerializeToString()
         with pytest.raises(InvalidArgumentError, match="knows no copy"):
-            await leader._source.state(stale, None)  # type: ignore[arg-type]
+            await leader._replica.source.state(stale, None)  # type: ignore[arg-type]
         await cluster.stop()
 
     run(scenario())
@@ -343,21 +343,21 @@ def test_S11_a_copy_that_is_not_wanted_any_more_is_given_up_and_cleared() -> Non
         cluster = Cluster(log=SMALL)
         leader, victim = await lagging(cluster)
         node = await cluster.start_one(victim)
-        await cluster.until(lambda: node._core.snapshot_wanted is not None)
+        await cluster.until(lambda: node._replica.core.snapshot_wanted is not None)
         plan_served = asyncio.Event()
-        decide = node._decide_copy
+        decide = node._replica.decide_snapshot
 
         async def too_late(plan: Any) -> None:
-            node._core._core.following.snapshot_wanted = None
+            node._replica.core._core.following.snapshot_wanted = None
             plan_served.set()
             await decide(plan)
 
-        object.__setattr__(node._catch_up._hooks, "decide", too_late)
+        node._replica.decide_snapshot = too_late  # type: ignore[method-assign]
         await plan_served.wait()
         last = node.log.last
         assert last.index < 20
-        await cluster.until(lambda: "interrupted" in node._catch_up.state)
-        object.__setattr__(node._catch_up._hooks, "decide", decide)
+        await cluster.until(lambda: "interrupted" in node._replica.catch_up.state)
+        node._replica.decide_snapshot = decide  # type: ignore[method-assign]
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         await write(leader, 80, 81)
         await cluster.stop()
@@ -407,11 +407,11 @@ def test_a_copy_that_would_take_acknowledged_entries_away_is_refused() -> None:
         leader, victim = await lagging(cluster)
         node = await cluster.start_one(victim)
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
-        captured = await leader._capture()
-        plan = await leader._source._made("x", captured)
-        assert node._incompatibility(plan) is not None
+        captured = await leader._replica.capture()
+        plan = await leader._replica.source._made("x", captured)
+        assert node._replica.incompatibility(plan) is not None
         with pytest.raises(NotReadyError):
-            await node._decide_copy(plan)
+            await node._replica.decide_snapshot(plan)
         await write(leader, 80, 82)
         await cluster.until(lambda: numbers(cluster, victim) == list(range(82)))
         await cluster.stop()
@@ -465,7 +465,7 @@ def test_what_was_in_flight_when_a_copy_came_is_not_called_not_stored() -> None:
         assert committed is not None
         node = await cluster.start_one(victim)
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
-        node._proposals.add_round(committed, future)  # as if it had led until a moment ago
+        node._replica.proposer.proposals.add_round(committed, future)  # as if it had led until a moment ago
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         with pytest.raises(OutcomeUnknownError):
             await future
@@ -481,7 +481,7 @@ def test_nothing_of_the_old_log_is_under_way_when_a_copy_takes_its_place() -> No
         cluster = Cluster(size=1)
         await cluster.start()
         leader = await cluster.leader()
-        driver = leader._driver
+        driver = leader._replica.driver
         written = leader.propose(Text("x"))
         await asyncio.sleep(0)  # the entry is made in the next turn of the loop
         assert driver._durable < driver._written

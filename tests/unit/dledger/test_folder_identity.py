@@ -131,28 +131,22 @@ def test_M21_a_wiped_voter_counts_nowhere_also_at_a_replica_that_never_met_it() 
 
 
 def test_M21_answers_of_another_folder_do_not_count_even_when_the_link_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_check(*_facts: object) -> None:
+    async def no_check(*_facts: object, **_named: object) -> None:
         return
 
     async def scenario() -> None:
         cluster, c, _e, old = await old_folder_scene()
         for node in cluster.nodes.values():
-            monkeypatch.setattr(node._links, "hooks", monkeyed(node, no_check))
+            monkeypatch.setattr(node._replica, "check_handshake", no_check)
         cluster.disks[c] = old
         node = await cluster.start_one(c)
-        monkeypatch.setattr(node._links, "hooks", monkeyed(node, no_check))
+        monkeypatch.setattr(node._replica, "check_handshake", no_check)
         cluster.net.heal()
         await asyncio.sleep(QUIET_S)
         assert all(each.role is not Role.LEADER for each in cluster.nodes.values())
         await cluster.stop()
 
     run(scenario())
-
-
-def monkeyed(node: RaftNode, check: object) -> object:
-    hooks = copy.copy(node._links.hooks)
-    object.__setattr__(hooks, "check", check)
-    return hooks
 
 
 async def call(cluster: Cluster, node: RaftNode, name: NodeId, said: Handshake) -> None:
@@ -210,7 +204,7 @@ def test_a_folder_put_back_from_an_older_copy_is_refused_and_its_node_stops(capl
         await cluster.start_one(name)
         await leader.propose(Text("later"))
         await caught_up(cluster)
-        await cluster.until(lambda: leader._folders.stores._lives[name].start == 2)
+        await cluster.until(lambda: leader._replica.admission.stores._lives[name].start == 2)
         await cluster.kill(name)
         for voter in (leader.identity.node_id, other):  # what they have in memory is gone, what they have written is not
             await cluster.kill(voter)

@@ -113,7 +113,7 @@ def leaderless(forge: Callable[[RaftNode], bytes]) -> None:
         node = await cluster.leader()
         await node.propose(Text("before"))
         await cluster.until(lambda: node.commit_index == node.log.last.index, "committed")
-        node._driver.received(STRANGER, "store-stranger", heartbeat(node.term + 1))
+        node._replica.driver.received(STRANGER, "store-stranger", heartbeat(node.term + 1))
         assert node.role is Role.FOLLOWER
         last = node.log.last
         assert await say(cluster, node, forge(node))

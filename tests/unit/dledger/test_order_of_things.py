@@ -24,7 +24,7 @@ def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece(mon
         acknowledged = 0
 
         def watch(node: RaftNode) -> None:
-            send = node._driver._hooks.send
+            send = node._replica.send
 
             def watched(to: NodeId, message: Message) -> None:
                 nonlocal acknowledged
@@ -33,7 +33,7 @@ def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece(mon
                     acknowledged += 1
                 send(to, message)
 
-            object.__setattr__(node._driver._hooks, "send", watched)
+            node._replica.send = watched  # type: ignore[method-assign]
 
         for node in cluster.followers(leader):
             watch(node)

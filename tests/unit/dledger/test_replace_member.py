@@ -174,7 +174,7 @@ def test_M23_removing_the_wrong_member_while_another_is_dead_is_refused_and_chan
         await leader.propose(Text("before"))
         dead, other = (follower.identity.node_id for follower in cluster.followers(leader))
         await cluster.kill(dead)
-        await cluster.until(lambda: not leader._links.connected(dead))
+        await cluster.until(lambda: not leader._replica.links.connected(dead))
         own = leader.identity.node_id
         with pytest.raises(NoLiveMajorityError, match="bring the silent ones back or remove those first; nothing was changed"):
             await leader.change_members([own, dead], [], cluster.addresses, TIMEOUT_S)

@@ -1,0 +1,386 @@
+"""One running replica: log, core, driver, links and state machine, wired together.
+
+Owns the wiring and every transition: roles, commits, cuts, and the failure that ends the replica.  An instance is complete: everything it
+works with was opened before (``opening.py``).  ``RaftNode`` is what callers see of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from dledger.clock.clock_monitor import ClockMonitor
+from dledger.clock.group_time import Clocks, GroupTime
+from dledger.core.effects import (
+    Diverged,
+    Effect,
+    FetchSnapshot,
+    MembershipChanged,
+    ReadFailed,
+    ReadReady,
+    Refused,
+    RoleChanged,
+    Sound,
+    TransferEnded,
+    UnregisteredMember,
+)
+from dledger.core.events import Deprioritize, Event, SnapshotInstalled
+from dledger.core.messages import Message
+from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
+from dledger.driver import Driver
+from dledger.log.entry import RawEntry
+from dledger.membership.configuration import Configuration
+from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
+from dledger.membership.configuration_file import content
+from dledger.membership.folder_registration import FolderRegistration
+from dledger.membership.handshake import Handshake
+from dledger.repair import LogRepairer, PeerRepair, serve_entry
+from dledger.replica.admission import PeerAdmission
+from dledger.replica.applier import Applier
+from dledger.replica.opening import OpenedFolder, ReplicaSetup, open_log, peer_repair
+from dledger.replica.proposer import Proposer
+from dledger.replica.read_barriers import ReadBarriers
+from dledger.replica.transfer import LeadershipTransfer
+from dledger.runtime.env import Buffer
+from dledger.snapshot import install
+from dledger.snapshot.catch_up import CatchUp
+from dledger.snapshot.plan import SnapshotPlan
+from dledger.snapshot.source import Captured, SnapshotSource
+from dledger.transport.link import RaftLinks
+from dledger_wire.check import require
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, StorageDamagedError, StorageFullError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.tasks import BackgroundTasks
+
+# How long queued writes may take to reach the disk before a snapshot is installed.
+INSTALL_PAUSE_S = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Replica:
+    """Implements the protocols of its parts (``DriverOwner``, ``LinkOwner``, ``SnapshotTarget``, ``ProposerOwner``).  ``start`` it once."""
+
+    def __init__(self, setup: ReplicaSetup, folder: OpenedFolder, time: GroupTime) -> None:
+        identity, settings, env = setup.identity, setup.settings, setup.env
+        self.setup, self.folder = setup, folder
+        self.identity, self.settings, self.machine = identity, settings, setup.machine
+        core = self.core = folder.core
+        self.log, self.recovery = folder.log, folder.recovery
+        self.members, self.configurations = folder.members, folder.configurations
+        self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
+        self.leader: NodeId | None = None
+        self.is_confirmed_leader = False
+        self.running = False
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.tasks = BackgroundTasks(identity.node_id, self.on_failure)
+        self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, lambda on: self.step(Deprioritize(on)))
+        self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure)
+        self.links = RaftLinks(identity, env.network, self.tasks, self)
+        self.driver = Driver(core, self.log, env.clock, self, sync_flush=settings.sync_flush)
+        self.proposer = Proposer(self, settings)
+        self.transfer = LeadershipTransfer(self, self.proposer)
+        self.registration = FolderRegistration(core, self.offer_configuration, settings.core.heartbeat_interval_ms / 1000)
+        self.reads = ReadBarriers()
+        self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
+        self.applier = Applier(self.log, self.machine, self._applied, self.repairer.repair)
+        self.source = SnapshotSource(
+            identity, env.clock, env.random, settings.snapshot_bytes_per_s, self.capture, lambda node: node in self.membership
+        )
+        self.catch_up = CatchUp(identity, env, self.tasks, self, unfinished=folder.unfinished_snapshot)
+
+    # Lifecycle
+
+    def start(self) -> None:
+        """Take part in the group."""
+        self.running = True
+        if self.folder.stores_changed:
+            self.tasks.spawn(self.admission.stores.save(), "save-peer-stores")
+        self.tasks.spawn(self.driver.run_writes(), "writes")
+        self.applying = self.tasks.spawn(self.applier.run(), "apply")
+        self.tasks.spawn(self.driver.run_background_sync(self.settings), "background-sync")
+        self.links.start()
+        self.connect_members()
+        self.driver.start()
+
+    def register(self, server: Server) -> None:
+        """Serve the peers' links, entries for their repairs, and snapshots."""
+        self.links.register(server)
+        self.source.register(server)
+        methods.FETCH_ENTRY.serve_bytes(server, self._serve_entry)
+
+    async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
+        self.require_running()
+        return await serve_entry(self.identity, self.log, self.commit_index, request)
+
+    def require_running(self) -> None:
+        if not self.running:
+            raise NotReadyError(f"{self.identity.node_id} is not running")
+
+    async def stop(self) -> None:
+        """Stop in order.  Idempotent."""
+        self._end("the node is stopping")
+        if not self.settings.sync_flush:
+            await self.log.make_durable(self.log.last.index)  # an orderly stop loses nothing, even if the machine then fails
+        await self.tasks.stop()
+        await self.configurations.save()
+        await self.folder.unsynced.stopped(synced=self.log.durable == self.log.last)
+        await self.log.close()
+
+    def on_failure(self, error: BaseException) -> None:
+        """The replica cannot continue: it leaves the group, fails every caller and resolves ``failed``.  Later calls do nothing."""
+        if self.failed.done():
+            return
+        self.failed.set_result(error)
+        self._end(f"the node failed: {error}")
+        self.tasks.spawn(self.tasks.stop(), "end")
+
+    def _end(self, reason: str) -> None:
+        if not self.running:
+            return
+        self.running = False
+        self.driver.stop()
+        self.registration.stop()
+        self.links.stop()
+        self.proposer.stop(reason)
+        self.reads.fail_all(reason)
+        self.applier.fail_waiters(lambda: NotReadyError(reason))
+        self.transfer.ended(self.identity.node_id, done=False)
+        was_leader, self.role, self.leader, self.is_confirmed_leader = self.role is Role.LEADER, Role.FOLLOWER, None, False
+        if was_leader:
+            self.machine.role_changed(RoleChanged(Role.FOLLOWER, self.term, None))
+
+    def step(self, event: Event) -> list[Effect]:
+        return self.driver.step(event)
+
+    # The driver's owner
+
+    def make_body(self, meta: EntryMeta, pos: int, index: int, term: int) -> Sequence[Buffer]:
+        return self.proposer.make_body(meta, pos, index, term)
+
+    def send(self, to: NodeId, message: Message) -> None:
+        self.links.send(to, message)
+
+    def entries_added(self, entries: Sequence[RawEntry]) -> None:
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIG:
+                self.members.learn(entry.index, Configuration.decode(entry.body_bytes()))
+
+    def committed(self, index: int) -> None:
+        self.commit_index = index
+        if self.members.committed(index):
+            self.connect_members()
+        self.applier.commit_to(index)
+        self.catch_up.entries_committed()
+        self.proposer.schedule()
+
+    def log_cut(self, from_index: int) -> None:
+        self.proposer.proposals.cut(from_index)
+        if self.members.cut(from_index):
+            self.connect_members()
+
+    def flushed(self) -> None:
+        self.proposer.schedule()
+
+    def clocks_for(self, message: Message) -> Clocks | None:
+        return self.clocks.clocks_for(message)
+
+    def clocks_received(self, source: NodeId, message: Message, clocks: Clocks) -> None:
+        self.clocks.received(source, message, clocks)
+
+    def on_effect(self, effect: Effect) -> None:
+        match effect:
+            case RoleChanged():
+                self._role_changed(effect)
+            case ReadReady(token=token, index=index):
+                self.reads.ready(token, index)
+            case ReadFailed(token=token):
+                self.reads.failed(token, "no leader confirmed the read")
+            case TransferEnded(target=target, done=done):
+                self.transfer.ended(target, done=done)
+            case MembershipChanged(membership=membership):
+                self.membership = membership
+                self.connect_members()
+            case UnregisteredMember():
+                self.registration.schedule()
+            case FetchSnapshot():
+                self.catch_up.offered()
+            case Sound() | Diverged():
+                self.tasks.spawn(self.folder.unsynced.record(effect, self.on_failure), "unsynced")
+            case _:
+                require(isinstance(effect, Refused), "unknown effect: %s", effect)
+
+    def _role_changed(self, event: RoleChanged) -> None:
+        was_leader, old_term = self.role is Role.LEADER, self.term
+        self.role, self.term, self.leader, self.is_confirmed_leader = event.role, event.term, event.leader, event.confirmed
+        text = f"{event.role.value} in term {event.term}, leader {event.leader or 'unknown'}{', confirmed' if event.confirmed else ''}"
+        _logger.info("%s: %s", self.identity.node_id, text)
+        if was_leader and (event.role is not Role.LEADER or event.term != old_term):
+            self._leadership_lost(old_term)
+        self.machine.role_changed(event)
+        if event.role is Role.LEADER:
+            self.proposer.schedule()
+            self.registration.schedule()
+
+    def _leadership_lost(self, term: int) -> None:
+        self.proposer.held = False
+        self.proposer.fail_pending()
+        self.reads.fail_all("leadership was lost")
+        # The new leader's commits usually settle the entries in flight within an election timeout.
+        wait_s, fail = self.settings.core.election_timeout_ms / 1000, self.proposer.proposals.fail_rounds
+        asyncio.get_running_loop().call_later(wait_s, fail, "leadership was lost with the write in flight", term)
+
+    def not_leader(self) -> NotLeaderError:
+        leader = self.leader if self.leader != self.identity.node_id else None
+        address = self.members.addresses.get(leader, "") if leader is not None else ""
+        text = f"{self.identity.node_id} is not the leader of {self.identity.group}; nothing was stored"
+        return NotLeaderError(text, leader_id=leader or "", leader_address=address)
+
+    # Applying and membership
+
+    def _applied(self, entries: Sequence[RawEntry]) -> None:
+        first = entries[0].index
+        self.proposer.proposals.applied(entries[-1].index, lambda index: entries[index - first].term)
+        self.driver.applied(entries[-1].index)
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIG:
+                self.admission.settle(Configuration.decode(entry.body_bytes()).membership)
+        if self.configurations.applied(entries):
+            self.tasks.spawn(self.configurations.save(), "save-configuration")
+
+    def offer_configuration(self, wanted: Membership, addresses: Mapping[str, str]) -> asyncio.Future[EntryId]:
+        """Propose a configuration that registers every folder known; the future resolves once it is committed.  Raises why not."""
+        if self.role is not Role.LEADER:
+            raise self.not_leader()
+        configuration = self.members.changed(self.core.with_known_stores(wanted), addresses)
+        self.proposer.offer_configuration(configuration)
+        self.members.learn(self.log.last.index, configuration)
+        self.connect_members()
+        return self.proposer.await_entry(self.log.last)
+
+    def connect_members(self) -> None:
+        self.links.set_peers(self.members.links_of(self.membership))
+
+    def new_repair(self) -> PeerRepair:
+        return peer_repair(self.setup, self.members, self.admission.stores)
+
+    # The links' owner
+
+    async def encode(self, message: Message) -> bytes | None:
+        try:
+            return await self.driver.encode(message)
+        except StorageDamagedError as damage:
+            self.repairer.found(damage)
+            return None  # the peer's next response requests it again
+
+    def received(self, source: NodeId, store: str, data: bytes) -> None:
+        if self.running:
+            self.driver.received(source, store, data)
+
+    def peer_lost(self, peer: NodeId) -> None:
+        if self.running:
+            _logger.info("%s: lost connection to %s", self.identity.node_id, peer)
+            self.driver.peer_lost(peer)
+
+    def handshake(self) -> Handshake:
+        return self.admission.handshake()
+
+    async def check_handshake(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
+        await self.admission.check(peer, said, dialled=dialled)
+
+    def link_refused(self, peer: NodeId, refusal: InvalidArgumentError) -> None:
+        self.admission.refused(peer, refusal)
+
+    def address_of(self, peer: NodeId) -> str:
+        return self.members.links.get(peer, "")
+
+    # Snapshots
+
+    @property
+    def snapshot_wanted(self) -> FetchSnapshot | None:
+        return self.core.snapshot_wanted
+
+    def snapshot_sources(self) -> dict[NodeId, str]:
+        """The members, and the leader even if this replica does not know it as a member."""
+        links, leader = self.members.links_of(self.membership), self.leader
+        if leader is not None and (address := self.links.dialled_at(leader)):
+            links.setdefault(leader, address)
+        return links
+
+    async def capture(self) -> Captured:
+        """The log, the state at its applied end, and the configuration there."""
+        if not self.running or self.applying.done():
+            raise NotReadyError(f"{self.identity.node_id} is not running")
+        while self.applier.applied != self.machine.applied_index:
+            await self.applier.wait_for(self.machine.applied_index)
+        log, capturing, (index, configuration) = self.log, self.machine.capture_state(), self.configurations.newest
+        state = await capturing
+        if self.log is not log:
+            raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a snapshot")
+        return Captured(log, state, configuration, index)
+
+    def incompatibility(self, plan: SnapshotPlan) -> str | None:
+        """Why a snapshot may not replace this log now; None when it may."""
+        if not self.running or self.core.snapshot_wanted is None:
+            return "the snapshot is no longer needed"
+        return plan.incompatibility(self.log, self.commit_index)
+
+    async def decide_snapshot(self, plan: SnapshotPlan) -> None:
+        """Pause, check again, and commit to installing the snapshot.
+
+        The replica resumes with its old log only when the decision is certainly not on disk; otherwise it ends here, still paused.
+        """
+        disk = self.setup.env.disk
+        try:
+            async with asyncio.timeout(INSTALL_PAUSE_S):
+                await self.driver.pause()
+            incompatibility = self.incompatibility(plan)
+            if incompatibility is not None:
+                raise NotReadyError(incompatibility)
+            await install.check_whole(disk, plan)
+        except BaseException as error:
+            self.driver.resume(self.log)
+            if isinstance(error, TimeoutError):
+                raise NotReadyError(f"queued writes did not reach the disk within {INSTALL_PAUSE_S:g} s") from None
+            raise
+        record = content(plan.last.index, plan.configuration_index, plan.configuration)
+        if not await install.decide(disk, install.installation_of(plan, record)):
+            self.driver.resume(self.log)
+            raise StorageFullError("the disk is full; the snapshot is not installed yet")
+
+    async def replace_log(self, plan: SnapshotPlan) -> None:
+        """Install the snapshot and resume behind it.  The replica is paused; after a crash the next start finishes the install."""
+        self.applying.cancel()
+        await asyncio.wait([self.applying])
+        await self.machine.suspend()
+        # The snapshot has no terms of entries before its end, so whether it contains them is not known.
+        self.proposer.proposals.fail_rounds("a snapshot replaced the log with the write in flight")
+        self.source.clear()
+        await self.log.close()
+        await install.finish(self.setup.env.disk, CONFIGURATION_PATH)
+        self.log, self.recovery = await open_log(self.setup, self.members, self.admission.stores)
+        self.folder.view.log = self.log
+        await self.configurations.find_all(self.log, plan.last.index)
+        membership = self._learn_members(plan)
+        log, before = self.log, self.applier
+        self.applier = Applier(log, self.machine, self._applied, self.repairer.repair, self._state_replaced)
+        self.applier.take_over(before)
+        self.driver.resume(log, SnapshotInstalled(log.first_index, log.last, membership, log.before, tuple(log.terms())))
+        self.applying = self.tasks.spawn(self.applier.run(), "apply")
+        _logger.warning("%s: resumed at entry %d after snapshot install", self.identity.node_id, log.last.index)
+
+    def _learn_members(self, plan: SnapshotPlan) -> Membership:
+        """The membership at the snapshot's end; later configurations of the old log are forgotten."""
+        self.members.cut(self.commit_index + 1)
+        if plan.configuration is None:
+            return self.settings.membership
+        self.members.learn(plan.configuration_index, plan.configuration)
+        self.members.committed(plan.last.index)
+        self.admission.settle(plan.configuration.membership, by_snapshot=True)
+        return plan.configuration.membership
+
+    async def _state_replaced(self) -> None:
+        await self.setup.recover_state(self.log)
+        self.driver.applied(self.machine.applied_index)
