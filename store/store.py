@@ -103,15 +103,13 @@ class MessageStore:
         )
         forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs, self.commit_times)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
-        self._snapshots = Snapshots(env.disk)
-        self._waiters = QueueWaiters()
+        self._snapshots, self._waiters = Snapshots(env.disk), QueueWaiters()
         self._tasks = BackgroundTasks("store", failed)
         self._reader: QueueReader | None = None
         self._persistence: Persistence | None = None
         self._expiry: Expiry | None = None
         self._head: LogHead | None = None
-        self._log: LogView | None = None
-        self._head_followers: list[HeadFollower] = []
+        self._followed: tuple[LogView, list[HeadFollower]] | None = None  # the open log, and what follows its head
         self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._time_known: Callable[[], bool] = lambda: True
         self._suspended = False
@@ -167,14 +165,15 @@ class MessageStore:
             followers.append(self._index)
         for follower in followers:
             await follower.follow(log.first_pos)
-        self._log, self._head_followers = log, followers
+        self._followed = log, followers
         self._start_expiry()
 
     def _start_expiry(self) -> None:
         """Expire, once the log is open and somebody may cut its head."""
-        head, log, reader, persistence = self._head, self._log, self._reader, self._persistence
-        if head is None or log is None or reader is None or persistence is None:
+        head, followed, reader, persistence = self._head, self._followed, self._reader, self._persistence
+        if head is None or followed is None or reader is None or persistence is None:
             return
+        log, followers = followed
         parked = Parked(log, self.queues, self.delays, self.timers, self.transactions)
         hooks = ExpiryHooks(
             persistence.save_behind,
@@ -182,7 +181,7 @@ class MessageStore:
             persistence.save_anew,
             lambda: parked.hold(reader),
             parked.text,
-            self._head_followers,
+            followers,
         )
         time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
         self._expiry = Expiry(self.settings, self._env, log, head, hooks, time)

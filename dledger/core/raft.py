@@ -80,9 +80,7 @@ class Raft:
     ) -> None:
         core = self._core = CoreState(config, node_id, store, saved, log_view, random, now_ms)
         core.memberships = Memberships(core, membership, saved.configs)
-        core.following = Following(core)
-        core.transfers = Transfers(core)
-        core.reads = Reads(core)
+        core.following, core.transfers, core.reads = Following(core), Transfers(core), Reads(core)
         core.replication = Replication(core)
         core.elections = Elections(core)
         core.soundness = Soundness(core, suspect=saved.suspect)

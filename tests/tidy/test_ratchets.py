@@ -15,8 +15,6 @@ PUBLIC = ("dledger_client/aio/", "dledger_client/sync/", "dledger_cli/commands/"
 
 LONG = {
     "benchmarks/catch_up.py:measure": 53,
-    "dledger/core/raft.py:Raft.__init__": 52,
-    "dledger/node.py:RaftNode.__init__": 61,
     "dledger_client/aio/consumer.py:PullConsumer.read_chunks": 58,
     "store/store.py:MessageStore.__init__": 57,
     "tests/cluster/test_everything_together.py:test_nothing_is_lost_doubled_or_out_of_order_whoever_dies": 70,
