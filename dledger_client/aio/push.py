@@ -188,7 +188,7 @@ class PushConsumer:
         self._engine.start()
         if given and not self.options.broadcast:
             try:
-                await self._engine.admitted(ADMISSION_S)
+                await self._engine.wait_until_joined(ADMISSION_S)
             except BusyError:
                 await self.shutdown()
                 raise
@@ -213,7 +213,7 @@ class PushConsumer:
             >>> names = [str(queue) for queue in consumer.assigned()]
         """
         queues = self._engine.queues if self._engine is not None else {}
-        return sorted(queue for queue, mine in queues.items() if mine.buffer is not None and mine.over is None)
+        return sorted(queue for queue, mine in queues.items() if mine.process_queue is not None and mine.end_reason is None)
 
     async def shutdown(self) -> None:
         """Stop consuming and leave the group. Safe to repeat.

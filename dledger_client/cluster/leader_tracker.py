@@ -1,6 +1,6 @@
-"""Who leads a group, for one that keeps a stream to its leader.
+"""Leader tracking for long-lived streams.
 
-Owns the memory of the leader that failed: it is not taken again unless it says itself that it leads, or does so in a newer term.
+Owns the memory of the leader that failed: it is not tried again unless it claims to lead itself, or leads in a newer term.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from dledger_client.cluster.metadata import Router
 
 
 class LeaderTracker:
-    """Asked for before each stream; told when one of them works."""
+    """The leader of one replica group, as one stream sees it."""
 
-    def __init__(self, router: Router, group: str) -> None:
-        self._router, self._group = router, group
-        self._tried_address, self._tried_term = "", 0
-
-    @property
-    def works(self) -> bool:
-        """Whether the last leader told has answered since."""
-        return not self._tried_address
+    def __init__(self, router: Router, replica_group: str) -> None:
+        self._router, self._replica_group = router, replica_group
+        self._address = ""  # located last
+        self._failed_address, self._failed_term = "", 0  # not tried again
 
     async def address(self) -> str:
-        """The leader's address now.  NotLeaderError when nobody is known to lead."""
-        view = await self._router.leader(self._group, self._tried_address, self._tried_term)
-        self._tried_address, self._tried_term = view.leader_address, view.term
-        return view.leader_address
+        """The leader's address now.  NotLeaderError when no node is known to lead."""
+        view = await self._router.leader(self._replica_group, self._failed_address, self._failed_term)
+        self._address = self._failed_address = view.leader_address
+        self._failed_term = view.term
+        return self._address
 
-    def answered(self) -> None:
-        """The leader told last does its work: should it fail later, it may be tried again."""
-        self._tried_address = ""
+    def confirm(self) -> None:
+        """The leader located last does its work: if it fails later, it may be tried again."""
+        self._failed_address = ""
+
+    def suspect(self) -> None:
+        """The leader located last failed, even if it worked before."""
+        self._failed_address = self._address

@@ -8,7 +8,6 @@ be used (a bad address or id) is left out: one mistyped member must not keep cli
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from dledger_wire.rpc.transport import Channel, Network
 
 ASK_TIMEOUT_S = 1.0
 HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
-SILENCE_S = 1.0  # a leader that has not answered by then is looked after
+CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
 ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
 Bootstrap: TypeAlias = str | Sequence[str]  # host:port,host:port or a list of them
@@ -308,20 +307,29 @@ class Router:
                     raise
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
 
+    async def confirm_leader(self, group: str, address: str) -> None:
+        """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
+        leader = (await self.find_leader(group)).leader_address
+        if leader != address:
+            raise UnreachableError(f"no response from {address}; {leader} is the new leader", address=address)
+
     async def _call_watched(self, leader: ReplicaGroup, method: str, request: bytes, left_s: float) -> bytes:
-        """One call.  A leader that says nothing for long may be one no more (cut off, paused): then another is told of, or asked later."""
+        """One call.  A leader that does not respond may have been paused or partitioned: the call fails when another node leads."""
         address = leader.leader_address
         call = asyncio.ensure_future(self.channel(address).call(method, request, timeout_s=left_s))
         waited_s = 0.0
         try:
-            while not (await asyncio.wait([call], timeout=SILENCE_S))[0]:
-                waited_s += SILENCE_S
-                with contextlib.suppress(NotLeaderError):
-                    now = await self.find_leader(leader.name)
-                    if now.leader_address != address and not call.done():
-                        raise UnreachableError(f"{address} is silent and {now.leader_address} leads now", address=address)
+            while not (await asyncio.wait([call], timeout=CALL_SILENCE_S))[0]:
+                waited_s += CALL_SILENCE_S
+                try:
+                    await self.confirm_leader(leader.name, address)
+                except NotLeaderError:
+                    pass  # an election is running, or the leader is only slow
+                except UnreachableError:
+                    if not call.done():
+                        raise
                 if waited_s >= ATTEMPT_S:
-                    raise UnreachableError(f"{address} has not answered {method} within {waited_s:g} s", address=address)
+                    raise UnreachableError(f"no response from {address} to {method} within {waited_s:g} s", address=address)
             return call.result()
         finally:
             if not call.done():

@@ -1,7 +1,7 @@
-"""The six ways to share a topic's queues among the members of a consumer group, as RocketMQ names and computes them.
+"""The six strategies that assign a topic's queues to the members of a consumer group, as RocketMQ names and computes them.
 
-Owns pure functions of (member id, queues, members).  Broker and clients use the same ones, so both sides agree who owns what.  Queues and
-members are sorted before anything else; a member that is not listed gets nothing.  Rules after RocketMQ 5's ``rebalance`` package.
+Owns pure functions of (member id, queues, members).  Every member computes the same assignment.  Queues and members are sorted first; a
+member that is not in the list gets nothing.  Rules after RocketMQ 5's ``rebalance`` package.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def averagely(member: str, queues: Sequence[MessageQueue], members: Sequence[str
         >>> [queue.queue_id for queue in averagely("a", queues, ["a", "b"])]
         [0, 1]
     """
-    place = _place(member, members)
-    if place is None:
+    rank = _rank(member, members)
+    if rank is None:
         return []
-    ordered, position, count = sorted(queues), *place
+    ordered, index, count = sorted(queues), *rank
     share, rest = divmod(len(ordered), count)
-    start = position * share + min(position, rest)
-    return ordered[start : start + share + (position < rest)]
+    start = index * share + min(index, rest)
+    return ordered[start : start + share + (index < rest)]
 
 
 def averagely_by_circle(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Allocation AVG_BY_CIRCLE: queues are dealt round the members like cards.
+    """Allocation AVG_BY_CIRCLE: queues are assigned round-robin.
 
     Args:
         member: The group member to allocate for.
@@ -80,11 +80,11 @@ def averagely_by_circle(member: str, queues: Sequence[MessageQueue], members: Se
         >>> [queue.queue_id for queue in averagely_by_circle("a", queues, ["a", "b"])]
         [0, 2]
     """
-    place = _place(member, members)
-    if place is None:
+    rank = _rank(member, members)
+    if rank is None:
         return []
-    position, count = place
-    return sorted(queues)[position::count]
+    index, count = rank
+    return sorted(queues)[index::count]
 
 
 def by_config(preset: Sequence[MessageQueue]) -> Strategy:
@@ -124,15 +124,15 @@ def by_machine_room(rooms: Sequence[str]) -> Strategy:
     wanted = frozenset(rooms)
 
     def allocate(member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        place = _place(member, members)
-        if place is None:
+        rank = _rank(member, members)
+        if rank is None:
             return []
-        position, count = place
+        index, count = rank
         near = [queue for queue in sorted(queues) if len(parts := queue.replica_group.split("@")) == 2 and parts[0] in wanted]
         share, rest = divmod(len(near), count)
-        mine = near[position * share : (position + 1) * share]
-        if position < rest:
-            mine.append(near[position + share * count])
+        mine = near[index * share : (index + 1) * share]
+        if index < rest:
+            mine.append(near[index + share * count])
         return mine
 
     return allocate
@@ -223,7 +223,7 @@ def strategy(name: str, options: Mapping[str, str] | None = None) -> Strategy:
     return plain[name]()
 
 
-def _place(member: str, members: Sequence[str]) -> tuple[int, int] | None:
+def _rank(member: str, members: Sequence[str]) -> tuple[int, int] | None:
     ordered = sorted(members)
     return (ordered.index(member), len(ordered)) if member in ordered else None
 

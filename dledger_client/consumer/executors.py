@@ -1,7 +1,7 @@
-"""Where listeners run: tasks of the event loop, or threads beside it.
+"""Executors of listeners: tasks of the event loop, or a pool of threads.
 
-Owns the workers.  A job is a generator of listener calls: it yields messages and their context, is sent how many were consumed, and ends
-when there is nothing to do now.  When it has, the runner tells the loop.  Threads tell it in bulk: one wake-up for all that have ended.
+Owns the workers.  A job is a generator of listener calls: it yields messages and their context, receives how many were consumed, and
+ends when nothing is left to do.  The executor then calls ``ended`` on the loop; threads do so in bulk, one wake-up for many jobs.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ class TaskExecutor:
             self._free += 1
 
     async def stop(self) -> None:
-        """Cancel what runs."""
+        """Cancel running listeners."""
         self._jobs.clear()
         await self._tasks.stop()
 
 
 class ThreadExecutor:
-    """Listeners as plain functions in threads of their own; made on the loop that is told of the ends."""
+    """Listeners as plain functions in a pool of threads; made on the event loop that ``ended`` runs on."""
 
     def __init__(self, listener: Listener, workers: int) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[Job] = deque()
-        self._told = False
+        self._notified = False
         self._threads = [threading.Thread(target=self._work, name=f"listener-{number}", daemon=True) for number in range(workers)]
         for thread in self._threads:
             thread.start()
@@ -103,20 +103,20 @@ class ThreadExecutor:
                 except StopIteration:
                     batch = None
             self._done.append(job)
-            if not self._told:
-                self._told = True
+            if not self._notified:
+                self._notified = True
                 try:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:  # the loop is closed: the process ends
                     return
 
     def _collect(self) -> None:
-        self._told = False  # before looking: whoever ends from here on tells again
+        self._notified = False  # before reading ``_done``: a job that ends later notifies again
         done = self._done
         while done:
             done.popleft().ended()
 
     async def stop(self) -> None:
-        """Let idle threads end; a listener that still runs ends by itself."""
+        """Stop idle threads; a running listener finishes by itself."""
         for _ in self._threads:
             self._jobs.put(None)

@@ -1,13 +1,12 @@
-"""Where a push consumer begins in a queue, and where it has come to: at the brokers for a group, in a file for a broadcast.
+"""Offset stores of push consumers: at the brokers for a clustering group, in a local file for a broadcast.
 
-Owns the choice of the first position.  A group begins a topic, on each replica group, **once**: the first member that finds no position of
-the topic proposes the start of every queue that there is now, by ``consume_from_where``, in one command of the log, which counts only while
-the group has no position in the topic.  So all members have the same starts before anything is read, whoever comes first and whatever is
-repeated; and a queue without a position, in a topic that has some, was added since the group began: it is read from its first message, for
-what was sent before a consumer saw it belongs to the group.  A broadcast does the same in its file.
+Owns the choice of initial offsets.  A group initializes a topic **once** on each replica group.  The first member that finds no offset
+proposes one for every queue of the topic, by ``consume_from_where``, in one log entry that takes effect only while the group has no offset
+in the topic.  So all members agree on the initial offsets before anything is read.  A queue without an offset in an initialized topic was
+added later: it is read from its first message, because everything sent to it belongs to the group.  A broadcast does the same in its file.
 
-A group's retry topic is made by sending back, for this group alone: it is read from its first message always.  Whoever wants the last
-messages only gets those of a topic from its first one, too, when the topic was made, or made anew, while this consumer was there.
+Two exceptions to ``consume_from_where``: a group's retry topic is always read from its first message, and ``last`` means the first message
+of a topic that was created, or created again, while this consumer was running.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from dledger_wire.names import RETRY_PREFIX
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
-COMMIT_MOST = 10_000  # offsets that a broker takes in one request
+MAX_COMMITS = 10_000  # offsets that a broker accepts in one request
 TIMEOUT_MS = 5000
 NO_TIME = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Where to read on, and the generation of that position."""
+    """A committed offset, and its generation, which every reset raises."""
 
     offset: int
     generation: int = 0
@@ -44,7 +43,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """A position to commit."""
+    """An offset to commit."""
 
     queue: MessageQueue
     offset: int
@@ -53,57 +52,59 @@ class OffsetCommit:
 
 
 class OffsetStore(Protocol):
-    """Either kind."""
+    """Committed offsets of one consumer group."""
 
-    async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset: ...
+    async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
+        """The committed offset of a queue, or its initial offset, which is committed first."""
+        ...
+
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
-        """Remember; the queues whose position was refused, and why.  Raises when a replica group could not be reached."""
+        """Commit; returns the queues whose offset was refused, and why.  Raises when a replica group could not be reached."""
         ...
 
     async def generations(self, group: str) -> dict[MessageQueue, int]:
-        """Of every position in a replica group."""
+        """The generation of every offset in a replica group."""
         ...
 
-    async def beyond_end(self, queue: MessageQueue) -> None:
-        """The queue ends before its position."""
+    async def handle_shortened(self, queue: MessageQueue) -> None:
+        """The queue ends before its committed offset."""
         ...
 
-    def is_absent(self, topic: str) -> None:
-        """There is no such topic now."""
+    def topic_missing(self, topic: str) -> None:
+        """The topic does not exist now."""
         ...
 
 
 class _InitialOffsets:
-    """Where queues begin.  Remembers the topics that had positions, where one that has none any more was made anew, and those that were
-    not there, where everything is new."""
+    """Initial offsets.  Remembers topics that had offsets (if one has none now, it was created again) and topics that were missing."""
 
     def __init__(self, router: Router, options: PushOptions) -> None:
         self._router, self._options = router, options
         self._known: set[tuple[str, str]] = set()
-        self._absent: set[str] = set()
+        self._missing: set[str] = set()
 
-    def began(self, queue: MessageQueue) -> None:
-        """The queue's topic has positions."""
+    def had_offsets(self, queue: MessageQueue) -> None:
+        """The queue's topic has committed offsets."""
         self._known.add((queue.topic, queue.replica_group))
 
-    def is_absent(self, topic: str) -> None:
-        """There is no such topic now."""
-        self._absent.add(topic)
+    def topic_missing(self, topic: str) -> None:
+        """The topic does not exist now."""
+        self._missing.add(topic)
 
     async def of_topic(self, queue: MessageQueue) -> dict[MessageQueue, int]:
-        """Of every queue that the topic of ``queue`` has in its replica group, which the group has no position in."""
+        """Of every queue of an uninitialized topic, in the replica group of ``queue``."""
         count = queue.queue_id + 1
         for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
             if routes.replica_group == queue.replica_group:
                 count = routes.read_queues
         where = self._options.consume_from_where
-        is_new = queue.topic in self._absent or (queue.topic, queue.replica_group) in self._known
+        is_new = queue.topic in self._missing or (queue.topic, queue.replica_group) in self._known
         if queue.topic.startswith(RETRY_PREFIX) or (where == LAST and is_new):
             where = FIRST
         return await self._look_up([MessageQueue(queue.topic, queue.replica_group, number) for number in range(count)], where)
 
     async def of_added(self, queue: MessageQueue) -> int:
-        """Of a queue that was added after the group began."""
+        """Of a queue that was added after the topic was initialized."""
         return (await self._look_up([queue], FIRST))[queue]
 
     async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, int]:
@@ -119,13 +120,13 @@ class _InitialOffsets:
 
 
 class BrokerOffsetStore:
-    """A clustering group's positions, at the masters."""
+    """A clustering group's offsets, at the leaders of the replica groups (RocketMQ's RemoteBrokerOffsetStore)."""
 
     def __init__(self, router: Router, group: str, options: PushOptions) -> None:
         self._router, self._group = router, group
-        self._starts = _InitialOffsets(router, options)
-        self._beginning = asyncio.Lock()
-        self._begun: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
+        self._initial = _InitialOffsets(router, options)
+        self._initializing = asyncio.Lock()
+        self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
 
     async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group]).SerializeToString()
@@ -137,34 +138,34 @@ class BrokerOffsetStore:
         }
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
-        place = (queue.topic, queue.replica_group)
-        begun, known = self._begun[place], await self._known(queue.replica_group)
+        topic = (queue.topic, queue.replica_group)
+        seen, known = self._initialized[topic], await self._known(queue.replica_group)
         if not _has_topic(known, queue):
-            async with self._beginning:
-                if self._begun[place] == begun:  # else another queue of ours may have done it meanwhile
-                    await self._begin(queue)
+            async with self._initializing:
+                if self._initialized[topic] == seen:  # else another queue of this consumer has done it meanwhile
+                    await self._initialize(queue)
             known = await self._known(queue.replica_group)
         if not _has_topic(known, queue):
-            raise NotReadyError(f"{queue}: group {self._group} has not begun {queue.topic} yet")
-        self._starts.began(queue)
+            raise NotReadyError(f"{queue}: group {self._group} has no offsets in {queue.topic} yet")
+        self._initial.had_offsets(queue)
         if queue not in known:
             request = broker_pb2.CommitOffsetsRequest(group=self._group)
-            offset = await self._starts.of_added(queue)
+            offset = await self._initial.of_added(queue)
             request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=offset, lock_epoch=epoch)
             for error in (await self._send(queue.replica_group, request)).values():
                 raise error
             known = await self._known(queue.replica_group)
         if queue not in known:
-            raise OffsetsResetError(f"{queue}: its position went away; the topic was deleted")
+            raise OffsetsResetError(f"{queue}: its offset was removed; the topic was deleted")
         return known[queue]
 
-    async def _begin(self, queue: MessageQueue) -> None:
-        """Begin the topic of ``queue``, unless somebody has meanwhile."""
+    async def _initialize(self, queue: MessageQueue) -> None:
+        """Propose initial offsets for the topic of ``queue``; without effect when another member has done so."""
         request = broker_pb2.CommitOffsetsRequest(group=self._group, initial=True)
-        for each, offset in (await self._starts.of_topic(queue)).items():
+        for each, offset in (await self._initial.of_topic(queue)).items():
             request.offsets.add(topic=each.topic, queue_id=each.queue_id, offset=offset)
         await self._send(queue.replica_group, request)
-        self._begun[queue.topic, queue.replica_group] += 1
+        self._initialized[queue.topic, queue.replica_group] += 1
 
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         refused: dict[MessageQueue, DledgerError] = {}
@@ -193,29 +194,29 @@ class BrokerOffsetStore:
         return refused
 
     async def generations(self, group: str) -> dict[MessageQueue, int]:
-        return {queue: place.generation for queue, place in (await self._known(group)).items()}
+        return {queue: committed.generation for queue, committed in (await self._known(group)).items()}
 
-    async def beyond_end(self, queue: MessageQueue) -> None:
-        """The brokers know what became of the topic; the position is looked up again."""
+    async def handle_shortened(self, queue: MessageQueue) -> None:
+        """Nothing to do: the brokers know the new topic, and ``find`` asks them."""
 
-    def is_absent(self, topic: str) -> None:
-        self._starts.is_absent(topic)
+    def topic_missing(self, topic: str) -> None:
+        self._initial.topic_missing(topic)
 
 
 class LocalOffsetStore:
-    """A broadcast's positions, in a file of this client."""
+    """A broadcast's offsets, in a file of this client (RocketMQ's LocalFileOffsetStore)."""
 
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
         self._file = file
-        self._starts = _InitialOffsets(router, options)
+        self._initial = _InitialOffsets(router, options)
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         if not _has_topic(self._file.offsets, queue):
-            starts = await self._starts.of_topic(queue)
-            if not _has_topic(self._file.offsets, queue):  # another queue of ours may have done it meanwhile
+            starts = await self._initial.of_topic(queue)
+            if not _has_topic(self._file.offsets, queue):  # another queue of this consumer may have done it meanwhile
                 await self._file.save(starts)
         if queue not in self._file.offsets:
-            await self._file.save({queue: await self._starts.of_added(queue)})
+            await self._file.save({queue: await self._initial.of_added(queue)})
         return CommittedOffset(self._file.offsets[queue])
 
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
@@ -225,23 +226,23 @@ class LocalOffsetStore:
     async def generations(self, group: str) -> dict[MessageQueue, int]:
         return {}
 
-    async def beyond_end(self, queue: MessageQueue) -> None:
-        """The topic was made anew since the file was written: all of it is news."""
+    async def handle_shortened(self, queue: MessageQueue) -> None:
+        """The topic was created again since the file was written: all of it is unread."""
         await self._file.save({queue: 0})
 
-    def is_absent(self, topic: str) -> None:
-        self._starts.is_absent(topic)
+    def topic_missing(self, topic: str) -> None:
+        self._initial.topic_missing(topic)
 
 
 def commit_pages(request: broker_pb2.CommitOffsetsRequest) -> Iterator[broker_pb2.CommitOffsetsRequest]:
-    """The same request in parts that a broker takes."""
-    for first in range(0, len(request.offsets), COMMIT_MOST):
-        rows = request.offsets[first : first + COMMIT_MOST]
+    """The request, split to the size that a broker accepts."""
+    for first in range(0, len(request.offsets), MAX_COMMITS):
+        rows = request.offsets[first : first + MAX_COMMITS]
         yield broker_pb2.CommitOffsetsRequest(group=request.group, reset=request.reset, initial=request.initial, offsets=rows)
 
 
 def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:
-    """Whether any queue of the same topic and replica group has a position."""
+    """Whether any queue of the same topic and replica group has an offset."""
     return any((other.topic, other.replica_group) == (queue.topic, queue.replica_group) for other in known)
 
 

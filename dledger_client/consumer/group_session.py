@@ -1,8 +1,8 @@
-"""A consumer's session with the master of one replica group: being a member, hearing of the others, holding locks.
+"""A consumer's session with the leader of one replica group: membership, the list of members, queue locks and their lease.
 
-Owns the stream and starts it again, at whoever is master, for as long as the consumer lives; the session's id stays the same, so that
-locks survive.  What the consumer wants is kept here and said again after every rejoin.  The lease: a lock may be used until ``lease_ms``
-after the last acknowledged heartbeat *left*; whatever the master does, the lock is not given away before that.
+Owns the stream and reopens it at the leader for as long as the consumer lives.  The session id stays the same, so locks survive a
+reconnect; lock requests and consumed queues are kept here and sent again after every join.  The lease: a lock may be used until
+``lease_ms`` after the last acknowledged heartbeat was **sent**, and no leader gives the lock away before that.
 """
 
 from __future__ import annotations
@@ -12,30 +12,26 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from dledger_client.cluster.leader_tracker import LeaderTracker
+from dledger_client.cluster.leader_stream import SESSION_SILENCE, LeaderStream
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import JitteredBackoff
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream
 
 WELCOME_TIMEOUT_S = 1.0
-SILENCE_MS = 800  # a master that acknowledges nothing for that long may be one no more
-CLOSE_TIMEOUT_S = 1.0
 FIRST_HEARTBEAT_MS = 250
 
 _logger = logging.getLogger(__name__)
 
-LockKey = tuple[str, int]  # topic, queue id
+LockKey: TypeAlias = tuple[str, int]  # topic, queue id
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """What a consumer tells of itself."""
+    """What a consumer sends about itself when it joins."""
 
     group: str
     client_id: str
@@ -48,7 +44,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class LockGrant:
-    """A lock, and where the group had come to when it was granted (None: nowhere yet)."""
+    """A queue lock, and the offset that the group had committed when it was granted (None: no offset yet)."""
 
     epoch: int
     offset: int | None
@@ -56,84 +52,85 @@ class LockGrant:
 
 
 class SessionListener(Protocol):
-    """What a session tells its consumer.  Called on the loop; must not wait."""
+    """Receives the events of a session.  Called on the event loop; must not block."""
 
-    def master_changed(self, group: str) -> None: ...
+    def leader_changed(self, replica_group: str) -> None: ...
     def members_changed(self) -> None: ...
-    def locks_changed(self, group: str) -> None: ...
-    def lease_renewed(self, group: str) -> None: ...
-    def positions_reset(self, group: str) -> None: ...
+    def locks_changed(self, replica_group: str) -> None: ...
+    def lease_renewed(self, replica_group: str) -> None: ...
+    def offsets_reset(self, replica_group: str) -> None: ...
 
 
 class GroupSession:
-    """One consumer's session with one replica group.  ``members`` None: not told yet."""
+    """One consumer's session with one replica group.  ``members`` is None until the leader sends the list."""
 
-    def __init__(self, router: Router, group: str, profile: MemberInfo, events: SessionListener) -> None:
-        self.group = group
+    def __init__(self, router: Router, replica_group: str, member: MemberInfo, listener: SessionListener) -> None:
+        self.replica_group = replica_group
         self.members: list[sessions_pb2.GroupMember] | None = None
         self.grants: dict[LockKey, LockGrant] = {}
         self.lease_until_ms = -1
-        self._router, self._profile, self._events = router, profile, events
+        self.refusal: BusyError | None = None  # why the leader refused the last join: the client id is in use
+        self._member, self._listener = member, listener
         self._clock = router.clock
-        self._wishes: dict[LockKey, None] = {}
-        self._queues: list[tuple[str, int, int]] = []
-        self._outgoing: list[sessions_pb2.MemberMessage] = []
-        self._news = asyncio.Event()
-        self._attending = False
+        self._stream = LeaderStream(router, replica_group, methods.JOIN_GROUP, SESSION_SILENCE)
+        self._leader = ""  # whose welcome came last
+        self._joined = False
         self._left: asyncio.Future[None] | None = None
-        self._sent_ms: dict[int, int] = {}
-        self._number = 0
-        self._heard_ms = 0
+        self._requested: dict[LockKey, None] = {}  # locks not granted yet
+        self._consumed: list[tuple[str, int, int]] = []
+        self._outgoing: list[sessions_pb2.MemberMessage] = []
+        self._outgoing_changed = asyncio.Event()
         self._lease_ms, self._heartbeat_ms = 0, FIRST_HEARTBEAT_MS
+        self._heartbeat = 0  # number of the last one
+        self._sent_ms: dict[int, int] = {}  # by heartbeat not acknowledged yet
         self._reset_version: int | None = None
-        self._leader = LeaderTracker(router, group)
-        self._master = ""
-        self.refusal: BusyError | None = None  # why the master did not take us the last time: the client id is in use
-
-    # What the consumer wants
 
     @property
     def has_lease(self) -> bool:
-        """Whether the locks may be used now.  May be asked from any thread."""
+        """Whether the locks may be used now.  Safe from any thread."""
         return self._clock.monotonic_ms() < self.lease_until_ms
 
     @property
-    def is_attending(self) -> bool:
-        """Whether a master hears us, as far as we know."""
-        return self._attending
+    def is_joined(self) -> bool:
+        """Whether a leader counts this consumer as a member, as far as is known here."""
+        return self._joined
 
-    def wish(self, place: LockKey) -> None:
-        """Ask for a lock; ``grants`` has it when it is there."""
-        if place not in self._wishes and place not in self.grants:
-            self._wishes[place] = None
-            self._say(sessions_pb2.MemberMessage(wish=sessions_pb2.LockWish(queues=[_place(*place)])))
+    # Locks and consumed queues
 
-    def release(self, place: LockKey) -> None:
-        """Give a lock back, or the wish for it up.  Nothing of the queue may be in use any more."""
-        self._wishes.pop(place, None)
-        grant = self.grants.pop(place, None)
-        epoch = grant.epoch if grant is not None else 0
-        self._say(sessions_pb2.MemberMessage(release=sessions_pb2.LockRelease(queues=[_place(*place, epoch)])))
+    def request_lock(self, key: LockKey) -> None:
+        """Request a lock; it appears in ``grants`` once it is granted."""
+        if key not in self._requested and key not in self.grants:
+            self._requested[key] = None
+            self._send_later(sessions_pb2.MemberMessage(wish=sessions_pb2.LockWish(queues=[_queue(*key)])))
+
+    def release(self, key: LockKey) -> None:
+        """Release a lock, or withdraw the request for it.  The queue must not be in use any more."""
+        self._requested.pop(key, None)
+        grant = self.grants.pop(key, None)
+        self._release(key, grant.epoch if grant is not None else 0)
+
+    def _release(self, key: LockKey, epoch: int) -> None:
+        self._send_later(sessions_pb2.MemberMessage(release=sessions_pb2.LockRelease(queues=[_queue(*key, epoch)])))
 
     def report(self, queues: Iterable[tuple[str, int, int]]) -> None:
-        """Tell the others what is consumed here now: (topic, queue, epoch)."""
+        """Publish to the other members which queues are consumed here: (topic, queue id, epoch)."""
         queues = sorted(queues)
-        if queues != self._queues:
-            self._queues = queues
-            told = sessions_pb2.SessionQueues(queues=[_place(*each) for each in queues])
-            self._say(sessions_pb2.MemberMessage(queues=told))
+        if queues != self._consumed:
+            self._consumed = queues
+            consumed = sessions_pb2.SessionQueues(queues=[_queue(*each) for each in queues])
+            self._send_later(sessions_pb2.MemberMessage(queues=consumed))
 
-    def _say(self, message: sessions_pb2.MemberMessage) -> None:
-        if self._attending:
+    def _send_later(self, message: sessions_pb2.MemberMessage) -> None:
+        if self._joined:
             self._outgoing.append(message)
-            self._news.set()
+            self._outgoing_changed.set()
 
     async def leave(self, timeout_s: float) -> None:
-        """End in order: locks are free when this returns (or the master could not be reached in time, and will see to it)."""
-        if not self._attending:
+        """Leave the group.  Locks are free when this returns, or after the session timeout when the leader cannot be reached."""
+        if not self._joined:
             return
         self._left = asyncio.get_running_loop().create_future()
-        self._say(sessions_pb2.MemberMessage(leave=sessions_pb2.SessionLeave()))
+        self._send_later(sessions_pb2.MemberMessage(leave=sessions_pb2.SessionLeave()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._left
@@ -141,137 +138,129 @@ class GroupSession:
     # The stream
 
     async def run(self) -> None:
-        """Attend until cancelled, or until the session was left."""
-        pauses, attempt, told = JitteredBackoff(self._router.random), 0, ""
+        """Stay a member until cancelled, or until the session was left."""
+        logged = ""
         while self._left is None or not self._left.done():
             try:
-                await self._attend(await self._leader.address())
-                attempt = 0
+                await self._stream.locate()
+                await self._join_and_serve()
             except DledgerError as error:
-                if error.message != told and (isinstance(error, BusyError) or not (error.retriable or error.refresh_route)):
-                    told = error.message
-                    _logger.warning("consumer group %s at %s: %s", self._profile.group, self.group, told)
-                self.refusal = error if isinstance(error, BusyError) and not self._heard_ms else None
-                attempt = 1 if self._heard_ms else attempt + 1
-                self._heard_ms = 0
-                await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
+                is_refusal = isinstance(error, BusyError)
+                if error.message != logged and (is_refusal or not (error.retriable or error.refresh_route)):
+                    logged = error.message
+                    _logger.warning("consumer group %s at %s: %s", self._member.group, self.replica_group, logged)
+                self.refusal = error if isinstance(error, BusyError) and not self._stream.is_confirmed else None
+                await self._stream.back_off(error)
 
-    async def _attend(self, address: str) -> None:
-        stream = methods.JOIN_GROUP.open(self._router.channel(address))
-        loop = asyncio.get_running_loop()
+    async def _join_and_serve(self) -> None:
+        stream = self._stream
+        stream.open()
+        try:
+            await self._join()
+            reader = asyncio.get_running_loop().create_task(self._read_events(), name=f"session with {self.replica_group}")
+            reader.add_done_callback(lambda _: self._outgoing_changed.set())
+            try:
+                await self._write_messages(reader)
+            finally:
+                self._joined = False
+                self._listener.members_changed()  # the leader of another replica group may have a newer list
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+        finally:
+            await stream.close()
+
+    async def _join(self) -> None:
+        stream = self._stream
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
-                await stream.write(self._join())
-                self._welcomed(await self._read(stream, address))
-            if address != self._master:
-                self._master = address
-                self._events.master_changed(self.group)
+                await stream.write(self._join_message())
+                self._welcomed(await self._read())
         except TimeoutError:
-            await _close(stream)
-            raise UnreachableError(f"{address} welcomed nobody in time", address=address) from None
-        except BaseException:
-            await _close(stream)
-            raise
-        self._leader.answered()
-        reader = loop.create_task(self._listen(stream, address), name=f"hear the master of {self.group}")
-        reader.add_done_callback(lambda _: self._news.set())
-        try:
-            await self._speak(stream, address, reader)
-        finally:
-            self._attending = False
-            self._events.members_changed()  # another replica group's master may know better now
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            await _close(stream)
+            raise UnreachableError(
+                f"no response from {stream.address} to a join within {WELCOME_TIMEOUT_S:g} s", address=stream.address
+            ) from None
+        stream.confirm()
+        if stream.address != self._leader:
+            self._leader = stream.address
+            self._listener.leader_changed(self.replica_group)
 
-    def _join(self) -> bytes:
-        profile = self._profile
+    def _join_message(self) -> bytes:
+        member = self._member
         join = sessions_pb2.SessionJoin(
-            group=profile.group,
-            client_id=profile.client_id,
-            session_id=profile.session_id,
-            broadcast=profile.broadcast,
-            orderly=profile.orderly,
-            strategy=profile.strategy,
-            known_members=[member.client_id for member in self.members or ()],
-            queues=[_place(*each) for each in self._queues],
+            group=member.group,
+            client_id=member.client_id,
+            session_id=member.session_id,
+            broadcast=member.broadcast,
+            orderly=member.orderly,
+            strategy=member.strategy,
+            known_members=[each.client_id for each in self.members or ()],
+            queues=[_queue(*each) for each in self._consumed],
         )
-        for topic, expression in profile.subscriptions.items():
+        for topic, expression in member.subscriptions.items():
             join.subscriptions.add(topic=topic, expression=expression)
         return bytes(sessions_pb2.MemberMessage(join=join).SerializeToString())
 
-    async def _read(self, stream: ByteStream, address: str) -> sessions_pb2.MasterMessage:
-        message = await stream.read()
-        if message is None:
-            raise UnreachableError(f"{address}: the session's stream ended", address=address)
-        self._heard_ms = self._clock.monotonic_ms()
-        return parse(sessions_pb2.MasterMessage, message, address)
+    async def _read(self) -> sessions_pb2.MasterMessage:
+        message = await self._stream.read()
+        self._stream.touch()
+        return parse(sessions_pb2.MasterMessage, message, self._stream.address)
 
     def _welcomed(self, message: sessions_pb2.MasterMessage) -> None:
-        """What is not held any more is lost; what is held and neither used nor wanted is given back; what is wanted is asked for again."""
+        """Take over the leader's list of locks: drop those it does not hold, release those not needed, request the others again."""
         if message.WhichOneof("body") != "welcome":
-            raise UnreachableError("a session that does not begin with a welcome")
+            raise UnreachableError("protocol error: expected SessionWelcome")
         welcome = message.welcome
         self._lease_ms, self._heartbeat_ms = welcome.lease_ms, welcome.heartbeat_ms
         self._sent_ms.clear()
         self._outgoing.clear()
-        self._attending, self.refusal = True, None
+        self._joined, self.refusal = True, None
         held = {(lock.topic, lock.queue_id): lock for lock in welcome.locks}
-        for place in [place for place, grant in self.grants.items() if place not in held or held[place].epoch != grant.epoch]:
-            del self.grants[place]
-        self._granted(lock for place, lock in held.items() if place not in self.grants)
-        if self._wishes:
-            self._say(sessions_pb2.MemberMessage(wish=sessions_pb2.LockWish(queues=[_place(*place) for place in self._wishes])))
-        self._events.locks_changed(self.group)
-        self._heard_reset(welcome.reset_version)
+        for key in [key for key, grant in self.grants.items() if key not in held or held[key].epoch != grant.epoch]:
+            del self.grants[key]
+        self._granted(lock for key, lock in held.items() if key not in self.grants)
+        if self._requested:
+            self._send_later(sessions_pb2.MemberMessage(wish=sessions_pb2.LockWish(queues=[_queue(*key) for key in self._requested])))
+        self._listener.locks_changed(self.replica_group)
+        self._check_reset(welcome.reset_version)
 
-    async def _speak(self, stream: ByteStream, address: str, reader: asyncio.Task[None]) -> None:
+    async def _write_messages(self, reader: asyncio.Task[None]) -> None:
+        """Send heartbeats, and what is queued between them, until the reader ends."""
         next_ms = self._clock.monotonic_ms()
         while not reader.done():
             while self._outgoing:
-                await stream.write(self._outgoing.pop(0).SerializeToString())
+                await self._stream.write(self._outgoing.pop(0).SerializeToString())
             now_ms = self._clock.monotonic_ms()
             if now_ms >= next_ms:
                 next_ms = now_ms + self._heartbeat_ms
-                self._number += 1
-                self._sent_ms = {number: at_ms for number, at_ms in self._sent_ms.items() if now_ms - at_ms < self._lease_ms}
-                self._sent_ms[self._number] = now_ms
-                await stream.write(
-                    sessions_pb2.MemberMessage(heartbeat=sessions_pb2.SessionHeartbeat(number=self._number)).SerializeToString()
-                )
-                await self._look_for_another_master(address)
-            self._news.clear()
+                await self._send_heartbeat(now_ms)
+                await self._stream.check_leader()
+            self._outgoing_changed.clear()
             if not self._outgoing and not reader.done():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(1, next_ms - self._clock.monotonic_ms()) / 1000):
-                        await self._news.wait()
+                        await self._outgoing_changed.wait()
         reader.result()
 
-    async def _look_for_another_master(self, address: str) -> None:
-        """A paused or cut-off master keeps its connections; one that nobody knows a successor of may only be slow."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._heard_ms < SILENCE_MS:
-            return
-        try:
-            view = await self._router.find_leader(self.group)
-        except DledgerError:
-            return
-        if view.leader_address != address:
-            raise UnreachableError(f"{address} is silent and {view.leader_address} leads now", address=address)
+    async def _send_heartbeat(self, now_ms: int) -> None:
+        self._heartbeat += 1
+        self._sent_ms = {number: sent_ms for number, sent_ms in self._sent_ms.items() if now_ms - sent_ms < self._lease_ms}
+        self._sent_ms[self._heartbeat] = now_ms
+        heartbeat = sessions_pb2.SessionHeartbeat(number=self._heartbeat)
+        await self._stream.write(sessions_pb2.MemberMessage(heartbeat=heartbeat).SerializeToString())
 
-    async def _listen(self, stream: ByteStream, address: str) -> None:
+    async def _read_events(self) -> None:
         try:
             while True:
-                message = await self._read(stream, address)
+                message = await self._read()
                 kind = message.WhichOneof("body")
                 if kind == "ack":
                     self._acknowledged(message.ack)
                 elif kind == "members":
                     self.members = list(message.members.members)
-                    self._events.members_changed()
+                    self._listener.members_changed()
                 elif kind == "granted":
                     self._granted(message.granted.locks)
-                    self._events.locks_changed(self.group)
+                    self._listener.locks_changed(self.replica_group)
         except DledgerError:
             if self._left is None:
                 raise
@@ -281,12 +270,12 @@ class GroupSession:
 
     def _granted(self, locks: Iterable[sessions_pb2.HeldLock]) -> None:
         for lock in locks:
-            place = (lock.topic, lock.queue_id)
-            if place in self._wishes:
-                del self._wishes[place]
-                self.grants[place] = LockGrant(lock.epoch, lock.offset if lock.has_offset else None, lock.generation)
-            elif place not in self.grants:
-                self._say(sessions_pb2.MemberMessage(release=sessions_pb2.LockRelease(queues=[_place(*place, lock.epoch)])))
+            key = (lock.topic, lock.queue_id)
+            if key in self._requested:
+                del self._requested[key]
+                self.grants[key] = LockGrant(lock.epoch, lock.offset if lock.has_offset else None, lock.generation)
+            elif key not in self.grants:
+                self._release(key, lock.epoch)
 
     def _acknowledged(self, ack: sessions_pb2.SessionAck) -> None:
         sent_ms = self._sent_ms.pop(ack.number, None)
@@ -294,20 +283,14 @@ class GroupSession:
             for number in [number for number in self._sent_ms if number < ack.number]:
                 del self._sent_ms[number]
             self.lease_until_ms = max(self.lease_until_ms, sent_ms + self._lease_ms)
-            self._events.lease_renewed(self.group)
-        self._heard_reset(ack.reset_version)
+            self._listener.lease_renewed(self.replica_group)
+        self._check_reset(ack.reset_version)
 
-    def _heard_reset(self, version: int) -> None:
+    def _check_reset(self, version: int) -> None:
         known, self._reset_version = self._reset_version, version
         if known is not None and known != version:
-            self._events.positions_reset(self.group)
+            self._listener.offsets_reset(self.replica_group)
 
 
-def _place(topic: str, queue_id: int, epoch: int = 0) -> sessions_pb2.QueuePlace:
+def _queue(topic: str, queue_id: int, epoch: int = 0) -> sessions_pb2.QueuePlace:
     return sessions_pb2.QueuePlace(topic=topic, queue_id=queue_id, epoch=epoch)
-
-
-async def _close(stream: ByteStream) -> None:
-    with contextlib.suppress(TimeoutError, DledgerError):
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await stream.close()

@@ -1,7 +1,7 @@
-"""What a push consumer's listener is given and what it may answer.
+"""A push consumer's listener: what it receives, and what it may return.
 
-Owns the reading of answers: only a clear COMMIT counts as consumed; RECONSUME_LATER, SUSPEND, None, anything unknown and any exception mean
-that the messages come again.  Nothing a listener raises, answers, sets in its context or does to its list of messages reaches further.
+Owns the reading of results.  Only COMMIT counts as consumed; RECONSUME_LATER, SUSPEND, None, any other value and any exception redeliver
+the messages.  Whatever a listener raises, returns, sets in its context or does to its list of messages affects that call alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dledger_client.deprecation import RenamedAttribute
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 
-MOST_WISHED = (1 << 31) - 1
-_FAILED = "a listener failed on %s/%d at %d"
+MAX_SETTING = (1 << 31) - 1
+_FAILED = "listener failed on %s/%d at offset %d"
 
 _logger = logging.getLogger(__name__)
 
@@ -71,51 +71,51 @@ class ConsumeContext:
 Listener = Callable[[list[ReceivedMessage], ConsumeContext], Any]
 
 
-def consumed_count(answer: object, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
+def consumed_count(result: object, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
     """How many of the messages, from the first on, are consumed."""
-    if answer is Action.COMMIT:
+    if result is Action.COMMIT:
         if not isinstance(context.ack_index, int):
             raise TypeError(f"ack_index {context.ack_index!r}: expected a number of a message")
         return len(messages) if context.ack_index < 0 else min(len(messages), context.ack_index + 1)
-    if answer is not None and not isinstance(answer, Action):
-        _logger.warning("a listener answered %r; expected Action.COMMIT or Action.RECONSUME_LATER: the messages come again", answer)
+    if result is not None and not isinstance(result, Action):
+        _logger.warning("listener returned %r; expected Action.COMMIT or Action.RECONSUME_LATER: the messages will be redelivered", result)
     return 0
 
 
 def call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
-    """Give messages to a listener in the calling thread; how many it consumed."""
+    """Call a listener in this thread; how many messages it consumed."""
     try:
         consumed = consumed_count(listener(list(messages), context), messages, context)
-    except BaseException:  # in a worker thread nothing of it is meant for anybody else
+    except BaseException:  # a worker thread has no caller to pass it on to
         _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
         consumed = 0
-    _check_wishes(context)
+    _check_settings(context)
     return consumed
 
 
 async def call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
-    """The same on the event loop, for listeners that may be coroutines."""
+    """Call a listener, which may be a coroutine function, on the event loop."""
     try:
-        answer = listener(list(messages), context)
-        if inspect.isawaitable(answer):
-            waiting: Awaitable[Any] = answer
-            answer = await waiting
-        consumed = consumed_count(answer, messages, context)
+        result = listener(list(messages), context)
+        if inspect.isawaitable(result):
+            waiting: Awaitable[Any] = result
+            result = await waiting
+        consumed = consumed_count(result, messages, context)
     except FAULTS as error:
         if is_own_end(error):
             raise
         _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
         consumed = 0
-    _check_wishes(context)
+    _check_settings(context)
     return consumed
 
 
-def _check_wishes(context: ConsumeContext) -> None:
-    """A wish that cannot be followed is none."""
+def _check_settings(context: ConsumeContext) -> None:
+    """Reset settings of the context that are out of range."""
     level, pause = context.delay_level, context.suspend_ms
-    if not isinstance(level, int) or not -1 <= level <= MOST_WISHED:
-        _logger.warning("a listener set delay_level %r; expected -1, 0 or a level", level)
+    if not isinstance(level, int) or not -1 <= level <= MAX_SETTING:
+        _logger.warning("listener set delay_level %r; expected -1, 0 or a level", level)
         context.delay_level = 0
-    if not isinstance(pause, int | float) or not 0 <= pause <= MOST_WISHED:
-        _logger.warning("a listener set suspend_ms %r; expected milliseconds", pause)
+    if not isinstance(pause, int | float) or not 0 <= pause <= MAX_SETTING:
+        _logger.warning("listener set suspend_ms %r; expected milliseconds", pause)
         context.suspend_ms = 0

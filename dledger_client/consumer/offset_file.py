@@ -1,8 +1,8 @@
 """A broadcast consumer's own offset file: FOLDER/CLIENT/GROUP/offsets.json.
 
-Owns the file.  Two consumers of one machine never share one: a client id given by the user is taken as it is and must be free, else the
-first free number of the machine is taken, so that a restarted process finds the file of before.  Writing is done beside the event loop, one
-write at a time; what could not be written is not remembered either, so that whoever asked tries again.
+Owns the file.  Two consumers of one machine never share a file: a client id given by the user must be free; without one, the first free
+number is taken, so a restarted process finds its file again.  Writes run in a thread, one at a time.  Offsets whose write failed are not
+remembered, so the caller retries.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.runtime.environment import RunInThread
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 
-MOST_CLIENTS = 1000
+MAX_CLIENTS = 1000
 
 
 class OffsetFile:
-    """The positions of one broadcast client.  Held until ``close``."""
+    """The offsets of one broadcast client.  Locked until ``close``."""
 
     def __init__(self, folder: str, address: str, group: str, client_id: str = "", run_in_thread: RunInThread = asyncio.to_thread) -> None:
         root = Path(folder or os.environ.get("DLEDGER_OFFSETS", "") or Path.home() / ".dledger_offsets")
-        names = [client_id] if client_id else [f"{address}@{number}" for number in range(MOST_CLIENTS)]
+        names = [client_id] if client_id else [f"{address}@{number}" for number in range(MAX_CLIENTS)]
         for name in names:
-            lock = _held(root / name / group / "lock")
+            lock = _locked(root / name / group / "lock")
             if lock >= 0:
                 self.client_id, self._lock = name, lock
                 break
@@ -45,11 +45,11 @@ class OffsetFile:
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageDamagedError(f"{self._path}: not an offset file ({error}); remove it to begin anew", file=self._path) from None
+            raise StorageDamagedError(f"{self._path}: not an offset file ({error}); remove it to start over", file=self._path) from None
 
     async def save(self, offsets: dict[MessageQueue, int]) -> None:
-        """Remember these too; the file is replaced whole.  StorageFullError, StorageFailedError: the file is as it was; try again."""
-        await asyncio.shield(self._save(offsets))  # a write that has begun ends before the next one
+        """Add these; the file is replaced as a whole.  StorageFullError, StorageFailedError: the file is unchanged; retry."""
+        await asyncio.shield(self._save(offsets))  # a write that has started finishes before the next one
 
     async def _save(self, offsets: dict[MessageQueue, int]) -> None:
         async with self._writing:
@@ -58,7 +58,7 @@ class OffsetFile:
                 await self._run_in_thread(lambda: self._replace(known))
             except OSError as error:
                 kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailedError
-                raise kind(f"{self._path}: positions could not be saved: {error}", file=self._path) from None
+                raise kind(f"{self._path}: offsets could not be saved: {error}", file=self._path) from None
             self.offsets = known
 
     def _replace(self, offsets: dict[MessageQueue, int]) -> None:
@@ -72,22 +72,22 @@ class OffsetFile:
 
     async def close(self) -> None:
         async with self._writing:
-            self.let_go()
+            self.unlock()
 
-    def let_go(self) -> None:
-        """Hold the file no more, as when a process dies."""
+    def unlock(self) -> None:
+        """Release the lock, as the end of the process does."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
-def _held(path: Path) -> int:
-    """A descriptor that holds the lock file, or -1 when somebody else holds it."""
+def _locked(path: Path) -> int:
+    """A descriptor of the locked file, or -1 when another process has locked it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StorageFailedError(f"{path}: positions cannot be kept here: {error}", file=path) from None
+        raise StorageFailedError(f"{path}: offsets cannot be stored here: {error}", file=path) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

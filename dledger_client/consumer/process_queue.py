@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from itertools import islice
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from dledger_client.consumer.listener import ConsumeContext
 from dledger_client.consumer.settings import BROADCAST_ATTEMPTS, PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 
-ORDERLY_RUN = 256  # messages a worker takes of an orderly queue before others have their turn
+ORDERLY_RUN = 256  # messages a worker takes of an orderly queue before another queue gets the worker
 RETRY_S = 1.0  # before messages that could not be sent back are tried again here
 
 Messages = list[ReceivedMessage]
@@ -30,58 +29,63 @@ Messages = list[ReceivedMessage]
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerContext:
-    """What buffers need of their consumer.  ``send_back`` returns False when nobody took the messages; ``spawn`` runs it."""
+class ConsumerContext(Protocol):
+    """What a process queue needs from its consumer."""
 
     options: PushOptions
-    runner: ListenerExecutor
-    send_back: Callable[[MessageQueue, Messages, int], Coroutine[Any, Any, bool]]
-    spawn: Callable[[Coroutine[Any, Any, None], str], object]
-    may_start: Callable[[MessageQueue], bool]  # may be asked from any thread
+    executor: ListenerExecutor
+
+    async def send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> bool:
+        """Send messages back to the group; False when a broker did not take all of them."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> object: ...
+    def may_consume(self, queue: MessageQueue) -> bool:
+        """Whether a listener may be called now.  Safe from any thread."""
+        ...
 
 
 class ProcessQueue(Protocol):
-    """Either kind."""
+    """The messages of one queue, fetched and not consumed yet."""
 
     dropped: bool
     count: int
     size_bytes: int
 
     @property
-    def position(self) -> int: ...
+    def consume_offset(self) -> int: ...
     @property
     def is_idle(self) -> bool: ...
     def add(self, messages: Messages, size_bytes: int, next_offset: int) -> None: ...
     def has_room(self) -> bool: ...
-    async def room(self) -> None: ...
-    async def idle(self) -> None: ...
+    async def wait_for_room(self) -> None: ...
+    async def wait_until_idle(self) -> None: ...
     def drop(self) -> None: ...
-    def kick(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class _ProcessQueue:
-    """What both kinds share: sums, and waiting for room or for the last listener."""
+    """Counts, flow limits, and waiting for room or for the last listener."""
 
-    def __init__(self, queue: MessageQueue, workshop: ConsumerContext, position: int, epoch: int) -> None:
+    def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int, epoch: int) -> None:
         self.queue, self.dropped, self.epoch = queue, False, epoch
         self.count = self.size_bytes = 0
-        self._workshop, self._options = workshop, workshop.options
-        self._position = position
+        self._consumer, self._options = consumer, consumer.options
+        self._consume_offset = consume_offset
         self._changed = asyncio.Event()
 
     @property
-    def position(self) -> int:
+    def consume_offset(self) -> int:
         """The lowest message not yet consumed."""
-        return self._position
+        return self._consume_offset
 
     @property
     def is_idle(self) -> bool:
-        """No listener is at work; once dropped, none will be."""
+        """No listener is running; once dropped, none will be."""
         raise NotImplementedError
 
     def _count_in(self, messages: Messages, size_bytes: int) -> None:
-        """What is held here.  Of a fetch whose messages were all sorted out nothing is: no listener's end would count its bytes out."""
+        """Count fetched messages in.  A fetch whose messages were all filtered out counts nothing: no job would count its bytes out."""
         self.count += len(messages)
         self.size_bytes += size_bytes if messages else 0
 
@@ -89,23 +93,23 @@ class _ProcessQueue:
         options = self._options
         return self.count < options.pull_threshold_for_queue and self.size_bytes < options.pull_threshold_size_for_queue
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until there is room for more."""
         while not self.has_room():
             self._changed.clear()
             await self._changed.wait()
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         while not self.is_idle:
             self._changed.clear()
             await self._changed.wait()
 
     def drop(self) -> None:
-        """Start nothing any more."""
+        """Start no further job."""
         self.dropped = True
 
-    def kick(self) -> None:
-        """Something may go on."""
+    def resume(self) -> None:
+        """Continue after a pause or a renewed lease, where there is something to do."""
 
     @property
     def batch_size(self) -> int:
@@ -117,12 +121,12 @@ class _ProcessQueue:
 
 
 class _ConcurrentJob:
-    """One listener call: a batch, and where the queue goes on behind it.  ``active`` from its start in a worker to its end on the loop."""
+    """One listener call: a batch, and the offset after it.  ``active`` from its start in a worker to its end on the loop."""
 
-    __slots__ = ("active", "attempts", "buffer", "consumed", "context", "done", "messages", "next_offset", "share_bytes", "total")
+    __slots__ = ("active", "attempts", "consumed", "context", "done", "messages", "next_offset", "process_queue", "share_bytes", "total")
 
-    def __init__(self, buffer: ConcurrentProcessQueue, messages: Messages, share_bytes: float) -> None:
-        self.buffer, self.messages, self.share_bytes = buffer, messages, share_bytes
+    def __init__(self, process_queue: ConcurrentProcessQueue, messages: Messages, share_bytes: float) -> None:
+        self.process_queue, self.messages, self.share_bytes = process_queue, messages, share_bytes
         self.next_offset = messages[-1].queue_offset + 1
         self.total = len(messages)
         self.attempts = self.consumed = 0
@@ -130,22 +134,22 @@ class _ConcurrentJob:
         self.context: ConsumeContext | None = None
 
     def calls(self) -> Calls:
-        # First said, then looked: the loop does it the other way round, so that one of both sees the other.
+        # Set ``active``, then read ``dropped``.  The loop does the reverse, so one of the two sees the other.
         self.active = True
-        if self.buffer.dropped:
+        if self.process_queue.dropped:
             return
-        self.context = self.buffer.context(self.attempts)
+        self.context = self.process_queue.context(self.attempts)
         self.consumed = yield self.messages, self.context
 
     def ended(self) -> None:
-        self.buffer.job_ended(self)
+        self.process_queue.job_ended(self)
 
 
 class ConcurrentProcessQueue(_ProcessQueue):
     """Batches of one queue, in any order and many at once."""
 
-    def __init__(self, queue: MessageQueue, workshop: ConsumerContext, position: int) -> None:
-        super().__init__(queue, workshop, position, 0)
+    def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int) -> None:
+        super().__init__(queue, consumer, consume_offset, 0)
         self._pending: deque[_ConcurrentJob] = deque()  # in the queue's order
 
     @property
@@ -155,11 +159,11 @@ class ConcurrentProcessQueue(_ProcessQueue):
     def has_room(self) -> bool:
         if not super().has_room():
             return False
-        # One slow message must not let the rest run away from the position that could be committed.
-        return not self._pending or self._pending[-1].next_offset - self._position < self._options.consume_concurrently_max_span
+        # One slow message must not let the others run too far ahead of the offset that can be committed.
+        return not self._pending or self._pending[-1].next_offset - self._consume_offset < self._options.consume_concurrently_max_span
 
     def add(self, messages: Messages, size_bytes: int, next_offset: int) -> None:
-        """Take what was fetched; ``next_offset`` is where the queue goes on, behind filtered messages too."""
+        """Add a fetch; ``next_offset`` is the offset after it, filtered messages included."""
         if self.dropped:
             return
         self._count_in(messages, size_bytes)
@@ -168,43 +172,49 @@ class ConcurrentProcessQueue(_ProcessQueue):
             batch = messages[first : first + step]
             job = _ConcurrentJob(self, batch, size_bytes / len(messages) * len(batch))
             self._pending.append(job)
-            self._workshop.runner.submit(job)
+            self._consumer.executor.submit(job)
         if self._pending:
             self._pending[-1].next_offset = max(next_offset, self._pending[-1].next_offset)
         else:
-            self._position = max(next_offset, self._position)
+            self._consume_offset = max(next_offset, self._consume_offset)
 
     def job_ended(self, job: _ConcurrentJob) -> None:
         if job.consumed == len(job.messages):
             self._finish(job)
         elif self.dropped:
-            self._release(job)  # whoever has the queue next gets these messages
+            self._release(job)  # the next owner of the queue gets these messages
         else:
-            self._workshop.spawn(self._again(job), "messages that come again")
+            self._consumer.spawn(self._redeliver(job), "redeliver")
 
-    async def _again(self, job: _ConcurrentJob) -> None:
-        """Messages a listener did not take: sent back to the group, or kept here when nobody takes them."""
+    async def _redeliver(self, job: _ConcurrentJob) -> None:
+        """Redeliver messages that were not consumed: through the group's retry topic, or from here when no broker takes them."""
         job.messages, job.consumed = job.messages[job.consumed :], 0
         job.attempts += 1
         if self._options.broadcast:
-            gone = self._given_up(job)
+            done = self._is_skipped(job)
         else:
             delay_level = job.context.delay_level if job.context is not None else 0
-            gone = await self._workshop.send_back(self.queue, job.messages, delay_level)
-        if gone:
+            done = await self._consumer.send_back(self.queue, job.messages, delay_level)
+        if done:
             self._finish(job)
             return
         await asyncio.sleep(RETRY_S)
         self._release(job)
         if not self.dropped:
-            self._workshop.runner.submit(job)
+            self._consumer.executor.submit(job)
 
-    def _given_up(self, job: _ConcurrentJob) -> bool:
-        """A broadcast has nobody to send messages back to: after enough attempts they are left out here."""
+    def _is_skipped(self, job: _ConcurrentJob) -> bool:
+        """A broadcast has no retry topic: after enough attempts messages are skipped here."""
         limit = self._options.max_reconsume_times
         if job.attempts <= (BROADCAST_ATTEMPTS if limit < 0 else limit):
             return False
-        _logger.warning("%s: %d messages at %d left out", self.queue, len(job.messages), job.messages[0].queue_offset)
+        _logger.warning(
+            "%s: %d messages from offset %d skipped after %d attempts",
+            self.queue,
+            len(job.messages),
+            job.messages[0].queue_offset,
+            job.attempts,
+        )
         return True
 
     def _finish(self, job: _ConcurrentJob) -> None:
@@ -212,7 +222,7 @@ class ConcurrentProcessQueue(_ProcessQueue):
         self.count -= job.total
         pending = self._pending
         while pending and pending[0].done:
-            self._position = max(self._position, pending.popleft().next_offset)
+            self._consume_offset = max(self._consume_offset, pending.popleft().next_offset)
         self.size_bytes = round(self.size_bytes - job.share_bytes) if pending else 0
         self._release(job)
 
@@ -222,13 +232,13 @@ class ConcurrentProcessQueue(_ProcessQueue):
 
 
 class OrderlyProcessQueue(_ProcessQueue):
-    """One queue, one worker at a time, in order; it stops where a listener does not commit, and goes on there after a pause."""
+    """One queue, one worker at a time, in order.  It stops at a batch that is not consumed, and retries it after a pause."""
 
-    def __init__(self, queue: MessageQueue, workshop: ConsumerContext, position: int, epoch: int) -> None:
-        super().__init__(queue, workshop, position, epoch)
+    def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int, epoch: int) -> None:
+        super().__init__(queue, consumer, consume_offset, epoch)
         self._waiting: deque[tuple[ReceivedMessage, float]] = deque()
         self._job: _OrderlyJob | None = None
-        self._end = position  # where the queue goes on behind what is waiting
+        self._end = consume_offset  # offset after the last message here
         self._attempts = 0  # of the first batch
         self._paused: asyncio.TimerHandle | None = None
 
@@ -238,68 +248,70 @@ class OrderlyProcessQueue(_ProcessQueue):
         self._count_in(messages, size_bytes)
         self._waiting.extend((message, size_bytes / len(messages)) for message in messages)
         self._end = max(self._end, next_offset)
-        self._settle()
-        self.kick()
+        self._advance()
+        self.resume()
 
     @property
     def is_idle(self) -> bool:
         return self._job is None or not self._job.active
 
-    def _settle(self) -> None:
+    def _advance(self) -> None:
         if not self._waiting and self._job is None:
-            self._position = max(self._position, self._end)
+            self._consume_offset = max(self._consume_offset, self._end)
 
-    def kick(self) -> None:
-        """Give the queue to a worker, unless one has it, or it pauses, or its lock must not be used now."""
-        if self._job is None and self._paused is None and self._waiting and self.may_go_on():
+    def resume(self) -> None:
+        """Give the queue to a worker, unless one has it, or it is paused, or its lock must not be used now."""
+        if self._job is None and self._paused is None and self._waiting and self.may_continue():
             messages = [message for message, _ in islice(self._waiting, ORDERLY_RUN)]
             self._job = _OrderlyJob(self, messages, self._attempts)
-            self._workshop.runner.submit(self._job)
+            self._consumer.executor.submit(self._job)
 
-    def may_go_on(self) -> bool:
-        """Asked by the worker right before each listener call."""
-        return not self.dropped and self._workshop.may_start(self.queue)
+    def may_continue(self) -> bool:
+        """Checked by the worker right before each listener call."""
+        return not self.dropped and self._consumer.may_consume(self.queue)
 
     def job_ended(self, job: _OrderlyJob) -> None:
-        self._take(job.consumed)
+        self._remove_consumed(job.consumed)
         if job.failed:
-            self._workshop.spawn(self._failed(job), "an orderly queue pauses")
+            self._consumer.spawn(self._failed(job), "pause")
         else:
-            self._job_over()
-            self.kick()
+            self._end_job()
+            self.resume()
 
-    def _job_over(self) -> None:
+    def _end_job(self) -> None:
         self._job = None
-        self._settle()
+        self._advance()
         self._changed.set()
 
-    def _take(self, count: int) -> None:
-        """The first messages are consumed."""
+    def _remove_consumed(self, count: int) -> None:
+        """Remove the first messages: they are consumed."""
         for _ in range(count):
             message, size = self._waiting.popleft()
             self.count -= 1
             self.size_bytes = round(self.size_bytes - size)
-            self._position = message.queue_offset + 1
+            self._consume_offset = message.queue_offset + 1
         if count:
             self._attempts = 0
         if not self._waiting:
             self.size_bytes = 0
 
     async def _failed(self, job: _OrderlyJob) -> None:
-        """The batch comes again here, after a pause; when its attempts are used up it goes to the dead letters."""
+        """Retry the batch after a pause, or send it to the dead letters when its attempts are used up."""
         self._attempts = 1 if job.consumed else self._attempts + 1
         limit = self._options.max_reconsume_times
-        given_up = 0 <= limit < self._attempts or job.context.delay_level == DEAD_LETTER
-        if given_up and (self._options.broadcast or await self._workshop.send_back(self.queue, job.failed, DEAD_LETTER)):
-            _logger.warning("%s: %d messages at %d given up", self.queue, len(job.failed), job.failed[0].queue_offset)
-            self._take(len(job.failed))
-        self._job_over()
+        exhausted = 0 <= limit < self._attempts or job.context.delay_level == DEAD_LETTER
+        if exhausted and (self._options.broadcast or await self._consumer.send_back(self.queue, job.failed, DEAD_LETTER)):
+            _logger.warning(
+                "%s: %d messages from offset %d sent to the dead letters", self.queue, len(job.failed), job.failed[0].queue_offset
+            )
+            self._remove_consumed(len(job.failed))
+        self._end_job()
         pause_ms = job.context.suspend_ms or self._options.suspend_current_queue_time_ms
         self._paused = asyncio.get_running_loop().call_later(pause_ms / 1000, self._unpause)
 
     def _unpause(self) -> None:
         self._paused = None
-        self.kick()
+        self.resume()
 
     def drop(self) -> None:
         super().drop()
@@ -308,25 +320,25 @@ class OrderlyProcessQueue(_ProcessQueue):
 
 
 class _OrderlyJob:
-    """Several listener calls, one after the other.  ``active`` as above."""
+    """Several listener calls in sequence.  ``active`` as in ``_ConcurrentJob``."""
 
-    __slots__ = ("_attempts", "_messages", "active", "buffer", "consumed", "context", "failed")
+    __slots__ = ("_attempts", "_messages", "active", "consumed", "context", "failed", "process_queue")
 
-    def __init__(self, buffer: OrderlyProcessQueue, messages: Messages, attempts: int) -> None:
-        self.buffer, self._messages, self._attempts = buffer, messages, attempts
+    def __init__(self, process_queue: OrderlyProcessQueue, messages: Messages, attempts: int) -> None:
+        self.process_queue, self._messages, self._attempts = process_queue, messages, attempts
         self.consumed = 0
         self.active = False
         self.failed: Messages = []
-        self.context = buffer.context(attempts)
+        self.context = process_queue.context(attempts)
 
     def calls(self) -> Calls:
         self.active = True
-        step = self.buffer.batch_size
+        step = self.process_queue.batch_size
         for first in range(0, len(self._messages), step):
-            if not self.buffer.may_go_on():
+            if not self.process_queue.may_continue():
                 return
             batch = self._messages[first : first + step]
-            self.context = self.buffer.context(0 if first else self._attempts)
+            self.context = self.process_queue.context(0 if first else self._attempts)
             consumed = yield batch, self.context
             self.consumed += consumed
             if consumed < len(batch):
@@ -334,4 +346,4 @@ class _OrderlyJob:
                 return
 
     def ended(self) -> None:
-        self.buffer.job_ended(self)
+        self.process_queue.job_ended(self)

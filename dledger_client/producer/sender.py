@@ -15,18 +15,16 @@ In the last two cases whoever may have been stored by an attempt that was not an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from dledger_client.cluster.leader_tracker import LeaderTracker
+from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, LeaderStream
 from dledger_client.cluster.responses import garbage, parse
-from dledger_client.cluster.retry import JitteredBackoff, is_retriable
+from dledger_client.cluster.retry import is_retriable
 from dledger_client.producer.batches import UNSENT, ProducerBatch, QueueBatcher
 from dledger_wire._pb import broker_pb2
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import (
-    BusyError,
     DeadlineExceededError,
     DledgerError,
     NotLeaderError,
@@ -35,11 +33,9 @@ from dledger_wire.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     ProducerFencedError,
-    UnreachableError,
 )
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
-from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.status import SendStatus
 
 if TYPE_CHECKING:
@@ -51,9 +47,7 @@ WINDOW_BYTES = 12 << 20
 WINDOW_REQUESTS = 64
 LANE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
-SILENCE_MS = 1000
 NEVER_MS = 1 << 62
-CLOSE_TIMEOUT_S = 1.0
 NOTHING_STORED = "nothing was stored"
 
 _logger = logging.getLogger(__name__)
@@ -77,12 +71,10 @@ class Sender:
         self._requests: dict[int, tuple[list[ProducerBatch], int]] = {}  # with the time it was sent
         self._next_request_id = 1
         self._in_flight_bytes = 0
-        self._attempt = 0
-        self._leader = LeaderTracker(engine.router, group)
+        self._stream = LeaderStream(engine.router, group, methods.PRODUCE, PRODUCE_SILENCE)
         self._problem: DledgerError | None = None
         self._waiting_for = ""  # the send status that tells what the oldest request waits for
         self._flush_all = False
-        self._heard_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         retries = engine.options.retry_times
         self._most_attempts = retries + 1 if retries >= 0 else 1 << 30
@@ -121,7 +113,6 @@ class Sender:
                 self._timer.cancel()
 
     async def _run(self) -> None:
-        pauses = JitteredBackoff(self._engine.router.random)
         while True:
             while self.is_idle:
                 self._wake.clear()
@@ -132,14 +123,14 @@ class Sender:
                 self._fail_all(self._fenced)
                 continue
             try:
-                await self._serve(await self._leader.address())
+                await self._stream.locate()
+                await self._serve()
             except DledgerError as error:
                 if not is_retriable(error):
                     _logger.warning("group %s: %s", self.group, error.message)
                 self._problem = error
                 self._engine.refused.group_failed(self.group)
-                self._attempt += 1
-                await asyncio.sleep(pauses.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000)
+                await self._stream.back_off(error)
                 self.sweep()
 
     def _forget_idle_lanes(self) -> None:
@@ -176,11 +167,12 @@ class Sender:
 
     # One stream
 
-    async def _serve(self, address: str) -> None:
+    async def _serve(self) -> None:
         await self.ensure_session()
-        stream = methods.PRODUCE.open(self._engine.router.channel(address))
+        stream = self._stream
+        stream.open()
         loop = asyncio.get_running_loop()
-        reader = loop.create_task(self._read(stream, address), name=f"produce answers of {self.group}")
+        reader = loop.create_task(self._read(), name=f"produce answers of {self.group}")
         reader.add_done_callback(self._awake)
         # Beside this task: a leader that takes nothing any more must not keep this one from deadlines and from looking for another.
         writing: asyncio.Task[None] | None = None
@@ -189,10 +181,10 @@ class Sender:
                 self._wake.clear()
                 if reader.done():
                     reader.result()
-                    raise UnreachableError(f"{address}: the produce stream ended", address=address)
                 if self._fenced is not None:
                     self._fail_all(self._fenced)
-                await self._look_for_another_leader(address)
+                if self._requests:
+                    await stream.check_leader()
                 if self._restarting and not any(lane.sent for lane in self._lanes):
                     await self._start_session()
                 if writing is None or writing.done():
@@ -217,19 +209,7 @@ class Sender:
             for lane in self._lanes:
                 lane.stream_lost()
                 self._fail_lost(lane)
-            with contextlib.suppress(TimeoutError, DledgerError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await stream.close()
-
-    async def _look_for_another_leader(self, address: str) -> None:
-        """A leader that says nothing for long may be one no more: a paused process keeps its connections."""
-        now_ms = self._engine.router.clock.monotonic_ms()
-        if not self._requests or now_ms - self._heard_ms < SILENCE_MS:
-            return
-        self._heard_ms = now_ms
-        view = await self._engine.router.find_leader(self.group)
-        if view.leader_address != address:
-            raise UnreachableError(f"{address} is silent and {view.leader_address} leads now", address=address)
+            await stream.close()
 
     def _watch_deadlines(self) -> None:
         """While something is there a timer looks at deadlines and lingering batches, whatever this link waits for meanwhile."""
@@ -268,7 +248,7 @@ class Sender:
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
         now_ms = self._engine.router.clock.monotonic_ms()
         if not self._requests:
-            self._heard_ms = now_ms
+            self._stream.touch()
         self._requests[request_id] = batches, now_ms
         self._in_flight_bytes += size
         payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
@@ -293,25 +273,26 @@ class Sender:
 
     # Answers
 
-    async def _read(self, stream: ByteStream, address: str) -> None:
-        while (message := await stream.read()) is not None:
-            response = parse(broker_pb2.ProduceResponse, message, address)
+    async def _read(self) -> None:
+        stream, address = self._stream, self._stream.address
+        while True:
+            response = parse(broker_pb2.ProduceResponse, await stream.read(), address)
             if response.waiting_for:
                 self._waiting_for = response.waiting_for
                 continue
-            self._heard_ms = self._engine.router.clock.monotonic_ms()
+            stream.touch()
             batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
             if not batches or len(batches) != len(response.results):
                 raise garbage(address, "a produce answer to no request")
-            self._engine.faults.answered(self.group, self._heard_ms - sent_ms)
+            self._engine.faults.answered(self.group, stream.last_seen_ms - sent_ms)
             problem: DledgerError | None = None
             for batch, result in zip(batches, response.results, strict=True):
                 self._in_flight_bytes -= batch.size_bytes
                 problem = self._answered(batch, result) or problem
             if problem is not None:
                 raise problem
-            self._attempt, self._problem, self._waiting_for = 0, None, ""
-            self._leader.answered()
+            self._problem, self._waiting_for = None, ""
+            stream.confirm()
             self._wake.set()
 
     def _answered(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> DledgerError | None:

@@ -1,105 +1,95 @@
-"""Being asked what became of transactions: a producer's stream to the master of one replica group.
+"""Transaction checks: a producer's stream to the leader of one replica group, which asks for the state of open transactions.
 
-Owns the stream, and starts it again, at whoever is master, for as long as the producer lives.  Beats go both ways, so that a master that
-is cut off does not keep a producer that another one wants to ask.
+Owns the producer's registration there, for as long as the producer lives.  Both sides send heartbeats, so that a leader that was cut off
+does not keep a producer from its successor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
-from dledger_client.cluster.leader_tracker import LeaderTracker
+from dledger_client.cluster.leader_stream import CHECK_SILENCE, LeaderStream
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
-from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.fetch.records import Chunk, ReceivedMessage, decode_chunk
 from dledger_wire._pb import transaction_pb2
-from dledger_wire.errors import BusyError, CorruptFrameError, DledgerError, UnreachableError
+from dledger_wire.errors import CorruptFrameError, DledgerError, UnreachableError
 from dledger_wire.names import HALF_TOPIC
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream
 
-BEAT_S = 1.0
-SILENCE_S = 2.5
-CLOSE_TIMEOUT_S = 1.0
+HEARTBEAT_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
 
 class TransactionCheckStream:
-    """``asked`` gets each half message in question; it must not wait."""
+    """``on_check`` gets each half message in question; it must not block."""
 
-    def __init__(self, router: Router, group: str, producer_group: str, client_id: str, asked: Callable[[ReceivedMessage], None]) -> None:
-        self._router, self._group, self._asked = router, group, asked
+    def __init__(
+        self, router: Router, replica_group: str, producer_group: str, client_id: str, on_check: Callable[[ReceivedMessage], None]
+    ) -> None:
+        self._replica_group, self._on_check = replica_group, on_check
         self._join = transaction_pb2.ProducerJoin(producer_group=producer_group, client_id=client_id).SerializeToString()
-        self._leader = LeaderTracker(router, group)
+        self._stream = LeaderStream(router, replica_group, methods.JOIN_PRODUCER_GROUP, CHECK_SILENCE)
 
     async def run(self) -> None:
-        """Attend until cancelled."""
-        pauses, attempt = JitteredBackoff(self._router.random), 0
+        """Stay registered until cancelled."""
         while True:
             try:
-                await self._attend(await self._leader.address())
+                await self._stream.locate()
+                await self._serve()
             except DledgerError as error:
                 if not (error.retriable or error.refresh_route):
-                    _logger.warning("transactions at %s: %s", self._group, error.message)
-                attempt = 1 if self._leader.works else attempt + 1
-                await asyncio.sleep(pauses.pause_ms(attempt, busy=isinstance(error, BusyError)) / 1000)
+                    _logger.warning("transaction checks of %s: %s", self._replica_group, error.message)
+                await self._stream.back_off(error)
 
-    async def _attend(self, address: str) -> None:
-        stream = methods.JOIN_PRODUCER_GROUP.open(self._router.channel(address))
-        beats = asyncio.get_running_loop().create_task(self._beat(stream), name=f"attend at {self._group}")
+    async def _serve(self) -> None:
+        stream = self._stream
+        stream.open()
+        heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats(), name=f"heartbeats to {self._replica_group}")
         try:
             while True:
-                async with asyncio.timeout(SILENCE_S):
-                    message = await stream.read()
-                if message is None:
-                    raise UnreachableError(f"{address}: the stream ended", address=address)
-                self._leader.answered()
-                check = parse(transaction_pb2.TransactionCheck, message, address)
+                message = await stream.read_heartbeat()
+                stream.confirm()
+                check = parse(transaction_pb2.TransactionCheck, message, stream.address)
                 if check.frame:
-                    self._asked(half_message(check, self._group, address))
-        except TimeoutError:
-            raise UnreachableError(f"{address} said nothing for {SILENCE_S:g} s", address=address) from None
+                    self._on_check(half_message(check, self._replica_group, stream.address))
         except CorruptFrameError as error:
-            raise UnreachableError(f"{address}: {error.message}", address=address) from None
+            raise UnreachableError(f"{stream.address}: {error.message}", address=stream.address) from None
         finally:
-            beats.cancel()
-            await asyncio.gather(beats, return_exceptions=True)
-            with contextlib.suppress(DledgerError, TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await stream.close()
+            heartbeats.cancel()
+            await asyncio.gather(heartbeats, return_exceptions=True)
+            await stream.close()
 
-    async def _beat(self, stream: ByteStream) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            await stream.write(self._join)
-            await asyncio.sleep(BEAT_S)
+            await self._stream.write(self._join)
+            await asyncio.sleep(HEARTBEAT_S)
 
 
-def half_message(check: transaction_pb2.TransactionCheck, group: str, replica: str) -> ReceivedMessage:
-    """The message in question, under the topic and queue it is meant for; its offset is that of the half message."""
+def half_message(check: transaction_pb2.TransactionCheck, replica_group: str, replica: str) -> ReceivedMessage:
+    """The message in question, under its real topic and queue; its offset is that of the half message."""
     payload = memoryview(len(check.frame).to_bytes(4, "big") + check.frame)
 
     def decoded(topic: str, queue_id: int) -> Chunk:
         return decode_chunk(
             topic,
-            group,
+            replica_group,
             queue_id,
             replica,
             count=1,
             first_offset=check.half_offset,
-            has_offsets=False,
             payload=payload,
+            has_offsets=False,
             next_offset=check.half_offset + 1,
             max_offset=0,
         )
 
-    stored = decoded(HALF_TOPIC, 0)  # what its frame says of itself is where it waits
+    stored = decoded(HALF_TOPIC, 0)  # the frame names the half topic, where it is stored
     if stored.damaged_offset() is not None:
-        raise CorruptFrameError(f"half message {check.half_offset} is not what its CRC or its place says")
+        raise CorruptFrameError(f"half message {check.half_offset} does not match its CRC or its position")
     properties = stored.messages()[0].properties
     queue = properties.get("REAL_QID", "")
     return decoded(properties.get("REAL_TOPIC", ""), int(queue) if queue.isdecimal() else 0).messages()[0]

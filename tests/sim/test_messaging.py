@@ -32,7 +32,7 @@ def refused_ones_forgotten(patch: pytest.MonkeyPatch) -> None:
     async def forget(_engine: Rebalancer, *_arguments: object) -> bool:
         return True
 
-    patch.setattr(Rebalancer, "_send_back", forget)
+    patch.setattr(Rebalancer, "send_back", forget)
 
 
 def levels_early(patch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ class Group:
         self.rig.cluster.loop.kill(member.process, member)
         self.rig.cluster.net.process_died(member.process, silent=silent)
         if member.consumer._file is not None:  # the kernel lets go of a dead process's locks
-            member.consumer._file.let_go()
+            member.consumer._file.unlock()
 
     def share(self, name: str) -> list[int]:
         return [queue.queue_id for queue in self.members[name].consumer.assigned() if queue.topic == self.topic]

@@ -12,6 +12,7 @@ import pytest
 
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
+from dledger_client.cluster.metadata import Router
 from dledger_client.producer.sender import Sender
 from dledger_client.runtime.environment import use_environment
 from dledger_client.runtime.loop_thread import LoopThread
@@ -67,6 +68,9 @@ class ScriptedNode:
     def consumer(self, **settings: int) -> PullConsumer:
         with use_environment(**self._around):
             return PullConsumer(ADDRESS, "tests", **settings)  # type: ignore[arg-type]
+
+    def router(self) -> Router:
+        return Router(ADDRESS, self._network, SimClock(self.loop), random.Random(1))
 
     def _answering(self, name: str) -> Callable[[ByteStream, CallContext], Awaitable[None]]:
         async def handler(stream: ByteStream, _context: CallContext) -> None:

@@ -26,7 +26,7 @@ from dledger_wire.errors import NotSentError, OutcomeUnknownError, UnreachableEr
 from tests.unit.broker.test_transactions import QUICK
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
-from tests.unit.client.test_buffers import Fake
+from tests.unit.client.test_process_queue import Fake
 from tests.waiting import LIMIT_S
 
 

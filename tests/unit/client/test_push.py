@@ -363,7 +363,7 @@ def test_flow_limits_hold_back_reading() -> None:
         most = 0
         while len(group.seen) < 300:
             for queue in engine.queues.values():
-                most = max(most, queue.buffer.count if queue.buffer is not None else 0)
+                most = max(most, queue.process_queue.count if queue.process_queue is not None else 0)
             await asyncio.sleep(0.005)
         assert 8 < most <= 20
         await group.stop()

@@ -19,7 +19,7 @@ from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import Calls, Job, ThreadExecutor
 from dledger_client.consumer.listener import Action, ConsumeContext, call, call_async
 from dledger_client.consumer.offset_file import OffsetFile
-from dledger_client.consumer.process_queue import ConcurrentProcessQueue, ConsumerContext, OrderlyProcessQueue
+from dledger_client.consumer.process_queue import ConcurrentProcessQueue, OrderlyProcessQueue
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS
@@ -40,7 +40,7 @@ class Fake(ReceivedMessage):
 
 
 class ByHand:
-    """A runner whose jobs begin and end when the test says so."""
+    """An executor whose jobs begin and end when the test says so."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -75,22 +75,25 @@ class ByHand:
 
 
 class Bench:
-    """A workshop by hand."""
+    """A consumer under the control of the test."""
 
     def __init__(self, **options: Any) -> None:
-        self.runner = ByHand()
+        self.executor = ByHand()
         self.lease = True
         self.sent_back: list[int] = []
         self.takes_back = True
         self.tasks: list[asyncio.Task[None]] = []
-        self.workshop = ConsumerContext(PushOptions(**options), self.runner, self._send_back, self._spawn, lambda _queue: self.lease)
+        self.options = PushOptions(**options)
 
-    async def _send_back(self, _queue: MessageQueue, messages: list[ReceivedMessage], _level: int) -> bool:
+    async def send_back(self, queue: MessageQueue, messages: list[ReceivedMessage], delay_level: int) -> bool:
         if self.takes_back:
             self.sent_back += [message.queue_offset for message in messages]
         return self.takes_back
 
-    def _spawn(self, work: Coroutine[Any, Any, None], _name: str) -> None:
+    def may_consume(self, queue: MessageQueue) -> bool:
+        return self.lease
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def rest(self) -> None:
@@ -108,7 +111,7 @@ def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed
     async def scenario() -> None:
         draw = random.Random(seed)
         bench = Bench(consume_message_batch_max_size=step)
-        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 100)
+        queue = ConcurrentProcessQueue(QUEUE, bench, 100)
         consumed: set[int] = set()
         fetched = 100
         working: list[list[int]] = []
@@ -116,20 +119,20 @@ def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed
             what = draw.random()
             if what < 0.3 and fetched < 100 + count:
                 upto = min(100 + count, fetched + draw.randint(1, 5))
-                buffer.add(fakes(fetched, upto), 10 * (upto - fetched), upto)
+                queue.add(fakes(fetched, upto), 10 * (upto - fetched), upto)
                 fetched = upto
-            elif what < 0.6 and bench.runner.jobs:
-                working.append(bench.runner.begin(draw.randrange(len(bench.runner.jobs))))
+            elif what < 0.6 and bench.executor.jobs:
+                working.append(bench.executor.begin(draw.randrange(len(bench.executor.jobs))))
             elif working:
                 number = draw.randrange(len(working))
                 offsets = working.pop(number)
-                bench.runner.answer(number, len(offsets))
+                bench.executor.answer(number, len(offsets))
                 consumed.update(offsets)
             lowest = min(set(range(100, fetched)) - consumed, default=fetched)
-            assert buffer.position <= lowest
-            assert step > 1 or buffer.position == lowest
-        assert buffer.position == 100 + count
-        assert (buffer.count, buffer.size_bytes, buffer.is_idle) == (0, 0, True)
+            assert queue.consume_offset <= lowest
+            assert step > 1 or queue.consume_offset == lowest
+        assert queue.consume_offset == 100 + count
+        assert (queue.count, queue.size_bytes, queue.is_idle) == (0, 0, True)
 
     asyncio.run(scenario())
 
@@ -137,25 +140,25 @@ def test_the_position_is_the_lowest_message_not_consumed_whatever_the_order(seed
 def test_filtered_messages_are_passed_over_and_limits_hold() -> None:
     async def scenario() -> None:
         bench = Bench(pull_threshold_for_queue=4, pull_threshold_size_for_queue=100, consume_concurrently_max_span=50)
-        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
-        buffer.add([], 0, 7)
-        assert buffer.position == 7
-        buffer.add(fakes(8, 10), 20, 30)
-        assert buffer.has_room()
-        bench.runner.begin(1)
-        bench.runner.answer(0, 1)
-        assert (buffer.position, buffer.count) == (7, 1)
-        buffer.add([], 0, 60)
-        assert not buffer.has_room()  # the span
-        bench.runner.begin()
-        bench.runner.answer(0, 1)
-        assert buffer.position == 60
-        buffer.add(fakes(60, 61), 101, 61)
-        assert not buffer.has_room()  # the bytes
-        bench.runner.begin()
-        bench.runner.answer(0, 1)
-        buffer.add(fakes(61, 65), 4, 65)
-        assert not buffer.has_room()  # the messages
+        queue = ConcurrentProcessQueue(QUEUE, bench, 0)
+        queue.add([], 0, 7)
+        assert queue.consume_offset == 7
+        queue.add(fakes(8, 10), 20, 30)
+        assert queue.has_room()
+        bench.executor.begin(1)
+        bench.executor.answer(0, 1)
+        assert (queue.consume_offset, queue.count) == (7, 1)
+        queue.add([], 0, 60)
+        assert not queue.has_room()  # the span
+        bench.executor.begin()
+        bench.executor.answer(0, 1)
+        assert queue.consume_offset == 60
+        queue.add(fakes(60, 61), 101, 61)
+        assert not queue.has_room()  # the bytes
+        bench.executor.begin()
+        bench.executor.answer(0, 1)
+        queue.add(fakes(61, 65), 4, 65)
+        assert not queue.has_room()  # the messages
 
     asyncio.run(scenario())
 
@@ -164,16 +167,12 @@ def test_filtered_messages_are_passed_over_and_limits_hold() -> None:
 def test_fetches_whose_messages_were_all_sorted_out_take_no_room(kind: type[ConcurrentProcessQueue | OrderlyProcessQueue]) -> None:
     async def scenario() -> None:
         bench = Bench(pull_threshold_size_for_queue=100)
-        buffer = (
-            ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
-            if kind is ConcurrentProcessQueue
-            else OrderlyProcessQueue(QUEUE, bench.workshop, 0, 1)
-        )
-        buffer.add([], 150, 7)
-        assert (buffer.has_room(), buffer.size_bytes, buffer.position) == (True, 0, 7)
-        buffer.add(fakes(7, 9), 60, 9)
-        buffer.add([], 60, 20)
-        assert (buffer.has_room(), buffer.size_bytes) == (True, 60)
+        queue = ConcurrentProcessQueue(QUEUE, bench, 0) if kind is ConcurrentProcessQueue else OrderlyProcessQueue(QUEUE, bench, 0, 1)
+        queue.add([], 150, 7)
+        assert (queue.has_room(), queue.size_bytes, queue.consume_offset) == (True, 0, 7)
+        queue.add(fakes(7, 9), 60, 9)
+        queue.add([], 60, 20)
+        assert (queue.has_room(), queue.size_bytes) == (True, 60)
 
     asyncio.run(scenario())
 
@@ -182,20 +181,20 @@ def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
     async def scenario() -> None:
         bench = Bench(consume_message_batch_max_size=4)
         bench.takes_back = False
-        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
-        buffer.add(fakes(0, 4), 40, 4)
-        bench.runner.begin()
-        bench.runner.answer(0, 2)
+        queue = ConcurrentProcessQueue(QUEUE, bench, 0)
+        queue.add(fakes(0, 4), 40, 4)
+        bench.executor.begin()
+        bench.executor.answer(0, 2)
         await bench.rest()
-        assert (buffer.position, buffer.is_idle, bench.runner.jobs) == (0, False, [])
+        assert (queue.consume_offset, queue.is_idle, bench.executor.jobs) == (0, False, [])
         bench.tasks[0].cancel()
         bench.takes_back = True
-        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
-        buffer.add(fakes(0, 4), 40, 4)
-        bench.runner.begin()
-        bench.runner.answer(0, 3)
+        queue = ConcurrentProcessQueue(QUEUE, bench, 0)
+        queue.add(fakes(0, 4), 40, 4)
+        bench.executor.begin()
+        bench.executor.answer(0, 3)
         await bench.rest()
-        assert (buffer.position, bench.sent_back) == (4, [3])
+        assert (queue.consume_offset, bench.sent_back) == (4, [3])
 
     asyncio.run(scenario())
 
@@ -203,17 +202,17 @@ def test_part_of_a_batch_is_sent_back_and_the_position_waits_for_it() -> None:
 def test_a_dropped_queue_starts_nothing_and_waits_only_for_what_runs() -> None:
     async def scenario() -> None:
         bench = Bench()
-        buffer = ConcurrentProcessQueue(QUEUE, bench.workshop, 0)
-        buffer.add(fakes(0, 3), 30, 3)
-        bench.runner.begin(1)
-        buffer.drop()
-        assert not buffer.is_idle
-        assert bench.runner.begin() == []
-        bench.runner.answer(0, 1)
-        assert buffer.is_idle
-        assert buffer.position == 0
-        buffer.add(fakes(3, 5), 20, 5)
-        assert len(bench.runner.jobs) == 1
+        queue = ConcurrentProcessQueue(QUEUE, bench, 0)
+        queue.add(fakes(0, 3), 30, 3)
+        bench.executor.begin(1)
+        queue.drop()
+        assert not queue.is_idle
+        assert bench.executor.begin() == []
+        bench.executor.answer(0, 1)
+        assert queue.is_idle
+        assert queue.consume_offset == 0
+        queue.add(fakes(3, 5), 20, 5)
+        assert len(bench.executor.jobs) == 1
 
     asyncio.run(scenario())
 
@@ -221,23 +220,23 @@ def test_a_dropped_queue_starts_nothing_and_waits_only_for_what_runs() -> None:
 def test_an_orderly_queue_runs_one_job_stops_without_lease_and_goes_on() -> None:
     async def scenario() -> None:
         bench = Bench(orderly=True, consume_message_batch_max_size=2)
-        buffer = OrderlyProcessQueue(QUEUE, bench.workshop, 0, epoch=9)
-        buffer.add(fakes(0, 5), 50, 6)
-        buffer.add(fakes(6, 8), 20, 8)
-        assert len(bench.runner.jobs) == 1
-        assert bench.runner.begin() == [0, 1]
-        assert bench.runner.answer(0, 2) == [2, 3]
+        queue = OrderlyProcessQueue(QUEUE, bench, 0, epoch=9)
+        queue.add(fakes(0, 5), 50, 6)
+        queue.add(fakes(6, 8), 20, 8)
+        assert len(bench.executor.jobs) == 1
+        assert bench.executor.begin() == [0, 1]
+        assert bench.executor.answer(0, 2) == [2, 3]
         bench.lease = False
-        assert bench.runner.answer(0, 2) == []
-        assert (buffer.position, bench.runner.jobs) == (4, [])
-        buffer.kick()
-        assert bench.runner.jobs == []
+        assert bench.executor.answer(0, 2) == []
+        assert (queue.consume_offset, bench.executor.jobs) == (4, [])
+        queue.resume()
+        assert bench.executor.jobs == []
         bench.lease = True
-        buffer.kick()
-        assert bench.runner.begin() == [4, 6]
-        assert bench.runner.answer(0, 2) == [7]
-        assert bench.runner.answer(0, 1) == []
-        assert (buffer.position, buffer.count, buffer.size_bytes) == (8, 0, 0)
+        queue.resume()
+        assert bench.executor.begin() == [4, 6]
+        assert bench.executor.answer(0, 2) == [7]
+        assert bench.executor.answer(0, 1) == []
+        assert (queue.consume_offset, queue.count, queue.size_bytes) == (8, 0, 0)
 
     asyncio.run(scenario())
 
@@ -345,12 +344,12 @@ def test_threads_run_every_job_and_tell_the_loop() -> None:
                     done.set()
 
         own = threading.get_ident()
-        runner = ThreadExecutor(listener, 2)
+        executor = ThreadExecutor(listener, 2)
         for number in range(100):
-            runner.submit(One(number))
+            executor.submit(One(number))
         async with asyncio.timeout(LIMIT_S):
             await done.wait()
-        await runner.stop()
+        await executor.stop()
         assert sorted(ended) == list(range(100))
         assert len(threads) == 2
         assert own not in threads
@@ -373,7 +372,7 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
         assert again.offsets == {QUEUE: 5, MessageQueue("t", "g0", 0): 7}
         await again.close()
         (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").write_text("{")
-        with pytest.raises(StorageDamagedError, match="remove it to begin anew"):
+        with pytest.raises(StorageDamagedError, match="remove it to start over"):
             OffsetFile(str(tmp_path), "10.0.0.1", "g")
         await second.close()
 
@@ -382,7 +381,7 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_used_is_told_by_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageFailedError, match="positions cannot be kept here"):
+    with pytest.raises(StorageFailedError, match="offsets cannot be stored here"):
         OffsetFile(str(tmp_path / "file"), "10.0.0.1", "g")
 
 
@@ -399,7 +398,7 @@ def test_an_offset_file_is_written_beside_the_loop_and_an_error_is_typed(tmp_pat
         monkeypatch.setattr(os, "fsync", fsync)
         file = OffsetFile(str(tmp_path), "10.0.0.1", "g")
         for kind in (StorageFullError, StorageFailedError):
-            with pytest.raises(kind, match="positions could not be saved"):
+            with pytest.raises(kind, match="offsets could not be saved"):
                 await file.save({QUEUE: 5})
             assert file.offsets == {}
         await asyncio.gather(file.save({QUEUE: 6}), file.save({MessageQueue("t", "g0", 0): 7}))

@@ -1,0 +1,155 @@
+"""A long-lived stream to the leader of one replica group: opening, health and reopening with backoff.
+
+Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A paused or partitioned
+leader keeps its connections open, so silence alone proves nothing.  After ``SilencePolicy.limit_ms`` the other nodes are asked, and the
+stream fails only when they name another leader, or when the policy does not tolerate that none of them knows one.
+
+One user at a time: ``locate``, ``open``, then ``read`` and ``write`` until one of them raises, then ``close`` and ``back_off``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dledger_client.cluster.leader_tracker import LeaderTracker
+from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.retry import JitteredBackoff
+from dledger_wire.errors import BusyError, DledgerError, NotLeaderError, UnreachableError
+from dledger_wire.rpc.methods import StreamMethod
+from dledger_wire.rpc.transport import ByteStream
+
+CLOSE_TIMEOUT_S = 1.0
+
+AnyStream: TypeAlias = StreamMethod[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SilencePolicy:
+    """``limit_ms``: without a message for this long, the other nodes are asked who leads, again after ``recheck_ms``.
+
+    ``needs_leader``: the stream fails when no node knows a leader.
+    """
+
+    limit_ms: int
+    recheck_ms: int = 0
+    needs_leader: bool = False
+
+
+PRODUCE_SILENCE = SilencePolicy(1000, 1000, needs_leader=True)  # produce requests without a response
+SESSION_SILENCE = SilencePolicy(800)  # heartbeats of a consumer without an acknowledgement
+CHECK_SILENCE = SilencePolicy(2500)  # transaction checks: the leader sends heartbeats itself
+
+
+class LeaderStream:
+    """One client's stream for ``method`` at the leader of ``replica_group``."""
+
+    def __init__(self, router: Router, replica_group: str, method: AnyStream, silence: SilencePolicy) -> None:
+        self.replica_group = replica_group
+        self.address = ""
+        self.last_seen_ms = 0
+        self.is_confirmed = False  # whether the leader has done its work since it was located
+        self._router, self._method, self._silence = router, method, silence
+        self._tracker = LeaderTracker(router, replica_group)
+        self._backoff, self._attempt = JitteredBackoff(router.random), 0
+        self._stream: ByteStream | None = None
+        self._next_check_ms = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None
+
+    async def locate(self) -> str:
+        """The leader's address.  NotLeaderError when no node is known to lead."""
+        self.is_confirmed = False
+        self.address = await self._tracker.address()
+        return self.address
+
+    def open(self) -> None:
+        """Open the stream at the leader located last."""
+        self._stream = self._method.open(self._router.channel(self.address))
+        self._next_check_ms = 0
+        self.touch()
+
+    def touch(self) -> None:
+        """The leader responded, or was asked something now: silence counts from here."""
+        self.last_seen_ms = self._router.clock.monotonic_ms()
+
+    def confirm(self) -> None:
+        """The leader does its work: the backoff starts over, and the same node may be tried again if it fails later."""
+        self.is_confirmed, self._attempt = True, 0
+        self._tracker.confirm()
+
+    def suspect(self) -> None:
+        """The leader failed, even if it worked before: not tried again unless it still claims to lead."""
+        self._tracker.suspect()
+
+    async def back_off(self, error: DledgerError) -> None:
+        """Wait before the next attempt."""
+        self._attempt += 1
+        await asyncio.sleep(self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000)
+
+    async def close(self) -> None:
+        """Close the stream, without waiting long for the other side.  Idempotent."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(TimeoutError, DledgerError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await stream.close()
+
+    # Messages
+
+    async def write(self, message: bytes) -> None:
+        await self._opened().write(message)
+
+    async def read(self) -> bytes:
+        """The next message.  UnreachableError when the stream has ended."""
+        message = await self._opened().read()
+        if message is None:
+            raise UnreachableError(f"{self.address}: the stream ended", address=self.address)
+        return message
+
+    async def read_heartbeat(self) -> bytes:
+        """The next message of a leader that sends heartbeats.  UnreachableError when it is silent for the policy's limit."""
+        limit_s = self._silence.limit_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.read()
+        except TimeoutError:
+            raise UnreachableError(f"no heartbeat from {self.address} for {limit_s:g} s", address=self.address) from None
+
+    async def read_until(self, deadline_ms: int) -> bytes:
+        """The next message, while the same node leads.  UnreachableError at the deadline, or when another node leads."""
+        reading = asyncio.ensure_future(self.read())
+        try:
+            while not (await asyncio.wait([reading], timeout=self._silence.limit_ms / 1000))[0]:
+                await self._confirm_leader()
+                if self._router.clock.monotonic_ms() >= deadline_ms:
+                    raise UnreachableError(f"no response from {self.address} in time", address=self.address)
+            return reading.result()
+        finally:
+            if not reading.done():
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def check_leader(self) -> None:
+        """When the leader is silent, ask who leads.  UnreachableError when it is another node."""
+        now_ms = self._router.clock.monotonic_ms()
+        if now_ms - self.last_seen_ms < self._silence.limit_ms or now_ms < self._next_check_ms:
+            return
+        self._next_check_ms = now_ms + self._silence.recheck_ms
+        await self._confirm_leader()
+
+    async def _confirm_leader(self) -> None:
+        try:
+            await self._router.confirm_leader(self.replica_group, self.address)
+        except NotLeaderError:
+            if self._silence.needs_leader:
+                raise
+
+    def _opened(self) -> ByteStream:
+        if self._stream is None:
+            raise UnreachableError(f"{self.address}: the stream is closed", address=self.address)
+        return self._stream
