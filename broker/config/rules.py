@@ -10,7 +10,7 @@ from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig
+    from broker.config.cluster_file import ClusterConfig, StoreConfig
 
 
 def problems_between(config: ClusterConfig) -> list[Problem]:
@@ -48,12 +48,18 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
                 f"expected a multiple of {QUEUE_UNIT_SIZE}, the size of a queue unit, got {config.store.mappedFileSizeConsumeQueue}",
             )
         )
-    if config.store.maxMessageSize * 2 > config.store.mappedFileSizeCommitLog:
-        text = (
-            f"expected at most half of mappedFileSizeCommitLog ({config.store.mappedFileSizeCommitLog}), got {config.store.maxMessageSize}"
-        )
-        problems.append(Problem(("store", "maxMessageSize"), text))
+    if store.maxMessageSize * 2 > store.mappedFileSizeCommitLog:
+        problems.append(_message_and_segment_size(store))
     return problems
+
+
+def _message_and_segment_size(store: StoreConfig) -> Problem:
+    """The setting that the file has is named, not the other one's default."""
+    if "maxMessageSize" in store.model_fields_set:
+        text = f"expected at most half of mappedFileSizeCommitLog ({store.mappedFileSizeCommitLog}), got {store.maxMessageSize}"
+        return Problem(("store", "maxMessageSize"), text)
+    text = f"expected at least twice maxMessageSize ({store.maxMessageSize}), got {store.mappedFileSizeCommitLog}"
+    return Problem(("store", "mappedFileSizeCommitLog"), text)
 
 
 def _unique_names(config: ClusterConfig) -> list[Problem]:

@@ -1,102 +1,90 @@
-"""What stands in a file of the log, readable: entries of a segment, index units, the hard state.  For ``dledger dump``."""
+"""The entries of a segment file as they stand, each with what is wrong with it.  For ``dledger dump``.
+
+Reads a buffer, so that it needs no node and no disk.  Nothing is repaired and nothing is raised: damage is text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from dledger.log.entry import Header, chain_crc_of, header_fault
-from dledger.log.hard_state import SlotCopy, read_copies
-from dledger.log.index_units import decode_units
-from dledger.log.scan import PieceReader
-from dledger.runtime.env import File
 from dledger_wire.checksum import crc32c
-from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, INDEX_UNIT_SIZE, MAGIC_FILLER, MAX_SEGMENT_BYTES
-
-PIECE_BYTES = 1 << 20
+from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, MAGIC_FILLER
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedEntry:
-    """One entry as it stands at ``pos`` of the log; ``fault`` says what is wrong with it, empty when nothing is."""
+    """An entry at ``pos`` of the log.
+
+    ``body_fault`` and ``link_fault`` say what is wrong with its body, and with its position or its checksum of the entries before; empty
+    when nothing is.
+    """
 
     pos: int
     header: Header
     body: memoryview
-    fault: str
+    body_fault: str
+    link_fault: str
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedFiller:
-    """The filler at a segment's end."""
+    """The filler at a sealed segment's end."""
 
     pos: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class DumpedUnit:
-    """An index unit; ``pos`` is its place in the units file."""
+class DumpedEnd:
+    """Zeros to the end of the file: nothing is written there yet."""
 
     pos: int
-    magic: int
-    entry_pos: int
-    entry_size: int
-    index: int
-    term: int
+    size_bytes: int
 
 
-async def dump_entries(file: File, start_pos: int, from_pos: int = 0) -> AsyncIterator[DumpedEntry | DumpedFiller]:
-    """The entries of the segment file that starts at ``start_pos``, from the first one at or after ``from_pos``.
+@dataclass(frozen=True, slots=True)
+class DumpedDamage:
+    """Bytes that are not a header; where the next entry begins is not known."""
 
-    Ends at the filler, at zeros, or behind an entry whose header does not say where the next one starts.
-    """
-    reader = PieceReader(file, start_pos, PIECE_BYTES)
-    pos = start_pos
-    chain_crc: int | None = None
-    while True:
-        head = await reader.view(pos, ENTRY_HEADER_SIZE)
-        if len(head) >= FILLER_SIZE and FILLER.unpack_from(head)[0] == MAGIC_FILLER:
-            yield DumpedFiller(pos, FILLER.unpack_from(head)[1])
+    pos: int
+    text: str
+
+
+Dumped: TypeAlias = DumpedEntry | DumpedFiller | DumpedEnd | DumpedDamage
+
+
+def dump_entries(data: memoryview, start_pos: int, from_pos: int = 0) -> Iterator[Dumped]:
+    """What stands in the segment file ``data`` that begins at ``start_pos`` of the log; entries that end by ``from_pos`` are left out."""
+    at, chain_crc = 0, None
+    while at + FILLER_SIZE <= len(data):
+        pos = start_pos + at
+        magic, size = FILLER.unpack_from(data, at)
+        if magic == MAGIC_FILLER:
+            yield DumpedFiller(pos, size)
             return
-        if len(head) < ENTRY_HEADER_SIZE or not any(head):
+        if magic == 0 and not any(data[at : at + ENTRY_HEADER_SIZE]):
+            yield DumpedEnd(pos, len(data) - at)
             return
-        header = Header.unpack(head)
-        fault = header_fault(header, start_pos + MAX_SEGMENT_BYTES - pos)
+        if at + ENTRY_HEADER_SIZE > len(data):
+            return
+        header = Header.unpack(data, at)
+        fault = header_fault(header, len(data) - at)
         if fault is not None:
-            yield DumpedEntry(pos, header, head[:0], fault)
+            yield DumpedDamage(pos, fault)
             return
-        if pos >= from_pos:
-            body = (await reader.view(pos, header.size))[ENTRY_HEADER_SIZE:]
-            yield DumpedEntry(pos, header, body, _entry_fault(header, head, body, pos, chain_crc))
+        if pos + header.size > from_pos:
+            yield _entry(data[at : at + header.size], header, pos, chain_crc)
         chain_crc = header.chain_crc
-        pos += header.size
+        at += header.size
 
 
-def _entry_fault(header: Header, head: memoryview, body: memoryview, pos: int, chain_crc: int | None) -> str:
-    faults = []
-    if header.pos != pos:
-        faults.append(f"pos {header.pos}, stands at {pos}")
-    if chain_crc is not None and chain_crc_of(chain_crc, head) != header.chain_crc:
+def _entry(entry: memoryview, header: Header, pos: int, chain_crc: int | None) -> DumpedEntry:
+    body = entry[ENTRY_HEADER_SIZE:]
+    body_fault = "" if crc32c(body) == header.body_crc else "the body's checksum does not match"
+    faults = [f"pos {header.pos}, stands at {pos}"] if header.pos != pos else []
+    if chain_crc is not None and chain_crc_of(chain_crc, entry[:ENTRY_HEADER_SIZE]) != header.chain_crc:
         faults.append("the chain checksum does not follow the entry before")
-    if len(body) < header.body_size:
-        faults.append(f"the file ends after {len(body)} of {header.body_size} bytes of the body")
-    elif crc32c(body) != header.body_crc:
-        faults.append("the body's checksum does not match")
-    return "; ".join(faults)
-
-
-async def dump_units(file: File, from_pos: int = 0) -> AsyncIterator[DumpedUnit]:
-    """The units of an index-unit file that are not all zeros, from byte ``from_pos`` on."""
-    pos = -(-from_pos // INDEX_UNIT_SIZE) * INDEX_UNIT_SIZE
-    while data := await file.pread(pos, PIECE_BYTES):
-        for number, unit in enumerate(decode_units(data)):
-            at = number * INDEX_UNIT_SIZE
-            if any(data[at : at + INDEX_UNIT_SIZE]):
-                yield DumpedUnit(pos + at, *(int(unit[name]) for name in ("magic", "pos", "size", "index", "term")))
-        pos += len(data)
-
-
-async def dump_hard_state(file: File) -> list[SlotCopy]:
-    """The four copies in a hard-state file."""
-    return await read_copies(file)
+    return DumpedEntry(pos, header, body, body_fault, "; ".join(faults))

@@ -62,7 +62,7 @@ def consume(
         str, typer.Option("--sql", metavar="EXPR", help="Only messages whose properties it is true of: amount > 10 AND region = 'eu'.")
     ] = "",
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Only this queue.")] = -1,
-    line_format: Annotated[str, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = "",
+    line_format: Annotated[str | None, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
@@ -76,7 +76,7 @@ def consume(
     check_topic(topic)
     if group:
         check_group(group)
-    if as_json and line_format:
+    if as_json and line_format is not None:
         raise typer.BadParameter("give either --format or --json", param_hint="--format")
     wanted = _Wanted(_Start.of(start), queue, tag, sql)
     bootstrap = bootstrap_of(config)
@@ -88,9 +88,11 @@ def consume(
         raise typer.Exit(130) from None
 
 
-def _line_format(text: str) -> LineFormat | None:
+def _line_format(text: str | None) -> LineFormat | None:
+    if text == "":
+        raise typer.BadParameter("an empty text prints nothing; expected one such as '%b\\n'", param_hint="--format")
     try:
-        return LineFormat(text) if text else None
+        return None if text is None else LineFormat(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--format") from None
 

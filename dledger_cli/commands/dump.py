@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 
 def dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of the data folder.")],
-    from_pos: Annotated[int, typer.Option("--from-pos", metavar="N", min=0, help="Leave out what lies before this position.")] = 0,
-    messages: Annotated[bool, typer.Option("--messages", help="Every message too, not only the batches.")] = False,
+    from_pos: Annotated[int, typer.Option("--from-pos", metavar="N", min=0, help="Start at this position.")] = 0,
+    messages: Annotated[bool, typer.Option("--messages", help="Print every message, not only the batches.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the entries, units or records of a store file, one a line."""
@@ -48,28 +48,17 @@ def _is_of_a_node(file: Path) -> bool:
 
 
 def _rows(file: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:
-    from dledger_cli.files import log_rows as dump_log
+    from dledger_cli.files import index_rows, log_rows, other_rows
 
     above = [folder.name for folder in file.resolve().parents]
     kind = "consumequeue" if above[2:3] == ["consumequeue"] else above[0]  # consumequeue/TOPIC/QUEUE/FILE, the others KIND/FILE
     if kind == "commitlog":
-        return dump_log.segment_rows(file, from_pos, messages=messages)
+        return log_rows.segment_rows(file, from_pos, messages=messages)
     if kind == "index-units":
-        return dump_log.index_unit_rows(file, from_pos)
+        return log_rows.index_unit_rows(file, from_pos)
     if kind == "consumequeue":
-        return dump_log.queue_unit_rows(file, from_pos)
-    if kind == "index":
-        from dledger_cli.files.index_rows import index_rows
-
-        return index_rows(file, from_pos)
-    return _other_rows(file)
-
-
-def _other_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Files that are JSON or text, and the two small binary ones."""
-    from dledger_cli.files.other_rows import small_rows
-
-    return small_rows(file)
+        return log_rows.queue_unit_rows(file, from_pos)
+    return index_rows.index_rows(file, from_pos) if kind == "index" else other_rows.small_rows(file)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -18,8 +18,8 @@ def register(app: typer.Typer) -> None:
 
 def node(
     config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file.")],
-    node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Which node of the file this is.")],
-    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node's own files go to DIR/ID.")] = "",
+    node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Id of the node in the cluster file.")],
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node writes to DIR/ID.")] = "",
     log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log there instead of to stderr.")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
 ) -> None:
@@ -32,11 +32,15 @@ def node(
         return
     if not data:
         raise typer.BadParameter("needed to run a node", param_hint="--data")
+    folder = Path(data)
+    if (folder / "identity.json").is_file():
+        text = f"{folder} is the folder of one node; expected the folder above it: --data {folder.parent}"
+        raise typer.BadParameter(text, param_hint="--data")
     from broker.main import run_node
     from broker.process.data_dir_lock import holder_pid
     from dledger_cli.local.processes import check_ports_free
 
-    if holder_pid(str(Path(data) / node_id)) is None:  # else the folder's lock is refused, which says more
+    if holder_pid(str(folder / node_id)) is None:  # else the folder's lock is refused, which says more
         check_ports_free(settings)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC has to say comes as an error of the call
     sys.exit(run_node(settings, data, log_file))

@@ -1,6 +1,6 @@
 """Readable lines from the files of the log: entries of a segment, the records in them, index units, queue units.
 
-Owns reading these files as they stand, damaged ones included: what cannot be read is a line that says so, never an exception.
+Files are shown as they stand, damaged ones too: what cannot be read becomes a row that says so, never an exception.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from dledger.core.types import EntryKind
-from dledger.log.entry import Header, header_fault
+from dledger.log.dump import DumpedDamage, DumpedEnd, DumpedEntry, DumpedFiller, dump_entries
 from dledger.membership.configuration import Configuration
 from dledger_wire.batches.batch import BatchView, CommandView, iter_records
-from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
 from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import decode_frame
-from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_FILLER, parse_segment_name
-from dledger_wire.store_layout import QUEUE_UNIT_SIZE
+from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, parse_segment_name
+from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_SIZE
 
 BODY_PREVIEW = 80
 
 
 def map_file(path: Path) -> memoryview:
-    """The file's bytes without reading them all."""
+    """The file's bytes, read only where they are looked at."""
     with open(path, "rb") as file:
         if path.stat().st_size == 0:
             return memoryview(b"")
@@ -33,36 +32,24 @@ def map_file(path: Path) -> memoryview:
 
 
 def segment_rows(path: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:
-    """Entries of a segment whose end lies behind ``from_pos``, each followed by its records."""
-    data = map_file(path)
-    start = parse_segment_name(path.name) or 0
-    at = 0
-    while at + FILLER_SIZE <= len(data):
-        magic, size = FILLER.unpack_from(data, at)
-        if magic == MAGIC_FILLER:
-            yield {"pos": start + at, "what": "filler", "size": size}
-            return
-        if magic == 0 and not any(data[at : at + ENTRY_HEADER_SIZE]):
-            yield {"pos": start + at, "what": "end", "size": len(data) - at}
-            return
-        if at + ENTRY_HEADER_SIZE > len(data):
-            break
-        header = Header.unpack(data, at)
-        fault = header_fault(header, len(data) - at)
-        if fault is not None:
-            yield {"pos": start + at, "what": "damaged", "text": fault}
-            return
-        if start + at + header.size > from_pos:
-            yield from _entry_rows(data[at : at + header.size], header, start + at, messages=messages)
-        at += header.size
+    """Entries of a segment that end after ``from_pos``, each followed by its records."""
+    for dumped in dump_entries(map_file(path), parse_segment_name(path.name) or 0, from_pos):
+        if isinstance(dumped, DumpedFiller):
+            yield {"pos": dumped.pos, "what": "filler", "size": dumped.size_bytes}
+        elif isinstance(dumped, DumpedEnd):
+            yield {"pos": dumped.pos, "what": "end", "size": dumped.size_bytes}
+        elif isinstance(dumped, DumpedDamage):
+            yield {"pos": dumped.pos, "what": "damaged", "text": dumped.text}
+        else:
+            yield from _entry_rows(dumped, messages=messages)
 
 
-def _entry_rows(entry: memoryview, header: Header, pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:
-    body = entry[ENTRY_HEADER_SIZE:]
-    good = crc32c(body) == header.body_crc
+def _entry_rows(entry: DumpedEntry, *, messages: bool) -> Iterator[dict[str, Any]]:
+    header, body, pos = entry.header, entry.body, entry.pos
     row = {"pos": pos, "what": "entry", "index": header.index, "term": header.term, "size": header.size}
-    yield row | {"kind": EntryKind(header.magic).name.lower(), "crc": "ok" if good else "BAD", "at": header.pos}
-    if not good:
+    row |= {"kind": EntryKind(header.magic).name.lower(), "crc": "BAD" if entry.body_fault else "ok", "at": header.pos}
+    yield row | ({"fault": entry.link_fault} if entry.link_fault else {})
+    if entry.body_fault:
         return
     if header.magic == EntryKind.CONFIG:
         yield {"pos": pos + ENTRY_HEADER_SIZE, "what": "configuration"} | _configuration(body)
@@ -129,16 +116,9 @@ def queue_unit_rows(path: Path, from_pos: int) -> Iterator[dict[str, Any]]:
     data = map_file(path)
     start = parse_segment_name(path.name) or 0
     for at in range(0, len(data) - QUEUE_UNIT_SIZE + 1, QUEUE_UNIT_SIZE):
-        physical, size = int.from_bytes(data[at : at + 8], "big"), int.from_bytes(data[at + 8 : at + 12], "big")
+        pos, size, tag_hash = QUEUE_UNIT.unpack_from(data, at)
         if size == 0:
             return
         if start + at >= from_pos:
-            tag_hash = int.from_bytes(data[at + 12 : at + 20], "big", signed=True)
-            yield {
-                "pos": start + at,
-                "what": "unit",
-                "offset": (start + at) // QUEUE_UNIT_SIZE,
-                "at": physical,
-                "size": size,
-                "tag_hash": tag_hash,
-            }
+            offset = (start + at) // QUEUE_UNIT_SIZE
+            yield {"pos": start + at, "what": "unit", "offset": offset, "at": pos, "size": size, "tag_hash": tag_hash}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dledger.log.hard_state import COPY_BYTES, decode_record
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.store_layout import CHECKPOINT
 
 MAX_SMALL_BYTES = 64 << 20
 CHECKPOINT_FIELDS = ("log_flushed_ms", "queues_flushed_ms", "index_flushed_ms", "master_flushed_pos", "confirmed_pos")
@@ -22,8 +22,8 @@ def small_rows(file: Path) -> Iterator[dict[str, Any]]:
     data = file.read_bytes()
     if file.name == "hardstate":
         yield from _hard_state_rows(data)
-    elif file.name == "checkpoint" and len(data) >= 40:
-        yield {"pos": 0, "what": "checkpoint"} | dict(zip(CHECKPOINT_FIELDS, struct.unpack_from(">5q", data), strict=True))
+    elif file.name == "checkpoint" and len(data) >= CHECKPOINT.size:
+        yield {"pos": 0, "what": "checkpoint"} | dict(zip(CHECKPOINT_FIELDS, CHECKPOINT.unpack_from(data), strict=True))
     elif file.suffix == ".json":
         yield {"pos": 0, "what": "json", "value": _json(data)}
     else:

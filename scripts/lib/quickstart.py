@@ -160,9 +160,10 @@ def python_for_spark(work: Path) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The line of what Spark threw that has the error's name, such as ``[DATA_SOURCE_NOT_FOUND]``; the first line when none has."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return next((line.strip() for line in lines if re.search(r"\[[A-Z][A-Z0-9_.]+\]", line)), lines[0])
+    """The line that has Spark's name of the error, such as ``[DATA_SOURCE_NOT_FOUND]``; without one the error's type and first line."""
+    lines = str(error).splitlines()
+    named = next((line.strip() for line in lines if re.search(r"\[[A-Z][A-Z0-9_.]+\]", line)), "")
+    return named or ": ".join([type(error).__name__, *lines[:1]])
 
 
 def read_with_spark(bootstrap: str, work: Path) -> Any:

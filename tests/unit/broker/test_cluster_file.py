@@ -115,7 +115,11 @@ MISTAKES = [
     ),
     (
         GOOD + "  mappedFileSizeCommitLog: 1MiB\n",
-        "bad.yaml:9: store.maxMessageSize: expected at most half of mappedFileSizeCommitLog (1048576), got 4194304",
+        "bad.yaml:11: store.mappedFileSizeCommitLog: expected at least twice maxMessageSize (4194304), got 1048576",
+    ),
+    (
+        GOOD + "  mappedFileSizeCommitLog: 1MiB\n  maxMessageSize: 900KiB\n",
+        "bad.yaml:12: store.maxMessageSize: expected at most half of mappedFileSizeCommitLog (1048576), got 921600",
     ),
     (GOOD + "  flushCommitLogLeastPages: -1\n", "bad.yaml:11: store.flushCommitLogLeastPages: expected 0 or more, got -1"),
     (

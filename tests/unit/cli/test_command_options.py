@@ -85,6 +85,7 @@ def test_help_of_a_spark_job_without_spark_says_what_it_does(monkeypatch: pytest
         (("produce", "t", "--size", "5"), "needs --count"),
         (("produce", "t", "--key-sep", ":", "--json-lines"), "expected one of them"),
         (("consume", "t", "--format", "%z"), "'%z': expected one of %t"),
+        (("consume", "t", "--format", ""), "an empty text prints nothing; expected one such as '%b\\n'"),
         (("consume", "t", "--json", "--format", "%b"), "give either --format or --json"),
         (("consume", "t", "--from", "yesterday"), "'yesterday': expected milliseconds since 1970, or a time such as"),
     ],
@@ -93,6 +94,16 @@ def test_wrong_usage_is_told_before_anything_is_sent_or_read(arguments: tuple[st
     result = invoke(*arguments, "--bootstrap", "127.0.0.1:1")
     assert result.exit_code == 2
     assert expected in " ".join(result.output.split())
+
+
+def test_a_nodes_own_folder_given_as_data_is_told(tmp_path: Path) -> None:
+    own = tmp_path / "data" / "n0"
+    own.mkdir(parents=True)
+    (own / "identity.json").write_text("{}")
+    result = invoke("node", "--config", str(ROOT / "cluster-configs" / "local-3.yaml"), "--id", "n0", "--data", str(own))
+    assert result.exit_code == 2
+    assert f"{own} is the folder of one node; expected the folder above it: --data {own.parent}" in " ".join(result.output.split())
+    assert [path.name for path in own.iterdir()] == ["identity.json"]
 
 
 def test_a_file_that_no_node_wrote_is_not_dumped(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.core.types import EntryKind
-from dledger.log.dump import DumpedEntry, DumpedFiller, dump_entries, dump_hard_state, dump_units
+from dledger.log.dump import DumpedDamage, DumpedEntry, DumpedFiller, dump_entries
 from dledger.log.log import Log
 from dledger.log.report import DamageKind
 from dledger.log.verify import verify_log
@@ -142,53 +142,48 @@ def test_checking_goes_on_behind_a_file_whose_units_are_gone_too() -> None:
     run(scenario)
 
 
-def test_dumped_entries_are_those_of_the_file(disk: Disk) -> None:
+def test_dumped_entries_are_those_of_the_file() -> None:
     async def scenario() -> None:
+        disk = CrashDisk()
         log = await written(disk, 25)
         segment, after = log.segments[1], log.segments[2]
         places = [await log.find(index) for index in range(segment.first_index, after.first_index)]
         entries = await log.read(segment.first_index, 10_000, after.first_index - 1)
-        file = await disk.open(f"commitlog/{segment.start_pos:020d}")
-        dumped = [item async for item in dump_entries(file, segment.start_pos)]
+        await log.close()
+        data = disk.files[f"commitlog/{segment.start_pos:020d}"].current
+        dumped = list(dump_entries(memoryview(bytes(data)), segment.start_pos))
         assert isinstance(dumped[-1], DumpedFiller)
         assert (dumped[-1].pos, dumped[-1].size_bytes) == (places[-1].end_pos, after.start_pos - places[-1].end_pos)
         shown = [item for item in dumped if isinstance(item, DumpedEntry)]
-        assert [(item.pos, item.header.index, item.header.term, item.header.magic, item.fault) for item in shown] == [
-            (place.pos, place.index, place.term, EntryKind.NORMAL, "") for place in places
+        assert [(item.pos, item.header.index, item.header.term, item.header.magic) for item in shown] == [
+            (place.pos, place.index, place.term, EntryKind.NORMAL) for place in places
         ]
+        assert not any(item.body_fault or item.link_fault for item in shown)
         assert bytes(shown[0].body) == entries[0].body_bytes()
-        some = [item async for item in dump_entries(file, segment.start_pos, places[2].pos - 5)]
-        assert [item.pos for item in some] == [item.pos for item in dumped[2:]]
-        await file.pwrite(places[1].pos - segment.start_pos + 50, [b"\xff\xfe"])
-        await file.pwrite(places[3].pos - segment.start_pos, [b"\x7f"])
-        faults = [item.fault async for item in dump_entries(file, segment.start_pos) if isinstance(item, DumpedEntry)]
-        assert faults[:3] == ["", "the body's checksum does not match", ""]
-        assert faults[3].startswith("magic ")
-        assert len(faults) == 4
-        await file.close()
-        await log.close()
+        some = dump_entries(memoryview(bytes(data)), segment.start_pos, places[2].pos - 5)
+        assert [item.pos for item in some] == [item.pos for item in dumped[1:]]
 
     run(scenario)
 
 
-def test_dumped_units_and_hard_state(disk: Disk) -> None:
+def test_a_dump_names_damaged_bodies_broken_chains_and_headers() -> None:
     async def scenario() -> None:
-        log = await written(disk, 6)
-        places = [await log.find(index) for index in range(1, 7)]
-        file = await disk.open(f"index-units/{FIRST}")
-        units = [unit async for unit in dump_units(file)]
-        assert [(unit.pos, unit.index, unit.term, unit.entry_pos, unit.entry_size) for unit in units] == [
-            (32 * number, place.index, place.term, place.pos, place.size) for number, place in enumerate(places)
-        ]
-        assert [unit.index async for unit in dump_units(file, 70)] == [4, 5, 6]
-        await file.close()
-        hard_state = await disk.open("hardstate")
-        copies = await dump_hard_state(hard_state)
-        assert (
-            sorted((copy.record.generation, copy.record.state.term) for copy in copies if copy.record is not None)
-            == [(1, 0)] * 2 + [(2, 1)] * 2
-        )
-        await hard_state.close()
+        disk = CrashDisk()
+        log = await written(disk, 25)
+        places = [await log.find(index) for index in range(1, 5)]
         await log.close()
+        data = bytearray(disk.files[f"commitlog/{FIRST}"].current)
+        data[places[1].pos + 50 : places[1].pos + 52] = b"\xff\xfe"
+        data[places[2].pos + 15] ^= 1  # the index of an entry: its checksum of the entries before no longer holds
+        data[places[3].pos] = 0x7F
+        first, second, third, last = dump_entries(memoryview(bytes(data)), 0)
+        assert isinstance(first, DumpedEntry)
+        assert (first.body_fault, first.link_fault) == ("", "")
+        assert isinstance(second, DumpedEntry)
+        assert (second.body_fault, second.link_fault) == ("the body's checksum does not match", "")
+        assert isinstance(third, DumpedEntry)
+        assert (third.body_fault, third.link_fault) == ("", "the chain checksum does not follow the entry before")
+        assert isinstance(last, DumpedDamage)
+        assert last.text.startswith("magic ")
 
     run(scenario)
