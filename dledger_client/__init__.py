@@ -9,9 +9,9 @@ from dledger_client.sync.push import PushConsumer
 from dledger_client.sync.transaction import Transaction, TransactionProducer
 from dledger_client.types import *  # noqa: F403
 from dledger_wire.errors import *  # noqa: F403
-from dledger_wire.version import installed_version
+from dledger_wire.version import installed_version as _installed_version
 
-__version__ = installed_version()
+__version__ = _installed_version()
 
 __all__ = [
     "Admin",

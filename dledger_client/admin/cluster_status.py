@@ -172,11 +172,28 @@ class ReplicaGroupStatus:
         return all(node.reachable and node.state.partition(";")[0] in ("", "ok") and node.leader == leader for node in members)
 
     def is_member(self, node_id: str) -> bool:
-        """Whether the node is a voter or a learner."""
+        """Whether a node is a voter or a learner.
+
+        Args:
+            node_id: Id of the node.
+
+        Examples:
+            >>> joined = status.is_member("n3")
+        """
         return node_id in self.voters or node_id in self.learners
 
     def refusal(self, node_id: str) -> str:
-        """Why other members refuse connections of this node: by the leader, else by all other voters; empty when they accept them."""
+        """Why the other members refuse connections of a node.
+
+        Args:
+            node_id: Id of the node.
+
+        Returns:
+            What the leader reports, without a leader what all other voters report; empty when they accept it.
+
+        Examples:
+            >>> reason = status.refusal("n3")
+        """
         if self.leader is not None:
             return _refused_by(self.leader, node_id)
         others = [
@@ -185,13 +202,33 @@ class ReplicaGroupStatus:
         return others[0] if others and all(others) else ""
 
     def lag(self, node: NodeStatus) -> int | None:
-        """How many committed entries ``node`` does not have committed yet; None without a leader, and for the leader."""
+        """How many committed entries a node has not committed yet.
+
+        Args:
+            node: The node.
+
+        Returns:
+            The number of entries; None without a leader, and for the leader.
+
+        Examples:
+            >>> behind = {node.id: status.lag(node) for node in status.nodes}
+        """
         if self.leader is None or node is self.leader or not node.reachable:
             return None
         return max(0, self.leader.committed_index - node.committed_index)
 
     def last_contact_ms(self, node: NodeStatus) -> int | None:
-        """Milliseconds since the leader last heard from ``node``; None when that is not known."""
+        """Milliseconds since the leader last received something from a node.
+
+        Args:
+            node: The node.
+
+        Returns:
+            The time; None when it is unknown.
+
+        Examples:
+            >>> silent = [node.id for node in status.nodes if (status.last_contact_ms(node) or 0) > 3_000]
+        """
         if self.leader is None or node is self.leader:
             return None
         return next((peer.last_contact_ms for peer in self.leader.peers if peer.id == node.id and peer.last_contact_ms >= 0), None)

@@ -114,7 +114,15 @@ class ConsumerGroupDescription:
         return sum(queue.lag for queue in self.queues)
 
     def owners(self) -> dict[QueueId, tuple[GroupMember, int]]:
-        """Queue -> (the member that consumes it for the group, the epoch of its lock)."""
+        """The member that consumes each queue, and the epoch of its lock.
+
+        Returns:
+            (member, epoch) by queue.
+
+        Examples:
+            >>> for queue, (member, epoch) in description.owners().items():
+            ...     print(queue, member.client_id, epoch)
+        """
         sharing = [member for member in self.members if member.kind != "broadcast"]
         return {queue: (member, epoch) for member in sharing for queue, epoch in member.queues.items()}
 

@@ -22,6 +22,14 @@ class ChangedTopic(TopicQueues):
     """A topic as a change left it.
 
     Attributes:
+        topic: The topic.
+        replica_group: The replica group.
+        read_queues: Number of queues consumers read.
+        write_queues: Number of queues producers write to.
+        perm: Permission bits: 4 read, 2 write (see ``Perm``).
+        topic_epoch: Identifies the topic; another value when it was deleted and created again.
+        version: Version of the replica group's table of topics; 0: unknown.
+        max_message_bytes: Largest message body that the brokers accept; 0: unknown.
         created: Whether this call created it; False when it existed before.
     """
 

@@ -48,7 +48,7 @@ class Admin:
     Every method raises UnreachableError when no node answers in time, NotLeaderError when a replica group has no leader in time, and
     InvalidArgumentError for an argument that is refused, such as a replica group or a node that does not exist.
 
-    Example:
+    Examples:
         >>> async with Admin("127.0.0.1:10911") as admin:
         ...     await admin.create_topic("orders", queues=4, if_not_exists=True)
     """
@@ -69,13 +69,17 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections.  Safe to repeat."""
+        """Close the connections. Safe to repeat.
+
+        Examples:
+            >>> await admin.close()
+        """
         await self._router.close()
 
     async def describe_cluster(self) -> ClusterDescription:
         """The cluster's name and its replica groups, as the first node that answers knows them.
 
-        Example:
+        Examples:
             >>> print([group.name for group in (await admin.describe_cluster()).replica_groups])
         """
         groups = await self._calls.replica_groups()
@@ -84,7 +88,7 @@ class Admin:
     async def status(self) -> list[NodeStatus]:
         """What every node reports of itself: role, term, log indexes, disk, process.  A node has one second to answer.
 
-        Example:
+        Examples:
             >>> leaders = [node.id for node in await admin.status() if node.role == "leader"]
         """
         return [node for group in await self.cluster_status(timeout_ms=1000) for node in group.nodes if node.configured]
@@ -99,7 +103,7 @@ class Admin:
                 does not fail when no node answers.
             timeout_ms: How long to wait for a node, in milliseconds.
 
-        Example:
+        Examples:
             >>> for group in await admin.cluster_status():
             ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
         """
@@ -113,7 +117,7 @@ class Admin:
             to: Id of the new leader; empty for the voter whose log is longest.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> print((await admin.transfer_leader("n1")).took_ms)
         """
         return await membership.transfer_leader(self._calls, to, replica_group)
@@ -126,7 +130,7 @@ class Admin:
             address: Its address, ``host:port``.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> await admin.add_member("n3", "10.0.0.4:10911")
         """
         return await membership.change_member(self._calls, "add", node_id, replica_group, address=address)
@@ -141,7 +145,7 @@ class Admin:
         Raises:
             NotReadyError: The learner has not caught up.
 
-        Example:
+        Examples:
             >>> await admin.promote_member("n3")
         """
         return await membership.change_member(self._calls, "promote", node_id, replica_group)
@@ -153,7 +157,7 @@ class Admin:
             node_id: Id of the member.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> await admin.remove_member("n2")
         """
         return await membership.change_member(self._calls, "remove", node_id, replica_group)
@@ -167,7 +171,7 @@ class Admin:
             replaces: Id of the member that is lost.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> await admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
         """
         return await membership.change_member(self._calls, "replace", node_id, replica_group, address=address, replaces=replaces)
@@ -182,7 +186,7 @@ class Admin:
             replica_group: The group of nodes; needed when the cluster has several.
             node_ids: Only on these nodes.  Default: on all of the replica group.
 
-        Example:
+        Examples:
             >>> for done in await admin.expire_messages(older_than_ms=24 * 3600 * 1000):
             ...     print(done.node_id, done.size_bytes)
         """
@@ -203,7 +207,7 @@ class Admin:
         Raises:
             UnreachableError: No node of a replica group answers.
 
-        Example:
+        Examples:
             >>> assert all(group.equal for group in await admin.compare_replicas())
         """
         found = []
@@ -240,7 +244,7 @@ class Admin:
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.
             InvalidNameError: The name is not a topic's.
 
-        Example:
+        Examples:
             >>> await admin.create_topic("orders", queues=4)
         """
         within(0, MAX_U32, queues=queues)
@@ -272,7 +276,7 @@ class Admin:
             TopicNotFoundError: The topic does not exist.
             UnsafeShrinkError: Messages would become unreadable, and ``force`` is False.
 
-        Example:
+        Examples:
             >>> await admin.update_topic("orders", perm=4)
         """
         return await topics.update_topic(self._calls, TopicSpec(name, read_queues, write_queues, perm), replica_group, force=force)
@@ -288,7 +292,7 @@ class Admin:
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> await admin.delete_topic("orders")
         """
         await topics.delete_topic(self._calls, name, replica_group)
@@ -302,7 +306,7 @@ class Admin:
         Raises:
             NotLeaderError: A replica group has no leader, and ``or_followers`` is False.
 
-        Example:
+        Examples:
             >>> names = [topic.topic for topic in await admin.list_topics()]
         """
         return await topics.list_topics(self._calls, or_followers=or_followers)
@@ -316,7 +320,7 @@ class Admin:
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> queues = sum(each.read_queues for each in await admin.describe_topic("orders"))
         """
         return await topics.describe_topic(self._calls, name)
@@ -331,7 +335,7 @@ class Admin:
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> stored = sum(queue.messages for queue in await admin.topic_offsets("orders"))
         """
         return await topics.queue_ranges(self._calls, name, timestamp_ms)
@@ -339,7 +343,7 @@ class Admin:
     async def list_groups(self) -> list[ConsumerGroup]:
         """All consumer groups that have members or positions.
 
-        Example:
+        Examples:
             >>> names = [group.name for group in await admin.list_groups()]
         """
         return await consumer_groups.list_groups(self._calls)
@@ -353,7 +357,7 @@ class Admin:
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
 
-        Example:
+        Examples:
             >>> print((await admin.describe_group("audit")).lag)
         """
         return await consumer_groups.describe_group(self._calls, consumer_group)
@@ -374,7 +378,7 @@ class Admin:
             InvalidArgumentError: The group does not exist, and ``create`` is False.
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> moves = await admin.reset_offsets("audit", "orders", "first", dry_run=True)
         """
         return await consumer_groups.reset_offsets(self._calls, consumer_group, topic, to, dry_run=dry_run, create=create)
@@ -388,7 +392,7 @@ class Admin:
         Raises:
             InvalidArgumentError: The group has members, or does not exist.
 
-        Example:
+        Examples:
             >>> await admin.delete_group("audit")
         """
         await consumer_groups.delete_group(self._calls, consumer_group)
@@ -401,7 +405,7 @@ class Admin:
             consumer_group: The group; empty for all.
             replica_group: The replica group to ask; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> (settings,) = await admin.group_settings("audit")
         """
         return await consumer_groups.group_settings(self._calls, consumer_group, replica_group)
@@ -425,7 +429,7 @@ class Admin:
         Raises:
             InvalidArgumentError: A value is outside its range.
 
-        Example:
+        Examples:
             >>> await admin.update_group("audit", retry_max_times=5)
         """
         return await consumer_groups.update_group(
@@ -461,7 +465,7 @@ class Admin:
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> await admin.send_back("audit", "orders", 0, [17, 18])
         """
         group = await self._calls.replica_group(replica_group)
@@ -483,7 +487,7 @@ class Admin:
         Args:
             consumer_group: The group; empty for all.
 
-        Example:
+        Examples:
             >>> waiting = sum(letters.waiting for letters in await admin.dead_letters("audit"))
         """
         return await letters_of_groups.list_dead_letters(self._calls, consumer_group)
@@ -495,7 +499,7 @@ class Admin:
             consumer_group: The group.
             readable: False revokes the permission.
 
-        Example:
+        Examples:
             >>> await admin.open_dead_letters("audit")
         """
         return await letters_of_groups.set_readable(self._calls, consumer_group, readable=readable)
@@ -525,7 +529,7 @@ class Admin:
             InvalidArgumentError: ``count`` or ``rate`` is negative.
             TopicNotFoundError: The original topic does not exist any more.
 
-        Example:
+        Examples:
             >>> for letters in await admin.dead_letters("audit"):
             ...     await admin.redrive(letters, rate=100)
         """
@@ -541,7 +545,7 @@ class Admin:
             producer_group: The producer group; empty for all.
             max_transactions: How many of the oldest to return of each replica group.
 
-        Example:
+        Examples:
             >>> open_now = sum(group.open for group in await admin.transactions())
         """
         within(0, MAX_U32, max_transactions=max_transactions)
@@ -559,7 +563,7 @@ class Admin:
         Raises:
             InvalidArgumentError: The transaction does not belong to its producer group.
 
-        Example:
+        Examples:
             >>> await admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
         """
         return await open_transactions.resolve_transaction(self._calls, transaction, state)
@@ -578,7 +582,7 @@ class Admin:
             InvalidArgumentError: The key is empty or has spaces.
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> found = await admin.query_by_key("orders", "o-1")
         """
         within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
@@ -596,7 +600,7 @@ class Admin:
         Raises:
             InvalidArgumentError: The id is empty.
 
-        Example:
+        Examples:
             >>> found = await admin.query_by_id(result.msg_id)
         """
         within(1, MAX_U32, max_messages=max_messages)
@@ -614,7 +618,7 @@ class Admin:
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> found = await admin.query_by_time("orders", 1767225600000, max_messages=5)
         """
         within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
@@ -636,7 +640,7 @@ class Admin:
             OffsetOutOfRangeError: The message has expired.
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> message = await admin.query_by_offset("orders", 0, 17)
         """
         async with self._consumer() as consumer:
@@ -655,7 +659,7 @@ class Admin:
         Raises:
             InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
 
-        Example:
+        Examples:
             >>> for copy in (await admin.trace(topic="orders", key="o-1")).copies:
             ...     print(copy.kind, copy.message.topic)
         """

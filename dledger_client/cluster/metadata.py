@@ -38,7 +38,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A replica as the cluster tells it."""
+    """A replica of a replica group.
+
+    Attributes:
+        id: Its id.
+        address: ``host:port``.
+        voter: Whether it votes; False: a learner.
+    """
 
     id: str
     address: str
@@ -47,7 +53,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """A replica group; ``leader_address`` is empty while nobody leads."""
+    """A replica group: the nodes that store the same data.
+
+    Attributes:
+        name: Its name.
+        term: The Raft term in which the leader was elected.
+        leader_id: Id of the leader; empty while there is none.
+        leader_address: ``host:port`` of the leader; empty while there is none.
+        nodes: Its replicas.
+    """
 
     name: str
     term: int

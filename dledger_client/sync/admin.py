@@ -40,7 +40,7 @@ class Admin(SyncClient[AsyncAdmin]):
     Every method raises UnreachableError when no node answers in time, NotLeaderError when a replica group has no leader in time, and
     InvalidArgumentError for an argument that is refused, such as a replica group or a node that does not exist.
 
-    Example:
+    Examples:
         >>> with Admin("127.0.0.1:10911") as admin:
         ...     admin.create_topic("orders", queues=4, if_not_exists=True)
     """
@@ -50,13 +50,17 @@ class Admin(SyncClient[AsyncAdmin]):
         self._open(lambda: AsyncAdmin(bootstrap, timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Close the connections.  Safe to repeat."""
+        """Close the connections. Safe to repeat.
+
+        Examples:
+            >>> admin.close()
+        """
         self._finish(self._inner.close)
 
     def describe_cluster(self) -> ClusterDescription:
         """The cluster's name and its replica groups, as the first node that answers knows them.
 
-        Example:
+        Examples:
             >>> print([group.name for group in (admin.describe_cluster()).replica_groups])
         """
         return self._run(self._inner.describe_cluster())
@@ -64,7 +68,7 @@ class Admin(SyncClient[AsyncAdmin]):
     def status(self) -> list[NodeStatus]:
         """What every node reports of itself: role, term, log indexes, disk, process.  A node has one second to answer.
 
-        Example:
+        Examples:
             >>> leaders = [node.id for node in admin.status() if node.role == "leader"]
         """
         return self._run(self._inner.status())
@@ -77,7 +81,7 @@ class Admin(SyncClient[AsyncAdmin]):
                 does not fail when no node answers.
             timeout_ms: How long to wait for a node, in milliseconds.
 
-        Example:
+        Examples:
             >>> for group in admin.cluster_status():
             ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
         """
@@ -90,7 +94,7 @@ class Admin(SyncClient[AsyncAdmin]):
             to: Id of the new leader; empty for the voter whose log is longest.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> print((admin.transfer_leader("n1")).took_ms)
         """
         return self._run(self._inner.transfer_leader(to, replica_group=replica_group))
@@ -103,7 +107,7 @@ class Admin(SyncClient[AsyncAdmin]):
             address: Its address, ``host:port``.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> admin.add_member("n3", "10.0.0.4:10911")
         """
         return self._run(self._inner.add_member(node_id, address, replica_group=replica_group))
@@ -118,7 +122,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             NotReadyError: The learner has not caught up.
 
-        Example:
+        Examples:
             >>> admin.promote_member("n3")
         """
         return self._run(self._inner.promote_member(node_id, replica_group=replica_group))
@@ -130,7 +134,7 @@ class Admin(SyncClient[AsyncAdmin]):
             node_id: Id of the member.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> admin.remove_member("n2")
         """
         return self._run(self._inner.remove_member(node_id, replica_group=replica_group))
@@ -144,7 +148,7 @@ class Admin(SyncClient[AsyncAdmin]):
             replaces: Id of the member that is lost.
             replica_group: The group of nodes; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
         """
         return self._run(self._inner.replace_member(node_id, address, replaces=replaces, replica_group=replica_group))
@@ -159,7 +163,7 @@ class Admin(SyncClient[AsyncAdmin]):
             replica_group: The group of nodes; needed when the cluster has several.
             node_ids: Only on these nodes.  Default: on all of the replica group.
 
-        Example:
+        Examples:
             >>> for done in admin.expire_messages(older_than_ms=24 * 3600 * 1000):
             ...     print(done.node_id, done.size_bytes)
         """
@@ -177,7 +181,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             UnreachableError: No node of a replica group answers.
 
-        Example:
+        Examples:
             >>> assert all(group.equal for group in admin.compare_replicas())
         """
         return self._run(self._inner.compare_replicas(nodes=nodes, on_progress=on_progress))
@@ -209,7 +213,7 @@ class Admin(SyncClient[AsyncAdmin]):
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.
             InvalidNameError: The name is not a topic's.
 
-        Example:
+        Examples:
             >>> admin.create_topic("orders", queues=4)
         """
         return self._run(
@@ -242,7 +246,7 @@ class Admin(SyncClient[AsyncAdmin]):
             TopicNotFoundError: The topic does not exist.
             UnsafeShrinkError: Messages would become unreadable, and ``force`` is False.
 
-        Example:
+        Examples:
             >>> admin.update_topic("orders", perm=4)
         """
         return self._run(
@@ -262,7 +266,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> admin.delete_topic("orders")
         """
         self._run(self._inner.delete_topic(name, replica_group=replica_group))
@@ -276,7 +280,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             NotLeaderError: A replica group has no leader, and ``or_followers`` is False.
 
-        Example:
+        Examples:
             >>> names = [topic.topic for topic in admin.list_topics()]
         """
         return self._run(self._inner.list_topics(or_followers=or_followers))
@@ -290,7 +294,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> queues = sum(each.read_queues for each in admin.describe_topic("orders"))
         """
         return self._run(self._inner.describe_topic(name))
@@ -305,7 +309,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> stored = sum(queue.messages for queue in admin.topic_offsets("orders"))
         """
         return self._run(self._inner.topic_offsets(name, timestamp_ms=timestamp_ms))
@@ -313,7 +317,7 @@ class Admin(SyncClient[AsyncAdmin]):
     def list_groups(self) -> list[ConsumerGroup]:
         """All consumer groups that have members or positions.
 
-        Example:
+        Examples:
             >>> names = [group.name for group in admin.list_groups()]
         """
         return self._run(self._inner.list_groups())
@@ -327,7 +331,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
 
-        Example:
+        Examples:
             >>> print((admin.describe_group("audit")).lag)
         """
         return self._run(self._inner.describe_group(consumer_group))
@@ -348,7 +352,7 @@ class Admin(SyncClient[AsyncAdmin]):
             InvalidArgumentError: The group does not exist, and ``create`` is False.
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> moves = admin.reset_offsets("audit", "orders", "first", dry_run=True)
         """
         return self._run(self._inner.reset_offsets(consumer_group, topic, to, dry_run=dry_run, create=create))
@@ -362,7 +366,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             InvalidArgumentError: The group has members, or does not exist.
 
-        Example:
+        Examples:
             >>> admin.delete_group("audit")
         """
         self._run(self._inner.delete_group(consumer_group))
@@ -375,7 +379,7 @@ class Admin(SyncClient[AsyncAdmin]):
             consumer_group: The group; empty for all.
             replica_group: The replica group to ask; needed when the cluster has several.
 
-        Example:
+        Examples:
             >>> (settings,) = admin.group_settings("audit")
         """
         return self._run(self._inner.group_settings(consumer_group, replica_group=replica_group))
@@ -399,7 +403,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             InvalidArgumentError: A value is outside its range.
 
-        Example:
+        Examples:
             >>> admin.update_group("audit", retry_max_times=5)
         """
         return self._run(
@@ -433,7 +437,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> admin.send_back("audit", "orders", 0, [17, 18])
         """
         return self._run(
@@ -454,7 +458,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Args:
             consumer_group: The group; empty for all.
 
-        Example:
+        Examples:
             >>> waiting = sum(letters.waiting for letters in admin.dead_letters("audit"))
         """
         return self._run(self._inner.dead_letters(consumer_group))
@@ -466,7 +470,7 @@ class Admin(SyncClient[AsyncAdmin]):
             consumer_group: The group.
             readable: False revokes the permission.
 
-        Example:
+        Examples:
             >>> admin.open_dead_letters("audit")
         """
         return self._run(self._inner.open_dead_letters(consumer_group, readable=readable))
@@ -496,7 +500,7 @@ class Admin(SyncClient[AsyncAdmin]):
             InvalidArgumentError: ``count`` or ``rate`` is negative.
             TopicNotFoundError: The original topic does not exist any more.
 
-        Example:
+        Examples:
             >>> for letters in admin.dead_letters("audit"):
             ...     admin.redrive(letters, rate=100)
         """
@@ -510,7 +514,7 @@ class Admin(SyncClient[AsyncAdmin]):
             producer_group: The producer group; empty for all.
             max_transactions: How many of the oldest to return of each replica group.
 
-        Example:
+        Examples:
             >>> open_now = sum(group.open for group in admin.transactions())
         """
         return self._run(self._inner.transactions(producer_group, max_transactions=max_transactions))
@@ -527,7 +531,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             InvalidArgumentError: The transaction does not belong to its producer group.
 
-        Example:
+        Examples:
             >>> admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
         """
         return self._run(self._inner.resolve_transaction(transaction, state))
@@ -546,7 +550,7 @@ class Admin(SyncClient[AsyncAdmin]):
             InvalidArgumentError: The key is empty or has spaces.
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> found = admin.query_by_key("orders", "o-1")
         """
         return self._run(self._inner.query_by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages))
@@ -562,7 +566,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             InvalidArgumentError: The id is empty.
 
-        Example:
+        Examples:
             >>> found = admin.query_by_id(result.msg_id)
         """
         return self._run(self._inner.query_by_id(msg_id, topic, max_messages=max_messages))
@@ -579,7 +583,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> found = admin.query_by_time("orders", 1767225600000, max_messages=5)
         """
         return self._run(self._inner.query_by_time(topic, begin_ms, end_ms, max_messages=max_messages))
@@ -598,7 +602,7 @@ class Admin(SyncClient[AsyncAdmin]):
             OffsetOutOfRangeError: The message has expired.
             TopicNotFoundError: The topic does not exist.
 
-        Example:
+        Examples:
             >>> message = admin.query_by_offset("orders", 0, 17)
         """
         return self._run(self._inner.query_by_offset(topic, queue_id, offset, replica_group=replica_group))
@@ -615,7 +619,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Raises:
             InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
 
-        Example:
+        Examples:
             >>> for copy in (admin.trace(topic="orders", key="o-1")).copies:
             ...     print(copy.kind, copy.message.topic)
         """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from types import ModuleType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -44,3 +46,34 @@ def test_what_is_exported_is_documented(name: str) -> None:
         value = getattr(face, name)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert value.__doc__, f"{face.__name__}.{name} has no docstring"
+
+
+def _methods(kind: type) -> Iterator[Any]:
+    for name, member in inspect.getmembers(kind):
+        found = member.fget if isinstance(member, property) else member
+        if (not name.startswith("_") or name == "__init__") and inspect.isfunction(found):
+            yield inspect.unwrap(found)
+
+
+def _named(hint: Any) -> Iterator[Any]:
+    """The classes in a type: in unions, containers, callables."""
+    if inspect.isclass(hint) and not get_args(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from [each for nested in part for each in _named(nested)] if isinstance(part, list) else _named(part)
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_every_type_in_a_public_signature_is_exported(face: ModuleType) -> None:
+    missing: set[str] = set()
+    for name in face.__all__:
+        kind = getattr(face, name)
+        if not inspect.isclass(kind):
+            continue
+        of_users = inspect.isclass(kind) and kind.__module__.startswith(("dledger_client.aio", "dledger_client.sync"))
+        for function in _methods(kind) if of_users and name != "Transaction" else ():
+            for hint in get_type_hints(function).values():
+                for found in _named(hint):
+                    if found.__module__.startswith("dledger") and getattr(face, found.__name__, None) is not found:
+                        missing.add(f"{name}.{function.__name__}: {found.__module__}.{found.__name__}")
+    assert not missing, "\n".join(sorted(missing))
