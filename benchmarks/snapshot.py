@@ -20,7 +20,7 @@ from dledger.runtime.real_env import real_environment
 from dledger_wire.batches.batch import Sequence64
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from store.settings import StoreSettings
-from store.state.commit_times import MAX_POINTS
+from store.state.offset_history import MAX_POINTS
 from store.store import MessageStore
 
 NEVER_MS = 1_000_000_000
@@ -57,7 +57,7 @@ def fill(store: MessageStore, arguments: argparse.Namespace) -> None:
     names = [f"orders@group-{number}" for number in range(arguments.groups)]
     store.consumer_offsets.load({"offsetTable": {name: {str(number): 123_456_789 for _, number in queues} for name in names}})
     points = [[number * 1000, NOW_MS + number] for number in range(MAX_POINTS)]
-    store.commit_times.load({"commitTable": {f"{name}@{number}": points for name in names for _, number in queues}})
+    store.offset_history.load({"commitTable": {f"{name}@{number}": points for name in names for _, number in queues}})
 
 
 async def measure(folder: str, arguments: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """What the store needs of the replicated log, and the records inside its entries.
 
-Owns no state.  ``dledger.log.log.Log`` satisfies ``LogView``; positions are bytes in the log, as in frames and queue units.
+Owns no state.  ``dledger.log.log.Log`` satisfies ``ReadableLog``; positions are bytes in the log, as in frames and queue units.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dledger_wire.layout import ENTRY_HEADER_SIZE
 SCAN_BYTES = 8 << 20
 
 
-class LogView(Protocol):
+class ReadableLog(Protocol):
     """Reading side of a log, and asking it to be durable as far as what is derived from it."""
 
     @property
@@ -55,7 +55,7 @@ def entry_records(entry: RawEntry) -> Iterator[tuple[int, BatchView | CommandVie
         pos += len(buffer)
 
 
-def scan_start(log: LogView, pos: int) -> int:
+def scan_start(log: ReadableLog, pos: int) -> int:
     """The index of the first entry of the segment that holds ``pos`` (the log's first one when that is gone)."""
     index = log.first_index
     for segment in log.segments:
@@ -65,6 +65,6 @@ def scan_start(log: LogView, pos: int) -> int:
     return index
 
 
-def scan_end(log: LogView, pos: int) -> int:
+def scan_end(log: ReadableLog, pos: int) -> int:
     """One past the index of the last entry of the segment that holds ``pos``."""
     return next((segment.first_index for segment in log.segments if segment.start_pos > pos), log.last.index + 1)

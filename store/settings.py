@@ -63,7 +63,7 @@ class StoreSettings:
         return tuple(int(hour) for hour in self.deleteWhen.split(";"))
 
     @property
-    def least_units(self) -> int:
+    def min_flush_units(self) -> int:
         """How many new units of a queue are worth a write of its own."""
         return self.flushConsumeQueueLeastPages * PAGE_BYTES // QUEUE_UNIT_SIZE
 

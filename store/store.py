@@ -21,25 +21,25 @@ from dledger_wire.tasks import BackgroundTasks
 from store.append.dispatcher import Applied, Dispatcher
 from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.commands.command import Command
-from store.durability.expiry import Expiry, ExpiryHooks, ExpiryTime, HeadFollower, LogHead
+from store.durability.expiry import Expiry, ExpiryHooks, ExpiryTime, LogHead, TrimListener
 from store.durability.persistence import Persistence, enter_running, leave_running
 from store.durability.recovery import Recovering, StoreRecovery, recover_state
-from store.durability.retention_floor import Parked
+from store.durability.retention_floor import RetentionFloor
 from store.durability.snapshots import Snapshot, Snapshots
 from store.key_index.indexer import KeyIndex
 from store.key_index.message_query import MessageQuery
-from store.log_view import LogView
-from store.queues.fetch_filter import EVERYTHING, Wanted
+from store.log_view import ReadableLog
+from store.queues.fetch_filter import EVERYTHING, FetchFilter
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
-from store.queues.queue_trim import QueueHeads
+from store.queues.queue_trim import QueueTrimmer
 from store.queues.read import Chunk
 from store.queues.waiters import QueueWaiters
 from store.settings import StoreSettings
-from store.state.commit_times import CommitTimes
 from store.state.consumer_offsets import ConsumerOffsets
 from store.state.delays import DelayOffsets
 from store.state.log_time import LogTime
+from store.state.offset_history import OffsetHistory
 from store.state.producers import ProducerRegistrations
 from store.state.queue_locks import QueueLocks
 from store.state.send_backs import SendBacks
@@ -81,8 +81,8 @@ class MessageStore:
         self.delays = DelayOffsets()
         self.subscription_groups = SubscriptionGroups()
         self.send_backs = SendBacks(self.consumer_offsets.position)
-        self.commit_times = CommitTimes()
-        self.consumer_offsets.on_commit = self.commit_times.committed
+        self.offset_history = OffsetHistory()
+        self.consumer_offsets.on_commit = self.offset_history.committed
         self.consumer_offsets.on_reset = self._was_reset
         self.timers = Timers()
         self.transactions = Transactions()
@@ -95,13 +95,13 @@ class MessageStore:
             self.subscription_groups,
             self.send_backs,
             self.transactions,
-            self.commit_times,
+            self.offset_history,
         ]
         self._state = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
         self._message_log = MessageLog(
             settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
         )
-        forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs, self.commit_times)
+        forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs, self.offset_history)
         self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
         self._snapshots, self._waiters = Snapshots(env.disk), QueueWaiters()
         self._tasks = BackgroundTasks("store", failed)
@@ -109,7 +109,7 @@ class MessageStore:
         self._persistence: Persistence | None = None
         self._expiry: Expiry | None = None
         self._head: LogHead | None = None
-        self._followed: tuple[LogView, list[HeadFollower]] | None = None  # the open log, and what follows its head
+        self._followed: tuple[ReadableLog, list[TrimListener]] | None = None  # the open log, and what follows its head
         self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._time_known: Callable[[], bool] = lambda: True
         self._suspended = False
@@ -118,7 +118,7 @@ class MessageStore:
 
     def _was_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.send_backs.went_back(group, topic, queue_id)
-        self.commit_times.went_to(group, topic, queue_id, self.consumer_offsets.position(group, topic, queue_id))
+        self.offset_history.went_to(group, topic, queue_id, self.consumer_offsets.position(group, topic, queue_id))
 
     # Life
 
@@ -130,7 +130,7 @@ class MessageStore:
         self._head, self._utc_offset_ms, self._time_known = head, utc_offset_ms, time_known
         self._start_expiry()
 
-    async def recover(self, log: LogView) -> None:
+    async def recover(self, log: ReadableLog) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
         disk = self._env.disk
         clean = await enter_running(disk) or self._suspended
@@ -158,9 +158,9 @@ class MessageStore:
         self._tasks.spawn(self._persistence.run(), "persistence")
         _logger.info("recovered: %s", self.recovery)
 
-    async def _follow_head(self, log: LogView, reader: QueueReader) -> None:
+    async def _follow_head(self, log: ReadableLog, reader: QueueReader) -> None:
         """Let everything that points into the log begin where the log does, now and whenever its head is deleted."""
-        followers: list[HeadFollower] = [QueueHeads(self.queues, reader.repair)]
+        followers: list[TrimListener] = [QueueTrimmer(self.queues, reader.repair)]
         if self._index is not None:
             followers.append(self._index)
         for follower in followers:
@@ -174,20 +174,20 @@ class MessageStore:
         if head is None or followed is None or reader is None or persistence is None:
             return
         log, followers = followed
-        parked = Parked(log, self.queues, self.delays, self.timers, self.transactions)
+        floor = RetentionFloor(log, self.queues, self.delays, self.timers, self.transactions)
         hooks = ExpiryHooks(
             persistence.save_behind,
             lambda: persistence.saved_index,
             persistence.save_anew,
-            lambda: parked.hold(reader),
-            parked.text,
+            lambda: floor.hold(reader),
+            floor.text,
             followers,
         )
         time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
         self._expiry = Expiry(self.settings, self._env, log, head, hooks, time)
         self._tasks.spawn(self._expiry.run(), "expiry")
 
-    def _start_index(self, log: LogView) -> None:
+    def _start_index(self, log: ReadableLog) -> None:
         index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied)
         self._dispatcher.on_batch = index.offer
         self._tasks.spawn(index.run(), "key index")
@@ -327,9 +327,9 @@ class MessageStore:
         if self._expiry is not None:
             self._expiry.waits_for_timers = value
 
-    def _undrained(self, topic: str, first: int, upto: int) -> str:
+    def _undrained(self, topic: str, first: int, end: int) -> str:
         """What of these queues is not read by every group that reads the topic; empty when nothing is left."""
-        return self.consumer_offsets.unread(topic, {queue_id: self.queues.max_offset((topic, queue_id)) for queue_id in range(first, upto)})
+        return self.consumer_offsets.unread(topic, {queue_id: self.queues.max_offset((topic, queue_id)) for queue_id in range(first, end)})
 
     # Reading, on any replica
 
@@ -360,13 +360,15 @@ class MessageStore:
         *,
         max_messages: int = 0,
         max_bytes: int,
-        wanted: Wanted = EVERYTHING,
+        fetch_filter: FetchFilter = EVERYTHING,
         for_service: bool = False,
         in_place: bool = False,
     ) -> Chunk:
         """See ``QueueReader.read``; ``max_messages`` 0 is no limit."""
         limits = {"max_messages": max_messages, "max_bytes": max_bytes}
-        return await self.reader.read(topic, queue_id, offset, **limits, wanted=wanted, for_service=for_service, in_place=in_place)
+        return await self.reader.read(
+            topic, queue_id, offset, **limits, fetch_filter=fetch_filter, for_service=for_service, in_place=in_place
+        )
 
     async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic is gone."""

@@ -26,7 +26,7 @@ from dledger_wire.frames.bodiless import without_bodies
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
-from store.queues.fetch_filter import Wanted
+from store.queues.fetch_filter import FetchFilter
 from store.queues.read import Chunk
 from store.queues.sql92 import compiled
 
@@ -69,7 +69,7 @@ class _Answer:
             self._offset,
             max_messages=self._left_messages,
             max_bytes=min(self._left_bytes, IN_PLACE_BYTES if request.in_place else store.settings.chunk_bytes),
-            wanted=self._wanted,
+            fetch_filter=self._wanted,
             in_place=request.in_place,
         )
         self._check_topic_epoch()
@@ -199,8 +199,8 @@ class FetchService:
         return header
 
 
-def _wanted(request: broker_pb2.FetchRequest) -> Wanted:
+def _wanted(request: broker_pb2.FetchRequest) -> FetchFilter:
     if len(request.tag_hashes) > MAX_TAGS:
         raise InvalidArgumentError(f"{len(request.tag_hashes)} tags; expected at most {MAX_TAGS}")
     tags = np.array(request.tag_hashes, np.int64) if request.tag_hashes else None
-    return Wanted(tags, compiled(request.sql) if request.sql else None)
+    return FetchFilter(tags, compiled(request.sql) if request.sql else None)

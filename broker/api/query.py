@@ -55,9 +55,9 @@ class QueryService:
         if request.topic:
             store.topics.require(request.topic)
         if request.key:
-            return await query.by_key(request.topic, request.key, window, most=request.max_messages, max_bytes=request.max_bytes)
+            return await query.by_key(request.topic, request.key, window, max_results=request.max_messages, max_bytes=request.max_bytes)
         topics = [request.topic] if request.topic else sorted(topic.name for topic in store.topics)
-        return await query.by_unique_id(topics, request.unique_id, window, most=request.max_messages, max_bytes=request.max_bytes)
+        return await query.by_unique_id(topics, request.unique_id, window, max_results=request.max_messages, max_bytes=request.max_bytes)
 
     async def consumed(self, request: query_pb2.ConsumedRequest, _caller: CallContext) -> query_pb2.ConsumedResponse:
         store = self._context.store
@@ -69,7 +69,7 @@ class QueryService:
                 continue
             place = (group, request.topic, request.queue_id)
             passed = committed > request.offset
-            after_ms, by_ms = store.commit_times.passed(*place, request.offset) if passed else (0, 0)
+            after_ms, by_ms = store.offset_history.passed(*place, request.offset) if passed else (0, 0)
             sent_back = not passed and request.offset in store.send_backs.sent(place)
             reply.groups.add(group=group, committed=committed, sent_back=sent_back, after_ms=after_ms, by_ms=by_ms)
         return reply

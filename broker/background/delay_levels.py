@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_with, tell_gone
+from broker.background.delivery_entry import batch_bytes, log_dropped, route_all, store_with
 from broker.backoff import RETRY_S, Backoff
 from broker.config.units import parse_duration_ms
 from broker.context import ServiceContext
@@ -83,8 +83,8 @@ class DelayLevelService:
         if not due:
             await asyncio.sleep(min(LONGEST_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))
             return
-        sorted_out = await sort_out_whole(self._context, stored, due)
-        if sorted_out is not None:
+        routed = await route_all(self._context, stored, due)
+        if routed is not None:
             command = store.command(AdvanceDelayLevel(level=level, offset=offset + len(due)))
-            await store_with(self._context, [*sorted_out.messages, *sorted_out.again], command)
-            tell_gone(_logger, f"delay level {level}", sorted_out)
+            await store_with(self._context, [*routed.messages, *routed.restaged], command)
+            log_dropped(_logger, f"delay level {level}", routed)

@@ -12,7 +12,7 @@ from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages
 from dledger_wire.frames.frame import Frame
 from store.append.message_log import PreparedCommand
-from store.append.redelivery import SortedOut, Together, batches_of, sort_out
+from store.append.redelivery import AtomicPayload, Routed, batches_of, route
 
 BATCH_BYTES = 1 << 20
 
@@ -22,23 +22,23 @@ def batch_bytes(context: ServiceContext) -> int:
     return min(BATCH_BYTES, context.settings.cluster.store.mappedFileSizeCommitLog // 4)
 
 
-async def sort_out_whole(context: ServiceContext, stored: StoredMessages, waiting: Sequence[Frame]) -> SortedOut | None:
+async def route_all(context: ServiceContext, stored: StoredMessages, waiting: Sequence[Frame]) -> Routed | None:
     """What becomes of parked messages; None when they are to be read again.
 
     Those that seem to have no topic are dropped, so it is made sure first that it is not damage what makes them say so.
     """
-    sorted_out = sort_out(context.store.topics, waiting)
-    if not sorted_out.gone:
-        return sorted_out
-    if not await stored.put_right(sorted(sorted_out.gone)):
+    routed = route(context.store.topics, waiting)
+    if not routed.dropped:
+        return routed
+    if not await stored.put_right(sorted(routed.dropped)):
         return None
-    return sort_out(context.store.topics, waiting)  # topics may have changed meanwhile
+    return route(context.store.topics, waiting)  # topics may have changed meanwhile
 
 
-def tell_gone(logger: logging.Logger, what: str, sorted_out: SortedOut) -> None:
-    if sorted_out.gone:
+def log_dropped(logger: logging.Logger, what: str, routed: Routed) -> None:
+    if routed.dropped:
         text = "%s: %d messages were dropped: the topic they were sent to was deleted (offsets %d to %d of where they waited)"
-        logger.warning(text, what, len(sorted_out.gone), min(sorted_out.gone), max(sorted_out.gone))
+        logger.warning(text, what, len(routed.dropped), min(routed.dropped), max(routed.dropped))
 
 
 async def store_with(context: ServiceContext, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:
@@ -47,4 +47,4 @@ async def store_with(context: ServiceContext, messages: Sequence[Frame], command
     for outcome in batches.outcomes if batches is not None else ():
         if outcome.error is not None:
             raise outcome.error
-    await context.raft.propose(Together(batches, command))
+    await context.raft.propose(AtomicPayload(batches, command))

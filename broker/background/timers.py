@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from broker.background.delivery_entry import batch_bytes, sort_out_whole, store_with, tell_gone
+from broker.background.delivery_entry import batch_bytes, log_dropped, route_all, store_with
 from broker.backoff import Backoff
 from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages, mended, unreadable_offset
@@ -27,7 +27,7 @@ from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.tasks import BackgroundTasks
-from store.append.redelivery import SortedOut, moved
+from store.append.redelivery import Routed, moved
 from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units
 from store.queues.timer_window import NO_HORIZON, TimerWindow
@@ -163,10 +163,10 @@ class _Delivery:
 
     async def _deliver(self, offsets: Offsets, units: Units, progress: TimerProgress) -> None:
         """Deliver these messages and set the progress; those that cannot be read now are held in it."""
-        sorted_out, unreadable = await self._sorted_out(offsets, units)
+        routed, unreadable = await self._routed(offsets, units)
         for error in unreadable.values():
             _logger.error("timers: a message that is due waits until it can be read: %s", error.message)
-        await self._send(sorted_out, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
+        await self._send(routed, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
 
     async def _deliver_held(self) -> bool:
         """Try one of the messages that are held; whether one was delivered."""
@@ -181,38 +181,38 @@ class _Delivery:
             await self._propose([], without)
             return False
         units, offsets = await self._units(offset, offset + 1)
-        sorted_out, unreadable = await self._sorted_out(offsets, units)
+        routed, unreadable = await self._routed(offsets, units)
         if unreadable:
             after_ms = self._context.env.clock.monotonic_ms()  # peers that do not answer must not hold up the others for most of the time
             self._held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
             return False
-        await self._send(sorted_out, without)
+        await self._send(routed, without)
         _logger.warning("timers: the message at offset %d can be read again, and is delivered", offset)
         return True  # others may have been put right with it
 
-    async def _sorted_out(self, offsets: Offsets, units: Units) -> tuple[SortedOut, dict[int, DledgerError]]:
+    async def _routed(self, offsets: Offsets, units: Units) -> tuple[Routed, dict[int, DledgerError]]:
         """What becomes of these messages, and those that cannot be read now."""
         unreadable: dict[int, DledgerError] = {}
         while True:
             frames, unread = await self._frames(offsets, units)
             unreadable |= unread
             try:
-                sorted_out = await sort_out_whole(self._context, self._stored, frames)
+                routed = await route_all(self._context, self._stored, frames)
             except (StorageDamagedError, CorruptFrameError) as error:
                 bad = unreadable_offset(error)
                 if bad not in offsets:
                     raise
                 unreadable[bad] = error
             else:
-                if sorted_out is not None:
-                    return sorted_out, unreadable
+                if routed is not None:
+                    return routed, unreadable
             kept = ~np.isin(offsets, list(unreadable))
             offsets, units = offsets[kept], units[kept]
 
-    async def _send(self, sorted_out: SortedOut, progress: TimerProgress) -> None:
+    async def _send(self, routed: Routed, progress: TimerProgress) -> None:
         again_ms = self._context.env.clock.wall_ms() + int(LONGEST_SLEEP_S * 1000)
-        await self._propose([*sorted_out.messages, *(_due_at(frame, again_ms) for frame in sorted_out.again)], progress)
-        tell_gone(_logger, "timers", sorted_out)
+        await self._propose([*routed.messages, *(_due_at(frame, again_ms) for frame in routed.restaged)], progress)
+        log_dropped(_logger, "timers", routed)
 
     async def _renew_old(self) -> None:
         """Store what has waited for long again at the log's end, and move ``low`` over what is delivered."""

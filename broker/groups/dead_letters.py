@@ -19,7 +19,7 @@ from dledger_wire.frames.frame import Frame
 from dledger_wire.names import DLQ_PREFIX, dlq_topic, retry_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.append.redelivery import Together, batches_of
+from store.append.redelivery import AtomicPayload, batches_of
 from store.append.retry_copies import origin_of, redriven
 from store.commands.redelivery import MarkRedriven
 
@@ -92,7 +92,7 @@ class DeadLetterService:
                 raise outcome.error
         next_offset = first + len(copies)
         command = store.command(MarkRedriven(group=request.group, offset=next_offset))
-        await self._locks.commit(request.group, self._context.raft.propose(Together(batches, command)))
+        await self._locks.commit(request.group, self._context.raft.propose(AtomicPayload(batches, command)))
         return retry_pb2.RedriveResponse(redriven=len(copies), next_offset=next_offset)
 
     def _copy(self, frame: Frame, request: retry_pb2.RedriveRequest) -> Frame:

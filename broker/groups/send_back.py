@@ -32,7 +32,7 @@ from dledger_wire.names import SCHEDULE_TOPIC, check_group, retry_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
-from store.append.redelivery import Together, batches_of
+from store.append.redelivery import AtomicPayload, batches_of
 from store.append.retry_copies import RetryRule, sent_back
 from store.commands.redelivery import MarkSentBack
 from store.state.offset_runs import runs_of
@@ -166,4 +166,4 @@ class SendBackService:
             return
         group, topic, queue_id = work.place
         mark = store.command(MarkSentBack(group=group, topic=topic, queue_id=queue_id, runs=runs_of(offsets)))
-        await self._locks.commit(work.place, self._context.raft.propose(Together(batches, mark)))
+        await self._locks.commit(work.place, self._context.raft.propose(AtomicPayload(batches, mark)))

@@ -18,7 +18,7 @@ from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_TOPIC, producer_group, published, transaction_id
-from store.append.redelivery import Together, batches_of
+from store.append.redelivery import AtomicPayload, batches_of
 from store.commands.transactions import EndTransactions
 from store.state.offset_runs import runs_of
 from store.state.transactions import Outcome
@@ -166,7 +166,7 @@ class TransactionResolver:
             outcomes = batches.outcomes if batches is not None else []
             problem = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
             if problem is None:
-                await self._context.raft.propose(Together(batches, store.command(_command(part))))
+                await self._context.raft.propose(AtomicPayload(batches, store.command(_command(part))))
         except MessageTooLargeError as error:  # the whole does not fit an entry of this log
             problem = error
         except DledgerError as error:

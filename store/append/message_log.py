@@ -40,7 +40,7 @@ from dledger_wire.errors import (
 from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from store.append.staged_check import check_parked
+from store.append.staged_check import check_staged
 from store.commands.command import Command
 from store.commands.producers import InitProducer
 from store.commands.topics import DeleteTopic
@@ -228,7 +228,7 @@ class MessageLog:
         if batch.topic in MADE_BY_SERVICES and not for_service:
             if batch.topic == TIMER_TOPIC:
                 self._check_timers(batch)
-            check_parked(batch, self._is_topic)
+            check_staged(batch, self._is_topic)
         if batch.topic == HALF_TOPIC:
             self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:

@@ -1,9 +1,10 @@
-"""Storing messages again under the topic they were meant for, together with a command, in one log entry.
+"""Stored messages go to their real topic later, with a command, in one log entry.
 
-Owns the way from stored frames to new batches: the real topic and queue come out of the properties, what belonged to the waiting place
-goes, everything else (body, unique id, keys, birth) stays.  Used by whoever delivers later what was parked in a system topic.  What its
-topic does not take now (writing not permitted) is parked again behind the others: nothing is lost, and nobody waits for it.  A message
-belongs to the topic that was there when it was parked: one that is deleted, and perhaps made again, does not get it.
+Owns the way from staged frames to new batches.  The real topic and queue come out of the properties.  What belonged to the staging queue is
+removed; everything else (body, unique id, keys, birth) stays.
+
+- A message whose topic takes no writes now is staged again behind the others: nothing is lost, and nothing waits for it.
+- A message belongs to the topic that existed when it was staged.  A topic created later under that name does not get it.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
 from store.state.topics import Topics
 
 DELAY = "DELAY"
-PARKED_POS = "PARKED_POS"  # where in the log a message was parked first, when it was moved since
+STAGED_POS = "PARKED_POS"  # where in the log a message was staged first, when it was moved since
 NO_HOST = "0.0.0.0:0"
-_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, PARKED_POS)
+_PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, STAGED_POS)
 
 
-class Together:
+class AtomicPayload:
     """Batches and a command as one payload: committed together or not at all."""
 
     def __init__(self, batches: PreparedBatches | None, command: PreparedCommand[Any]) -> None:
@@ -51,7 +52,7 @@ class Together:
 
 
 def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> Frame:
-    """The message as it is stored once more somewhere else: its place and times are to be stamped, everything of its producer stays."""
+    """The message as it is stored again in another queue.  Position and times are stamped later; everything of its producer stays."""
     return replace(
         frame,
         topic=topic,
@@ -65,57 +66,55 @@ def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], 
     )
 
 
-def parked(message: Frame, level: int) -> Frame:
-    """The message as it waits in the schedule topic for a delay level; ``real_message`` undoes it."""
+def staged(message: Frame, level: int) -> Frame:
+    """The message as it waits in the schedule topic for a delay level; ``real_message`` is the inverse."""
     place = {REAL_TOPIC: message.topic, REAL_QUEUE: str(message.queue_id), DELAY: str(level)}
-    properties = {name: value for name, value in message.properties.items() if name != PARKED_POS} | place
+    properties = {name: value for name, value in message.properties.items() if name != STAGED_POS} | place
     return copied(message, SCHEDULE_TOPIC, level - 1, properties, message.reconsume_times)
 
 
-def parked_pos(frame: Frame) -> int:
-    """Where in the log a parked message was parked first."""
-    text = frame.properties.get(PARKED_POS, "")
+def staged_pos(frame: Frame) -> int:
+    """Where in the log a message was staged first."""
+    text = frame.properties.get(STAGED_POS, "")
     return min(int(text), frame.physical_offset) if text.isdecimal() and len(text) < 20 else frame.physical_offset
 
 
 def moved(frame: Frame) -> Frame:
-    """A parked message as it is parked anew at the log's end; without room for the property it counts as parked there."""
-    properties = frame.properties | {PARKED_POS: str(parked_pos(frame))}
+    """A staged message as it is stored again at the log's end.  Without room for the property it counts as staged there."""
+    properties = frame.properties | {STAGED_POS: str(staged_pos(frame))}
     size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
     return replace(frame, properties=properties) if size <= MAX_PROPERTIES_BYTES else frame
 
 
 @dataclass(frozen=True, slots=True)
-class SortedOut:
-    """What becomes of parked messages: ``messages`` go to their topics, ``again`` are parked once more, those ``gone`` (their offsets in
-    the queue they wait in) have no topic any more."""
+class Routed:
+    """Where staged messages go: ``messages`` to their topics, ``restaged`` back to the staging queue.
+
+    ``dropped``: offsets in the staging queue of messages whose topic does not exist any more.
+    """
 
     messages: list[Frame]
-    again: list[Frame]
-    gone: list[int]
+    restaged: list[Frame]
+    dropped: list[int]
 
 
-def sort_out(topics: Topics, waiting: Sequence[Frame]) -> SortedOut:
-    messages: list[Frame] = []
-    again: list[Frame] = []
-    gone: list[int] = []
+def route(topics: Topics, waiting: Sequence[Frame]) -> Routed:
+    routed = Routed([], [], [])
     for frame in waiting:
         message = real_message(frame)
         topic = topics.get(message.topic) if message is not None else None
-        if message is None or topic is None or parked_pos(frame) < topic.created_pos:
-            gone.append(frame.queue_offset)
-            continue
-        if not topic.perm & Perm.WRITE or not topic.write_queues:
-            again.append(frame)
-            continue
-        if message.queue_id >= topic.write_queues:  # the topic has fewer queues by now
-            message = replace(message, queue_id=message.queue_id % topic.write_queues)
-        messages.append(message)
-    return SortedOut(messages, again, gone)
+        if message is None or topic is None or staged_pos(frame) < topic.created_pos:
+            routed.dropped.append(frame.queue_offset)
+        elif not topic.perm & Perm.WRITE or not topic.write_queues:
+            routed.restaged.append(frame)
+        else:
+            # The topic may have fewer queues by now.
+            routed.messages.append(replace(message, queue_id=message.queue_id % topic.write_queues))
+    return routed
 
 
 def real_message(frame: Frame) -> Frame | None:
-    """The message as it was meant; None when it does not say where it belongs."""
+    """The message for its real topic; None when its properties do not name one."""
     topic, queue = frame.properties.get(REAL_TOPIC, ""), frame.properties.get(REAL_QUEUE, "")
     if not topic or not queue.isdecimal():
         return None

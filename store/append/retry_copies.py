@@ -13,7 +13,7 @@ from dledger_wire.frames.frame import Frame, pack_host
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.java_hash import java_hash
 from dledger_wire.names import dlq_topic, retry_topic
-from store.append.redelivery import copied, parked
+from store.append.redelivery import copied, staged
 from store.state.delays import LEVELS
 
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
@@ -55,7 +55,7 @@ def sent_back(frame: Frame, rule: RetryRule) -> Frame:
         properties |= {DLQ_ORIGIN_TOPIC: origin_topic, DLQ_ORIGIN_MESSAGE_ID: origin_id}
         return copied(frame, dlq_topic(rule.group), 0, properties, times)
     queue_id = frame.queue_offset % rule.queues
-    return parked(copied(frame, retry_topic(rule.group), queue_id, properties, times), rule.level_of(frame))
+    return staged(copied(frame, retry_topic(rule.group), queue_id, properties, times), rule.level_of(frame))
 
 
 def redriven(frame: Frame, group: str, write_queues: int, *, to_retry_topic: bool) -> Frame:

@@ -27,7 +27,7 @@ _AT_THE_END = {False: re.compile(rf"(?:\A|\x02)(){_PLACE}".encode()), True: re.c
 _TAIL_BYTES = MAX_TOPIC_CHARS + MAX_GROUP_CHARS + MAX_QUEUE_DIGITS + 64
 
 
-def check_parked(batch: BatchView, is_topic: Callable[[str], bool]) -> None:
+def check_staged(batch: BatchView, is_topic: Callable[[str], bool]) -> None:
     """A batch of a client for a parking place.  CorruptBatchError or TopicNotFoundError that names the first message (``first_bad``) which
     could never be delivered."""
     columns = frame_columns(np.frombuffer(batch.data, np.uint8), batch.positions)

@@ -30,7 +30,7 @@ from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
 from store.durability.disk_reserve import Reserve
 from store.durability.retention_floor import Hold
 from store.durability.segment_ages import SegmentAges
-from store.log_view import LogView
+from store.log_view import ReadableLog
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
 
@@ -47,7 +47,7 @@ class LogHead(Protocol):
     async def truncate_head(self, upto_index: int) -> int: ...
 
 
-class HeadFollower(Protocol):
+class TrimListener(Protocol):
     """Something made of the log that must never point before the log's start.  ``follow`` may be called with the same position again."""
 
     @property
@@ -66,11 +66,11 @@ class ExpiryHooks:
     """What expiry needs of the store.  ``followers`` are told in this order."""
 
     save: Callable[[int], Awaitable[int]]  # make snapshots durable that reach an index, if possible; how far they do
-    saved_upto: Callable[[], int]  # how far the newest one on disk does
+    saved_index: Callable[[], int]  # how far the newest one on disk does
     save_anew: Callable[[], Awaitable[None]]  # a snapshot of what followers have changed
     hold: Callable[[], Awaitable[Hold | None]]  # the oldest message that is still to be delivered
     hold_text: Callable[[Hold], Awaitable[str]]
-    followers: Sequence[HeadFollower]
+    followers: Sequence[TrimListener]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Expiry:
     """Runs while the store does.  One deletion at a time."""
 
     def __init__(
-        self, settings: StoreSettings, env: Environment, log: LogView, head: LogHead, hooks: ExpiryHooks, time: ExpiryTime
+        self, settings: StoreSettings, env: Environment, log: ReadableLog, head: LogHead, hooks: ExpiryHooks, time: ExpiryTime
     ) -> None:
         self._settings = settings
         self._env = env
@@ -174,7 +174,7 @@ class Expiry:
             _logger.warning("the log cannot be shortened beyond entry %d: %s", done.first_index, done.held_by)
         self._told = done.held_by
 
-    async def expire(self, reserved_ms: int | None = None, most: int = 1 << 30) -> Expired:
+    async def expire(self, reserved_ms: int | None = None, max_segments: int = 1 << 30) -> Expired:
         """Delete up to ``most`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
 
         StorageFullError when the disk has no room even for what a deletion writes.
@@ -185,44 +185,44 @@ class Expiry:
             raise NotReadyError("how old messages are is not known before a leader has told this node the group's time")
         async with self._deleting:
             first_index, first_pos, count = self._log.first_index, self._log.first_pos, len(self._log.segments)
-            upto, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, most)
-            if upto >= first_index:
-                await self._delete(upto)
+            end, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, max_segments)
+            if end >= first_index:
+                await self._delete(end)
             removed = count - len(self._log.segments)
             if removed > 0:
                 text = "deleted %d segments of the log, it now begins at entry %d (position %d)"
                 _logger.info(text, removed, self._log.first_index, self._log.first_pos)
             return Expired(max(removed, 0), self._log.first_pos - first_pos, self._log.first_index, self._log.first_pos, held_by)
 
-    async def _last_to_go(self, before_ms: int, most: int) -> tuple[int, str]:
+    async def _last_to_go(self, before_ms: int, max_segments: int) -> tuple[int, str]:
         """(the last entry of the newest segment that may go, below the log's start when none may; what one that is old enough stays for)"""
         hold = await self._hooks.hold()
         self.waits_for_timers = False
         segments, latest = self._log.segments, self._head.trim_limit()
-        upto = self._log.first_index - 1
-        for segment, following in islice(pairwise(segments), most):
+        end = self._log.first_index - 1
+        for segment, following in islice(pairwise(segments), max_segments):
             if following.first_index > latest:
-                return upto, f"entry {latest} is not applied here yet, or a replica that follows or copies still needs it"
+                return end, f"entry {latest} is not applied here yet, or a replica that follows or copies still needs it"
             newest_ms = await self._ages.newest_ms(segment, following.first_index)
             if newest_ms is None or newest_ms > before_ms:
                 break
             if hold is not None and following.start_pos > hold.pos:
                 self.waits_for_timers = hold.can_be_moved
-                return upto, await self._hooks.hold_text(hold)
-            upto = following.first_index - 1
-        return upto, ""
+                return end, await self._hooks.hold_text(hold)
+            end = following.first_index - 1
+        return end, ""
 
-    async def _delete(self, upto: int) -> None:
+    async def _delete(self, end: int) -> None:
         full: OSError | None = None
         try:
-            reached = await self._hooks.save(upto)
+            reached = await self._hooks.save(end)
         except OSError as error:
             if not is_full(error):
                 raise
-            full, reached = error, self._hooks.saved_upto()
-        upto = min(upto, reached)
-        # Whole segments only, so the log will begin with the last segment that begins at or before the entry behind ``upto``.
-        starts = [segment.start_pos for segment in self._log.segments if segment.first_index <= upto + 1]
+            full, reached = error, self._hooks.saved_index()
+        end = min(end, reached)
+        # Whole segments only, so the log will begin with the last segment that begins at or before the entry behind ``end``.
+        starts = [segment.start_pos for segment in self._log.segments if segment.first_index <= end + 1]
         if starts[-1] <= self._log.first_pos:
             if full is not None:
                 text = (
@@ -232,13 +232,13 @@ class Expiry:
             return
         for follower in self._hooks.followers:
             await follower.follow(starts[-1])
-        await self._cut_head(upto)
+        await self._cut_head(end)
         await self._settle()
 
-    async def _cut_head(self, upto: int) -> None:
+    async def _cut_head(self, end: int) -> None:
         """Delete, on a full disk with the room of what is kept for that."""
         try:
-            await self._head.truncate_head(upto)
+            await self._head.truncate_head(end)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -248,7 +248,7 @@ class Expiry:
         for give_back in (self._reserve.release, self._log.release_prepared):
             try:
                 if await give_back():
-                    await self._head.truncate_head(upto)
+                    await self._head.truncate_head(end)
                     return
             except OSError as error:
                 if not is_full(error):

@@ -15,7 +15,7 @@ from dledger_wire.clock import Clock
 from dledger_wire.errors import NotReadyError
 from store.durability.checkpoint import Checkpoint, write_checkpoint
 from store.durability.snapshots import Snapshot, Snapshots
-from store.log_view import LogView
+from store.log_view import ReadableLog
 from store.queues.queue_table import QueueTable
 from store.settings import StoreSettings
 
@@ -32,7 +32,7 @@ class Persistence:
         settings: StoreSettings,
         disk: Disk,
         clock: Clock,
-        log: LogView,
+        log: ReadableLog,
         queues: QueueTable,
         snapshots: Snapshots,
         capture: Callable[[], Snapshot],
@@ -69,7 +69,7 @@ class Persistence:
                     if thorough:
                         thorough_ms = now_ms() + settings.flushConsumeQueueThoroughInterval
                     async with self._writing:
-                        await self._queues.flush(sync=False, least_units=0 if thorough else settings.least_units)
+                        await self._queues.flush(sync=False, min_flush_units=0 if thorough else settings.min_flush_units)
             except OSError as error:
                 if not is_full(error):
                     raise

@@ -13,7 +13,7 @@ from dledger_wire.errors import DataDirectoryError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.append.dispatcher import Dispatcher
 from store.durability.snapshots import APPLIED, Snapshot, Snapshots, config_path, no_snapshot
-from store.log_view import LogView
+from store.log_view import ReadableLog
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.queue_files import QUEUE_FOLDER
 from store.queues.queue_table import QueueTable
@@ -46,7 +46,7 @@ class Recovering:
     """What is to be filled: all of it empty."""
 
     disk: Disk
-    log: LogView
+    log: ReadableLog
     snapshots: Snapshots
     state: ReplicatedState
     topics: Topics
@@ -73,7 +73,7 @@ async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
     return found
 
 
-def _fitting(snapshots: list[Snapshot], log: LogView) -> Snapshot | None:
+def _fitting(snapshots: list[Snapshot], log: ReadableLog) -> Snapshot | None:
     """The newest snapshot whose entry is in the log (or just below its start) with the same term."""
     for snapshot in snapshots:
         if snapshot.index == 0 or log.term_at(snapshot.index) == snapshot.term:
@@ -120,8 +120,8 @@ async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:
         await queue.files.cut_head(queue.file_numbers().start)
         short = []
         for number in queue.file_numbers():
-            first, upto = queue.file_range(number)
-            if upto > first and await queue.files.unit_count(number) < upto - first:
+            first, end = queue.file_range(number)
+            if end > first and await queue.files.unit_count(number) < end - first:
                 short.append(number)
         if short:
             wanted[queue.key] = (queue, short)

@@ -1,7 +1,7 @@
-"""Where the oldest message lies that a service has yet to deliver: expiry leaves the log from there on alone.
+"""The retention floor: the log from the oldest undelivered message on is never deleted.
 
-Owns that question for delay levels, delivery times and open transactions, and how such a message is named to an operator.  They were
-acknowledged to be delivered at a later time, so neither their age nor a full disk is a reason to delete them before.
+Covers delay levels, delivery times and open transactions, and describes such a message to an operator.  These messages were
+acknowledged for later delivery, so neither their age nor a full disk is a reason to delete them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.append.staged_check import REAL_TOPIC
-from store.log_view import LogView
+from store.log_view import ReadableLog
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
 from store.state.delays import LEVELS, DelayOffsets
@@ -26,7 +26,7 @@ _NOT_NAMED = "a topic that cannot be read"
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A message that the log's head must stay for, by the place where it waits."""
+    """A message that keeps the log's head from deletion, by the queue it waits in."""
 
     pos: int
     topic: str
@@ -41,10 +41,10 @@ class Hold:
         return self.topic == TIMER_TOPIC
 
 
-class Parked:
-    """The parked messages of one replica's store."""
+class RetentionFloor:
+    """Finds the oldest undelivered message of one replica."""
 
-    def __init__(self, log: LogView, queues: QueueTable, delays: DelayOffsets, timers: Timers, transactions: Transactions) -> None:
+    def __init__(self, log: ReadableLog, queues: QueueTable, delays: DelayOffsets, timers: Timers, transactions: Transactions) -> None:
         self._log = log
         self._queues = queues
         self._delays = delays
@@ -72,15 +72,15 @@ class Parked:
         return Hold(int(units["pos"][0]), topic, queue_id, offset, int(units["size"][0]), int(units["tag_hash"][0])) if len(units) else None
 
     async def text(self, hold: Hold) -> str:
-        """What holds the log's head, for an operator."""
+        """What keeps the log's head from deletion, for an operator."""
         try:
             topic = decode_frame(await self._log.read_bytes(hold.pos, hold.size), check_crc=False).properties.get(REAL_TOPIC, _NOT_NAMED)
         except DledgerError:
             topic = _NOT_NAMED
-        place = f"{hold.topic}/{hold.queue_id} offset {hold.offset}"
+        queue = f"{hold.topic}/{hold.queue_id} offset {hold.offset}"
         if hold.topic == SCHEDULE_TOPIC:
-            return f"a delayed message of topic {topic} (level {hold.queue_id + 1}) is not delivered yet ({place})"
+            return f"a delayed message of topic {topic} (level {hold.queue_id + 1}) is not delivered yet ({queue})"
         if hold.topic == HALF_TOPIC:
-            return f"a transaction of topic {topic} is open ({place}); dledger transaction list shows it"
+            return f"a transaction of topic {topic} is open ({queue}); dledger transaction list shows it"
         due = datetime.fromtimestamp(hold.word / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"a message of topic {topic} with a delivery time lies there (due {due}, {place}); the master moves it on within a minute"
+        return f"a message of topic {topic} with a delivery time is stored there (due {due}, {queue}); the leader moves it within a minute"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dledger.log.entry import RawEntry
 from dledger.log.segment import Segment
 from dledger_wire.batches.batch import BatchView
-from store.log_view import LogView, entry_records
+from store.log_view import ReadableLog, entry_records
 
 LOOKED_AT = 64  # entries without a time, such as a new leader's first one, are rare
 
@@ -18,7 +18,7 @@ LOOKED_AT = 64  # entries without a time, such as a new leader's first one, are 
 class SegmentAges:
     """Times of sealed segments, remembered: they never change."""
 
-    def __init__(self, log: LogView) -> None:
+    def __init__(self, log: ReadableLog) -> None:
         self._log = log
         self._known: dict[int, int] = {}
 

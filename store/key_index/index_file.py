@@ -160,9 +160,9 @@ class IndexFile:
         number: int = _SLOT.unpack(await self.pread(self.geometry.slot_at(slot), SLOT_SIZE))[0]
         return number
 
-    async def block(self, number: int, most: int = BLOCK_ENTRIES) -> tuple[int, bytes]:
-        """(number of the first entry, bytes) of at most ``most`` entries up to and with ``number``."""
-        first = max(1, number + 1 - most)
+    async def block(self, number: int, max_entries: int = BLOCK_ENTRIES) -> tuple[int, bytes]:
+        """(number of the first entry, bytes) of at most ``max_entries`` entries up to and with ``number``."""
+        first = max(1, number + 1 - max_entries)
         return first, await self.pread(self.geometry.entry_at(first), (number + 1 - first) * INDEX_ENTRY_SIZE)
 
     async def find(self, key_hash: int, window: Window) -> AsyncIterator[int]:
@@ -193,9 +193,9 @@ class IndexFile:
                 yield pos
             limit, number = number, previous
 
-    async def _newest_inside(self, window: Window, upto: int) -> int:
-        """The newest entry of the file, at most ``upto``, that is not behind the window; 0 for none.  Positions and times only rise."""
-        low, high = 0, upto
+    async def _newest_inside(self, window: Window, end: int) -> int:
+        """The newest entry of the file, at most ``end``, that is not behind the window; 0 for none.  Positions and times only rise."""
+        low, high = 0, end
         while low < high:
             middle = (low + high + 1) // 2
             _, data = await self.block(middle, 1)
@@ -206,14 +206,14 @@ class IndexFile:
                 high = middle - 1
         return low
 
-    async def _scan(self, key_hash: int, window: Window, upto: int) -> AsyncIterator[int]:
-        """``find`` without the chain: looks at every entry from ``upto`` down to the window's begin."""
-        while upto:
-            first, data = await self.block(upto, SCAN_ENTRIES)
+    async def _scan(self, key_hash: int, window: Window, end: int) -> AsyncIterator[int]:
+        """``find`` without the chain: looks at every entry from ``end`` down to the window's begin."""
+        while end:
+            first, data = await self.block(end, SCAN_ENTRIES)
             entries = np.frombuffer(data, INDEX_ENTRY_DTYPE)
             inside = self.mark.begin_ms + 1000 * entries["seconds"].astype(np.int64) + 999 >= window.begin_ms
             for pos in entries["pos"][(entries["key_hash"] == key_hash) & inside][::-1].tolist():
                 yield pos
             if not inside[0]:
                 return
-            upto = first - 1
+            end = first - 1

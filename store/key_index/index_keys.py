@@ -31,8 +31,8 @@ class KeyColumns:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def part(self, first: int, upto: int) -> KeyColumns:
-        return KeyColumns(self.hashes[first:upto], self.positions[first:upto], self.times[first:upto], self.entries[first:upto])
+    def part(self, first: int, end: int) -> KeyColumns:
+        return KeyColumns(self.hashes[first:end], self.positions[first:end], self.times[first:end], self.entries[first:end])
 
 
 class KeyCollector:

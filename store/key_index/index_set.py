@@ -20,7 +20,7 @@ from store.key_index.index_file import INDEX_FOLDER, DamagedIndexError, Geometry
 from store.key_index.index_keys import KeyColumns
 from store.key_index.index_writer import OpenIndexFile
 from store.key_index.manifest import IndexMarks, read_marks, write_marks
-from store.log_view import LogView
+from store.log_view import ReadableLog
 
 OPEN_FILES = 16
 STEP_KEYS = 16_384  # added without a break
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class IndexSet:
     """The files in order of the log; the last one may be added to.  ``damage_found`` is called when a walk meets damage."""
 
-    def __init__(self, disk: Disk, geometry: Geometry, log: LogView, damage_found: Callable[[], None]) -> None:
+    def __init__(self, disk: Disk, geometry: Geometry, log: ReadableLog, damage_found: Callable[[], None]) -> None:
         self._disk = disk
         self._log = log
         self._geometry = geometry

@@ -108,11 +108,11 @@ class OpenIndexFile(IndexFile):
     async def newest(self, slot: int) -> int:
         return int(self._slots[slot])
 
-    async def block(self, number: int, most: int = BLOCK_ENTRIES) -> tuple[int, bytes]:
+    async def block(self, number: int, max_entries: int = BLOCK_ENTRIES) -> tuple[int, bytes]:
         tail_first = self._tail_first
         if number < tail_first:
-            return await super().block(number, most)
-        first = max(tail_first, number + 1 - most)
+            return await super().block(number, max_entries)
+        first = max(tail_first, number + 1 - max_entries)
         return first, self._tail[first - tail_first : number + 1 - tail_first].tobytes()
 
     # Writing
@@ -145,9 +145,9 @@ class OpenIndexFile(IndexFile):
         breaks = np.flatnonzero(np.diff(pages) != 1) + 1
         async with InUse(self._pool, self.mark.path) as file:
             for run in np.split(pages, breaks):
-                first, upto = int(run[0]) * PAGE_SLOTS, min((int(run[-1]) + 1) * PAGE_SLOTS, self.geometry.slots)
-                for at in range(first, upto, PIECE_SLOTS):
-                    piece = self._slots[at : min(at + PIECE_SLOTS, upto)]
+                first, end = int(run[0]) * PAGE_SLOTS, min((int(run[-1]) + 1) * PAGE_SLOTS, self.geometry.slots)
+                for at in range(first, end, PIECE_SLOTS):
+                    piece = self._slots[at : min(at + PIECE_SLOTS, end)]
                     await file.pwrite(self.geometry.slot_at(at), [piece.astype(INDEX_SLOT_DTYPE).tobytes()])
         self._dirty_pages[pages] = False
 

@@ -20,7 +20,7 @@ from store.key_index.index_check import file_problem
 from store.key_index.index_file import DamagedIndexError, Geometry, Window
 from store.key_index.index_keys import KeyCollector
 from store.key_index.index_set import IndexSet
-from store.log_view import SCAN_BYTES, LogView, entry_records
+from store.log_view import SCAN_BYTES, ReadableLog, entry_records
 from store.settings import StoreSettings
 
 LINGER_S = 0.01  # so that many small batches are added at once
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 class KeyIndex:
     """``run`` it as a task, ``offer`` it every batch that is applied from then on; ``close`` ends the task."""
 
-    def __init__(self, settings: StoreSettings, disk: Disk, clock: Clock, log: LogView, applied: Callable[[], Applied]) -> None:
+    def __init__(self, settings: StoreSettings, disk: Disk, clock: Clock, log: ReadableLog, applied: Callable[[], Applied]) -> None:
         self._settings = settings
         self._clock = clock
         self._log = log
@@ -147,16 +147,16 @@ class KeyIndex:
             progress.set_result(None)
 
     async def _take_pending(self) -> None:
-        upto = self._applied().index
+        end = self._applied().index
         pending, store_ms = self._pending, self._applied().store_ms
-        self._forget_pending(max(upto, self.files.covered) + 1)
+        self._forget_pending(max(end, self.files.covered) + 1)
         for at in range(0, len(pending), STEP_BATCHES):
             collector = KeyCollector()
             for entry_index, pos, batch in pending[at : at + STEP_BATCHES]:
                 collector.add(entry_index, pos, batch)
             await self.files.add(collector.take())
-        if upto > self.files.covered:
-            self.files.cover(upto, store_ms)
+        if end > self.files.covered:
+            self.files.cover(end, store_ms)
 
     async def _catch_up(self) -> None:
         """Read a piece of the log; what is applied meanwhile is handed over, if this piece reaches that far."""
@@ -203,7 +203,7 @@ class KeyIndex:
                 self._disk_full = True
                 _logger.warning("the disk is full; the key index waits: %s", error)
 
-    # Following the log's start (``store.durability.expiry.HeadFollower``)
+    # Following the log's start (``store.durability.expiry.TrimListener``)
 
     @property
     def has_stale_files(self) -> bool:

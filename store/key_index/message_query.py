@@ -17,7 +17,7 @@ from dledger_wire.java_hash import key_hash, key_words
 from store.append.dispatcher import Applied
 from store.key_index.index_file import Window
 from store.key_index.indexer import KeyIndex
-from store.log_view import LogView
+from store.log_view import ReadableLog
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
 from store.settings import StoreSettings
@@ -54,7 +54,7 @@ class MessageQuery:
     def __init__(
         self,
         settings: StoreSettings,
-        log: LogView,
+        log: ReadableLog,
         queues: QueueTable,
         reader: QueueReader,
         index: KeyIndex | None,
@@ -67,24 +67,30 @@ class MessageQuery:
         self._index = index
         self._applied = applied
 
-    async def by_key(self, topic: str, key: str, window: Window, *, most: int = 0, max_bytes: int = 0) -> Answer:
+    async def by_key(self, topic: str, key: str, window: Window, *, max_results: int = 0, max_bytes: int = 0) -> Answer:
         """Messages of a topic that have ``key`` among the words of KEYS; 0 for the defaults."""
-        return await self._find([topic], key, window, most, max_bytes, lambda frame: key in key_words(frame.properties.get("KEYS", "")))
+        return await self._find(
+            [topic], key, window, max_results, max_bytes, lambda frame: key in key_words(frame.properties.get("KEYS", ""))
+        )
 
-    async def by_unique_id(self, topics: Sequence[str], unique_id: str, window: Window, *, most: int = 0, max_bytes: int = 0) -> Answer:
+    async def by_unique_id(
+        self, topics: Sequence[str], unique_id: str, window: Window, *, max_results: int = 0, max_bytes: int = 0
+    ) -> Answer:
         """Messages of these topics that their producer gave this id: more than one where it sent again, or where a copy was stored."""
-        return await self._find(topics, unique_id, window, most, max_bytes, lambda frame: frame.properties.get("UNIQ_KEY") == unique_id)
+        return await self._find(
+            topics, unique_id, window, max_results, max_bytes, lambda frame: frame.properties.get("UNIQ_KEY") == unique_id
+        )
 
     async def _find(
-        self, topics: Sequence[str], key: str, window: Window, most: int, max_bytes: int, is_wanted: Callable[[Frame], bool]
+        self, topics: Sequence[str], key: str, window: Window, max_results: int, max_bytes: int, is_wanted: Callable[[Frame], bool]
     ) -> Answer:
         if self._index is None:
             raise NotReadyError("there is no key index at this node (messageIndexEnable is off)")
-        if not key or most < 0 or most > MAX_RESULTS:
-            raise InvalidArgumentError(f"key {key!r}, at most {most} results; expected a key, and 1 to {MAX_RESULTS} results")
-        most, left_bytes = most or self._settings.defaultQueryMaxNum, min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
-        upto = self._applied().index
-        await self._index.caught_up(upto, CATCH_UP_S)
+        if not key or max_results < 0 or max_results > MAX_RESULTS:
+            raise InvalidArgumentError(f"key {key!r}, at most {max_results} results; expected a key, and 1 to {MAX_RESULTS} results")
+        max_results, left_bytes = max_results or self._settings.defaultQueryMaxNum, min(max_bytes or DEFAULT_BYTES, MAX_BYTES)
+        end = self._applied().index
+        await self._index.caught_up(end, CATCH_UP_S)
         answer, looked_at = Answer(), 0
         for topic in topics:
             last_pos = -1
@@ -101,14 +107,14 @@ class MessageQuery:
                     continue
                 if not window.begin_ms <= found.frame.store_timestamp <= window.end_ms:
                     continue
-                if answer.messages and (len(answer.messages) >= most or len(found.data) > left_bytes):
+                if answer.messages and (len(answer.messages) >= max_results or len(found.data) > left_bytes):
                     answer.complete &= len(topics) == 1
                     answer.before_pos = answer.messages[-1].pos if len(topics) == 1 else 0
                     break
                 answer.messages.append(found)
                 left_bytes -= len(found.data)
         answer.messages.sort(key=lambda found: -found.pos)
-        answer.complete &= self._index.files.is_whole(upto)
+        answer.complete &= self._index.files.is_whole(end)
         return answer
 
     async def at(self, pos: int) -> FoundMessage | None:

@@ -174,11 +174,11 @@ class ConsumeQueue:
 
     async def flush(self, *, sync: bool) -> None:
         """Write what is in memory only; with ``sync`` everything written so far is durable afterwards."""
-        first, upto = self._written, self.max_offset
-        if first < upto:
-            touched = await self.files.write(first, self._held(first, upto))
+        first, end = self._written, self.max_offset
+        if first < end:
+            touched = await self.files.write(first, self._held(first, end))
             self._unsynced.update(dict.fromkeys(touched))
-            self._written = upto
+            self._written = end
         if sync:
             for number in list(self._unsynced):
                 await self.files.sync(number)
@@ -200,8 +200,8 @@ class ConsumeQueue:
 
     async def replace_file(self, number: int, units: Units) -> None:
         """Write a file anew with ``units``, what the log says is in it (fillers for what the log no longer has)."""
-        first, upto = self.file_range(number)
-        require(len(units) == upto - first, "queue %s/%d: %d units for a file of %d", *self.key, len(units), upto - first)
+        first, end = self.file_range(number)
+        require(len(units) == end - first, "queue %s/%d: %d units for a file of %d", *self.key, len(units), end - first)
         self._crcs[number - self._first_file] = _crc(self._memory_only(number), _crc(units, 0))
         await self.files.write(first, units)
         await self.files.sync(number)
@@ -239,12 +239,12 @@ class ConsumeQueue:
 
     async def check_file(self, number: int) -> None:
         """Compare a file with its checksum.  DamagedQueueFileError when they differ."""
-        offset, upto = self.file_range(number)
+        offset, end = self.file_range(number)
         # Taken now: what is appended or written while the file is read does not count.
         expected, rest = self._crcs[number - self._first_file], self._memory_only(number)
         value = 0
-        while offset < upto:
-            units = await self._read_file(offset, min(CHECK_PIECE_UNITS, upto - offset))
+        while offset < end:
+            units = await self._read_file(offset, min(CHECK_PIECE_UNITS, end - offset))
             if not len(units):
                 raise DamagedQueueFileError(self, number)
             value = _crc(units, value)
@@ -259,9 +259,9 @@ class ConsumeQueue:
         except FileNotFoundError:
             raise DamagedQueueFileError(self, first // self.files.file_units) from None
 
-    def _held(self, first: int, upto: int) -> Units:
+    def _held(self, first: int, end: int) -> Units:
         """A copy of units in memory."""
-        return self._buffer[first - self._buffer_first : upto - self._buffer_first].copy()
+        return self._buffer[first - self._buffer_first : end - self._buffer_first].copy()
 
     def _memory_only(self, number: int) -> Units:
         """The units of a file that are not written yet."""

@@ -25,7 +25,7 @@ FEWEST_MESSAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchFilter:
     """``tag_hashes`` None: any tag; ``sql`` None: any properties."""
 
     tag_hashes: TagHashes | None = None
@@ -42,10 +42,10 @@ class Wanted:
         return np.flatnonzero(np.isin(units["tag_hash"].astype(np.int64), self.tag_hashes))
 
 
-EVERYTHING = Wanted()
+EVERYTHING = FetchFilter()
 
 
-def most_messages(sql: SqlFilter, budget: int) -> int:
+def max_filtered_messages(sql: SqlFilter, budget: int) -> int:
     """How many messages may be looked at for ``budget`` bytes' worth of time."""
     return max(FEWEST_MESSAGES, budget // (COST_BYTES * sql.cost))
 

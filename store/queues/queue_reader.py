@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
-from store.log_view import LogView, scan_end, scan_start
+from store.log_view import ReadableLog, scan_end, scan_start
 from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
-from store.queues.fetch_filter import COST_BYTES, EVERYTHING, Wanted, choose, most_messages
+from store.queues.fetch_filter import COST_BYTES, EVERYTHING, FetchFilter, choose, max_filtered_messages
 from store.queues.queue_files import Units
 from store.queues.queue_table import QueueTable
 from store.queues.read import Chunk, FrameMismatchError, fit, frames_in_place, read_frames, store_time
@@ -37,7 +37,9 @@ VERIFY_BYTES = 4 << 20
 class QueueReader:
     """Reads the queues of a ``QueueTable`` out of a log; ``applied_index`` bounds what a repair reads."""
 
-    def __init__(self, settings: StoreSettings, log: LogView, topics: Topics, queues: QueueTable, applied_index: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: StoreSettings, log: ReadableLog, topics: Topics, queues: QueueTable, applied_index: Callable[[], int]
+    ) -> None:
         self._settings = settings
         self._log = log
         self._topics = topics
@@ -59,7 +61,7 @@ class QueueReader:
         *,
         max_messages: int,
         max_bytes: int,
-        wanted: Wanted = EVERYTHING,
+        fetch_filter: FetchFilter = EVERYTHING,
         for_service: bool = False,
         in_place: bool = False,
     ) -> Chunk:
@@ -78,7 +80,7 @@ class QueueReader:
         damaged: FrameMismatchError | DamagedQueueFileError | OffsetOutOfRangeError | None = None
         for _ in range(REPAIRS_PER_READ + 1):
             try:
-                return await self._read(queue, offset, max_messages, max_bytes, wanted, in_place=in_place)
+                return await self._read(queue, offset, max_messages, max_bytes, fetch_filter, in_place=in_place)
             except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
                 _check_range(queue.key, queue, offset)  # deleted from the log's head meanwhile
                 damaged = found
@@ -86,20 +88,22 @@ class QueueReader:
                     await self._repair(queue, found)
         raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
 
-    async def _read(self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, wanted: Wanted, *, in_place: bool) -> Chunk:
+    async def _read(
+        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, fetch_filter: FetchFilter, *, in_place: bool
+    ) -> Chunk:
         # Frames are rarely below 128 bytes: no need to look at more units than could fit.
-        most = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if wanted.everything else READ_UNITS
-        units = await queue.read(offset, most)
+        max_units = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if fetch_filter.everything else READ_UNITS
+        units = await queue.read(offset, max_units)
         seen = len(units)
         next_offset, looked_at = offset + seen, 0
         offsets = np.arange(offset, next_offset, dtype=np.int64)
-        if wanted.tag_hashes is not None:
-            chosen = wanted.by_tag(units)
+        if fetch_filter.tag_hashes is not None:
+            chosen = fetch_filter.by_tag(units)
             units, offsets, looked_at = units[chosen], offsets[chosen], seen * QUEUE_UNIT_SIZE
         if not len(units):
             return Chunk(offset, next_offset, 0, b"", looked_at=looked_at)
-        if wanted.sql is not None:
-            return await self._matching(wanted.sql, units, offsets, next_offset, max_messages, max_bytes)
+        if fetch_filter.sql is not None:
+            return await self._matching(fetch_filter.sql, units, offsets, next_offset, max_messages, max_bytes)
         taken = min(fit(units["size"], max_bytes), max_messages or len(units))
         if taken < len(units):
             units, offsets = units[:taken], offsets[:taken]
@@ -108,12 +112,12 @@ class QueueReader:
         pieces, placed = frames_in_place(self._log, units, offsets, gap_bytes) if in_place else ([], 0)
         if not pieces:
             frames = await read_frames(self._log, units, offsets, gap_bytes)
-            chunk = _chunk(units, offsets, next_offset, frames, contiguous=wanted.everything)
+            chunk = _chunk(units, offsets, next_offset, frames, contiguous=fetch_filter.everything)
         else:
             if placed < len(units):
                 units, offsets = units[:placed], offsets[:placed]
                 next_offset = int(offsets[-1]) + 1
-            chunk = _chunk(units, offsets, next_offset, [], contiguous=wanted.everything)
+            chunk = _chunk(units, offsets, next_offset, [], contiguous=fetch_filter.everything)
             chunk.pieces, chunk.places = pieces, units["pos"].astype(">u8").tobytes()
         chunk.looked_at = looked_at
         return chunk
@@ -121,7 +125,7 @@ class QueueReader:
     async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:
         """Read the first of ``units``, and make a chunk of those that the expression lets pass."""
         budget = self._settings.chunk_bytes
-        taken = min(fit(units["size"], budget), most_messages(sql, budget))
+        taken = min(fit(units["size"], budget), max_filtered_messages(sql, budget))
         if taken < len(units):
             units, offsets = units[:taken], offsets[:taken]
             next_offset = int(offsets[-1]) + 1
@@ -141,31 +145,31 @@ class QueueReader:
         chunk.looked_at = looked_at
         return chunk
 
-    async def units(self, topic: str, queue_id: int, offset: int, most: int) -> Units:
-        """Up to ``most`` units from ``offset``, fewer at a file's end, none at the queue's."""
+    async def units(self, topic: str, queue_id: int, offset: int, max_units: int) -> Units:
+        """Up to ``max_units`` units from ``offset``, fewer at a file's end, none at the queue's."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return fillers(0)
         try:
-            return await queue.read(offset, most)
+            return await queue.read(offset, max_units)
         except DamagedQueueFileError as found:
             await self._repair(queue, found)
-            return await queue.read(offset, most)
+            return await queue.read(offset, max_units)
 
-    async def verify(self, topic: str, queue_id: int, offset: int, upto: int) -> None:
+    async def verify(self, topic: str, queue_id: int, offset: int, end: int) -> None:
         """Read the log's entries that hold these messages, whole.
 
         StorageDamagedError names the first entry that is damaged, and as ``queue_offset`` the first message that it has of these.
         """
-        whole_upto = 0
-        while offset < upto:
-            units = await self.units(topic, queue_id, offset, min(READ_UNITS, upto - offset))
+        whole_end = 0
+        while offset < end:
+            units = await self.units(topic, queue_id, offset, min(READ_UNITS, end - offset))
             if not len(units):
                 return
             for number, pos in enumerate(units["pos"].tolist()):
-                if pos >= whole_upto:
+                if pos >= whole_end:
                     try:
-                        whole_upto = await self._verify_at(pos)
+                        whole_end = await self._verify_at(pos)
                     except StorageDamagedError as damage:
                         damage.details["queue_offset"] = str(offset + number)
                         raise

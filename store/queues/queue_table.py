@@ -98,15 +98,15 @@ class QueueTable:
     def has_changes(self) -> bool:
         return bool(self._dirty or self._doomed)
 
-    async def flush(self, *, sync: bool, least_units: int = 0) -> None:
-        """Bring the files up to what is in memory; with ``sync`` durably so.  Queues with fewer new units than ``least_units`` wait."""
+    async def flush(self, *, sync: bool, min_flush_units: int = 0) -> None:
+        """Bring the files up to what is in memory; with ``sync`` durably so.  Queues with fewer new units than ``min_flush_units`` wait."""
         async with self.files_lock:
             while self._doomed:
                 await self._doomed[0].remove()
                 del self._doomed[0]
             self.unwritten = 0
             for key, queue in list(self._dirty.items()):
-                if queue.unwritten < least_units:
+                if queue.unwritten < min_flush_units:
                     self.unwritten += queue.unwritten
                     continue
                 await queue.flush(sync=sync)

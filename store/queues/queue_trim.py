@@ -16,8 +16,8 @@ from store.state.sequences import QueueKey
 REPAIRS = 2
 
 
-class QueueHeads:
-    """Implements ``store.durability.expiry.HeadFollower``; ``repair`` makes a damaged queue file anew from the log."""
+class QueueTrimmer:
+    """Implements ``store.durability.expiry.TrimListener``; ``repair`` makes a damaged queue file anew from the log."""
 
     def __init__(self, queues: QueueTable, repair: Callable[[DamagedQueueFileError], Awaitable[None]]) -> None:
         self._queues = queues

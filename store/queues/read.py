@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dledger_wire.frames.frame_layout import MIN_FRAME_SIZE, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
 from dledger_wire.status import SysFlag
-from store.log_view import LogView
+from store.log_view import ReadableLog
 from store.queues.queue_files import Units
 
 MAX_SPAN_BYTES = 4 << 20
@@ -74,7 +74,7 @@ def fit(sizes: npt.NDArray[Any], max_bytes: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right")))
 
 
-def frames_in_place(log: LogView, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> tuple[list[LogPiece], int]:
+def frames_in_place(log: ReadableLog, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> tuple[list[LogPiece], int]:
     """Where to read for the first frames of ``units``, and for how many of them; (none, 0) when some may not be in the files yet.
 
     Frames with small gaps between them are one piece; the number of pieces and what is read in all are bounded.
@@ -100,7 +100,7 @@ def frames_in_place(log: LogView, units: Units, offsets: npt.NDArray[np.int64], 
     return pieces, taken
 
 
-async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> list[bytes | memoryview]:
+async def read_frames(log: ReadableLog, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> list[bytes | memoryview]:
     """The frames of ``units`` in order, as few buffers.  FrameMismatchError when one is not where its unit says."""
     starts = units["pos"].astype(np.int64)
     ends = starts + units["size"]
@@ -111,33 +111,33 @@ async def read_frames(log: LogView, units: Units, offsets: npt.NDArray[np.int64]
     run_starts, run_ends = starts[run_firsts].tolist(), ends[run_lasts].tolist()
     spans = _spans(run_starts, run_ends, gap_bytes, [segment.start_pos for segment in log.segments])
     buffers: list[bytes | memoryview] = []
-    async for (at, upto), data in _read_spans(log, run_starts, run_ends, spans):
+    async for (at, past), data in _read_spans(log, run_starts, run_ends, spans):
         low = run_starts[at]
-        first, last = int(run_firsts[at]), int(run_lasts[upto - 1]) + 1
+        first, last = int(run_firsts[at]), int(run_lasts[past - 1]) + 1
         _check_frames(data, low, starts[first:last], units["size"][first:last], offsets[first:last])
-        if upto == at + 1:
+        if past == at + 1:
             buffers.append(data)
         else:
             view = memoryview(data)
-            buffers += [view[start - low : end - low] for start, end in zip(run_starts[at:upto], run_ends[at:upto], strict=True)]
+            buffers += [view[start - low : end - low] for start, end in zip(run_starts[at:past], run_ends[at:past], strict=True)]
     return buffers
 
 
 async def _read_spans(
-    log: LogView, starts: Sequence[int], ends: Sequence[int], spans: Sequence[tuple[int, int]]
+    log: ReadableLog, starts: Sequence[int], ends: Sequence[int], spans: Sequence[tuple[int, int]]
 ) -> AsyncIterator[tuple[tuple[int, int], bytes]]:
     """The bytes of every span, in order; scattered ones are read side by side, since each is a wait of its own."""
     at = 0
     while at < len(spans):
-        upto, size = at, 0
-        while upto < len(spans) and upto - at < READS_AT_ONCE and (upto == at or size < MAX_SPAN_BYTES):
-            size += ends[spans[upto][1] - 1] - starts[spans[upto][0]]
-            upto += 1
-        reads = [log.read_bytes(starts[first], ends[last - 1] - starts[first]) for first, last in spans[at:upto]]
+        end, size = at, 0
+        while end < len(spans) and end - at < READS_AT_ONCE and (end == at or size < MAX_SPAN_BYTES):
+            size += ends[spans[end][1] - 1] - starts[spans[end][0]]
+            end += 1
+        reads = [log.read_bytes(starts[first], ends[last - 1] - starts[first]) for first, last in spans[at:end]]
         found = [await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads)
-        for span, data in zip(spans[at:upto], found, strict=True):
+        for span, data in zip(spans[at:end], found, strict=True):
             yield span, data
-        at = upto
+        at = end
 
 
 def _spans(starts: Sequence[int], ends: Sequence[int], gap_bytes: int, segment_starts: Sequence[int]) -> list[tuple[int, int]]:
@@ -145,9 +145,9 @@ def _spans(starts: Sequence[int], ends: Sequence[int], gap_bytes: int, segment_s
     spans: list[tuple[int, int]] = []
     at = 0
     while at < len(starts):
-        upto = _span(starts, ends, at, gap_bytes, segment_starts)
-        spans.append((at, upto))
-        at = upto
+        end = _span(starts, ends, at, gap_bytes, segment_starts)
+        spans.append((at, end))
+        at = end
     return spans
 
 
@@ -156,16 +156,16 @@ def _span(starts: Sequence[int], ends: Sequence[int], at: int, gap_bytes: int, s
     low = starts[at]
     segment = bisect_right(segment_starts, low)
     limit = segment_starts[segment] if segment < len(segment_starts) else None
-    upto = at + 1
-    while upto < len(starts):
-        gap = starts[upto] - ends[upto - 1]
-        if not 0 <= gap <= gap_bytes or ends[upto] - low > MAX_SPAN_BYTES or (limit is not None and ends[upto] > limit):
+    end = at + 1
+    while end < len(starts):
+        gap = starts[end] - ends[end - 1]
+        if not 0 <= gap <= gap_bytes or ends[end] - low > MAX_SPAN_BYTES or (limit is not None and ends[end] > limit):
             break
-        upto += 1
-    return upto
+        end += 1
+    return end
 
 
-def _check_places(log: LogView, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+def _check_places(log: ReadableLog, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
     """A damaged unit must not send the reader anywhere: places are in the log, in order, and frames have a possible size."""
     bad = (ends - starts < MIN_FRAME_SIZE) | (starts < log.first_pos) | (ends > log.end_pos)
     bad[1:] |= starts[1:] < ends[:-1]
@@ -189,7 +189,7 @@ def _check_frames(data: bytes, low: int, starts: npt.NDArray[np.int64], sizes: n
         raise FrameMismatchError(int(offsets[at[bad.argmax()]]))
 
 
-async def store_time(log: LogView, unit: Any, offset: int) -> int:
+async def store_time(log: ReadableLog, unit: Any, offset: int) -> int:
     """The store time in the frame of one unit."""
     pos, size = int(unit["pos"]), int(unit["size"])
     starts, ends = np.array([pos]), np.array([pos + size])

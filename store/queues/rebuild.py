@@ -12,18 +12,18 @@ import numpy as np
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.frames.frame import frame_positions
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_DTYPE
-from store.log_view import SCAN_BYTES, LogView, entry_records
+from store.log_view import SCAN_BYTES, ReadableLog, entry_records
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.queue_files import Units
 from store.queues.unit_tags import unit_tags
 from store.state.sequences import QueueKey
 
 
-async def scan_batches(log: LogView, from_index: int, upto_index: int) -> AsyncIterator[tuple[int, BatchView]]:
+async def scan_batches(log: ReadableLog, from_index: int, last_index: int) -> AsyncIterator[tuple[int, BatchView]]:
     """(log position, batch) of every batch in a range of entries, read in large pieces."""
     index = max(from_index, log.first_index)
-    while index <= upto_index:
-        entries = await log.read(index, SCAN_BYTES, upto_index)
+    while index <= last_index:
+        entries = await log.read(index, SCAN_BYTES, last_index)
         if not entries:
             return
         for entry in entries:
@@ -49,14 +49,14 @@ def fillers(count: int) -> Units:
 
 
 async def rebuild_files(
-    log: LogView, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], created: dict[str, int], upto_index: int
+    log: ReadableLog, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], created: dict[str, int], last_index: int
 ) -> None:
     """Write the named files of the named queues anew, in one pass over the log.
 
     ``created``: where each topic began; batches before that belonged to a deleted topic of the same name.  Memory: one file a queue.
     """
     jobs = {key: _QueueJob(queue, numbers) for key, (queue, numbers) in wanted.items()}
-    async for pos, batch in scan_batches(log, log.first_index, upto_index):
+    async for pos, batch in scan_batches(log, log.first_index, last_index):
         job = jobs.get((batch.topic, batch.queue_id))
         if job is not None and pos >= created.get(batch.topic, 0):
             await job.add(pos, batch)
@@ -90,8 +90,8 @@ class _QueueJob:
 
     def _open(self) -> Units:
         if self._units is None:
-            first, upto = self._queue.file_range(self._waiting[0])
-            self._units = fillers(upto - first)
+            first, end = self._queue.file_range(self._waiting[0])
+            self._units = fillers(end - first)
         return self._units
 
     async def _write(self) -> None:

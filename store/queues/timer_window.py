@@ -57,9 +57,9 @@ class TimerWindow:
             kept = int(np.searchsorted(self._due, self.horizon_ms))
         self._keep(slice(0, kept))
 
-    def due(self, now_ms: int, most: int, max_bytes: int) -> tuple[Offsets, Units]:
+    def due(self, now_ms: int, max_messages: int, max_bytes: int) -> tuple[Offsets, Units]:
         """(offsets, units) of the first ones due by ``now_ms``, in due order, within both limits but for the first."""
-        count = min(int(np.searchsorted(self._due, now_ms, side="right")), most)
+        count = min(int(np.searchsorted(self._due, now_ms, side="right")), max_messages)
         if count > 1:
             sizes = np.cumsum(self._units["size"][:count], dtype=np.int64)
             count = max(1, int(np.searchsorted(sizes, max_bytes, side="right")))

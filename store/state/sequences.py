@@ -19,7 +19,7 @@ from dledger_wire.errors import DledgerError, OutOfOrderSequenceError, ProducerF
 from store.state.json_pieces import encode
 
 REMEMBERED_RUNS = 32
-MAX_HOPES = 10_000
+MAX_PIPELINED = 10_000
 
 QueueKey = tuple[str, int]
 
@@ -237,13 +237,13 @@ class TailSequences:
         self._committed = committed
         self._tail: dict[int, ProducerState] = {}
         self._last_index: dict[int, int] = {}
-        self._hoped: dict[tuple[int, int, QueueKey], int] = {}
+        self._pipelined: dict[tuple[int, int, QueueKey], int] = {}
         self._registering: dict[str, int] = {}  # by name, or id: new epochs appended and not applied yet
 
     def clear(self) -> None:
         self._tail.clear()
         self._last_index.clear()
-        self._hoped.clear()
+        self._pipelined.clear()
         self._registering.clear()
 
     def registering(self, who: str) -> None:
@@ -286,13 +286,13 @@ class TailSequences:
         """
         verdict = self.judge(key, made_by, count)
         place = (made_by.producer_id, made_by.epoch, key)
-        hoped = self._hoped.get(place, 0)
-        if isinstance(verdict.error, OutOfOrderSequenceError) and made_by.first_sequence <= hoped:
+        pipelined = self._pipelined.get(place, 0)
+        if isinstance(verdict.error, OutOfOrderSequenceError) and made_by.first_sequence <= pipelined:
             verdict = FRESH
         if verdict.is_fresh:
-            if len(self._hoped) >= MAX_HOPES:  # left over from batches that were never appended
-                self._hoped.clear()
-            self._hoped[place] = max(hoped, made_by.first_sequence + count)
+            if len(self._pipelined) >= MAX_PIPELINED:  # left over from batches that were never appended
+                self._pipelined.clear()
+            self._pipelined[place] = max(pipelined, made_by.first_sequence + count)
         return verdict
 
     def store(self, index: int, key: QueueKey, made_by: Sequence64, count: int, first_queue_offset: int, at_ms: int) -> None:
@@ -305,8 +305,8 @@ class TailSequences:
         state.store(key, made_by, count, first_queue_offset, at_ms)
         self._last_index[made_by.producer_id] = index
         place = (made_by.producer_id, made_by.epoch, key)
-        if self._hoped.get(place, 0) <= made_by.first_sequence + count:
-            self._hoped.pop(place, None)
+        if self._pipelined.get(place, 0) <= made_by.first_sequence + count:
+            self._pipelined.pop(place, None)
 
     def committed(self, producer_id: int, index: int) -> None:
         """Everything of entry ``index`` is in the committed table now."""

@@ -13,7 +13,7 @@ from dledger.node import RaftNode
 from dledger.snapshot import install
 from dledger.snapshot.plan import SnapshotPlan
 from store.durability.persistence import Persistence
-from store.queues.queue_trim import QueueHeads
+from store.queues.queue_trim import QueueTrimmer
 
 
 def head_deleted_up_to_what_may_be_cut(patch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def queues_do_not_follow(patch: pytest.MonkeyPatch) -> None:
     async def stay(*_: Any) -> None:
         return None
 
-    patch.setattr(QueueHeads, "follow", stay)
+    patch.setattr(QueueTrimmer, "follow", stay)
 
 
 def copy_without_the_state(patch: pytest.MonkeyPatch) -> None:

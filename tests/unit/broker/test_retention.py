@@ -48,8 +48,8 @@ def test_a_message_with_a_delivery_time_gives_way_to_a_deletion_and_comes_when_i
             await until(lambda: len({node_of(rig, node_id).store.applied_index for node_id in rig.cluster.hosts}) == 1)
             done = await expire(rig, rig.master)
             assert done.segments == 0
-            assert "a message of topic t with a delivery time lies there (due 2" in done.held_by
-            assert "the master moves it on within a minute" in done.held_by
+            assert "a message of topic t with a delivery time is stored there (due 2" in done.held_by
+            assert "the leader moves it within a minute" in done.held_by
             await until(lambda: not node_of(rig, rig.master).store.head_waits_for_timers)
             await asyncio.sleep(5)
             for node_id in rig.cluster.hosts:

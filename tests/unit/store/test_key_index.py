@@ -56,7 +56,7 @@ async def find(rig: StoreRig, topic: str, key: str) -> list[bytes]:
     bodies: list[bytes] = []
     before = 1 << 62
     while before:
-        answer = await rig.store.query.by_key(topic, key, Window(before_pos=before), most=5)
+        answer = await rig.store.query.by_key(topic, key, Window(before_pos=before), max_results=5)
         bodies += bodies_of(answer)
         before = answer.before_pos
     return bodies[::-1]
@@ -166,12 +166,12 @@ def test_time_range_paging_limit_and_ids() -> None:
         newest = await query.by_key("a", "all", Window())
         assert bodies_of(newest) == [b"9", b"8", b"7", b"6"]
         assert newest.before_pos == newest.messages[-1].pos
-        times = [found.frame.store_timestamp for found in (await query.by_key("a", "all", Window(), most=10)).messages][::-1]
+        times = [found.frame.store_timestamp for found in (await query.by_key("a", "all", Window(), max_results=10)).messages][::-1]
         for first in range(10):
             for last in range(first, 10):
-                inside = await query.by_key("a", "all", Window(times[first], times[last]), most=10)
+                inside = await query.by_key("a", "all", Window(times[first], times[last]), max_results=10)
                 assert bodies_of(inside) == [b"%d" % number for number in range(last, first - 1, -1)]
-        assert len(bodies_of(await query.by_unique_id(["a"], "SAME", Window(), most=10))) == 10
+        assert len(bodies_of(await query.by_unique_id(["a"], "SAME", Window(), max_results=10))) == 10
         assert bodies_of(await query.by_key("a", "SAME", Window())) == []  # an id is no key
         assert bodies_of(await query.by_unique_id(["a"], "all", Window())) == []
         tight = await query.by_key("a", "all", Window(), max_bytes=1)
@@ -179,7 +179,7 @@ def test_time_range_paging_limit_and_ids() -> None:
         assert tight.before_pos
         for key, most in (("", 1), ("all", 1025), ("all", -1)):
             with pytest.raises(InvalidArgumentError):
-                await query.by_key("a", key, Window(), most=most)
+                await query.by_key("a", key, Window(), max_results=most)
         await rig.close()
 
     run(scenario)

@@ -11,7 +11,7 @@ from dledger_wire.batches.batch import BatchView, iter_records
 from dledger_wire.errors import CorruptBatchError, TopicNotFoundError
 from dledger_wire.frames.frame_layout import decode_properties
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from store.append.staged_check import check_parked
+from store.append.staged_check import check_staged
 from tests.unit.store.store_rig import batch_of
 
 PLACE = {"REAL_TOPIC": "t", "REAL_QID": "3"}
@@ -23,7 +23,7 @@ def check(topic: str, *properties: dict[str, str]) -> None:
     for more in properties:
         (record,) = iter_records(batch_of(topic, 0, [b"x"], unique=["0" * 32], more=more))
         assert isinstance(record, BatchView)
-        check_parked(record, lambda name: name == "t")
+        check_staged(record, lambda name: name == "t")
 
 
 def test_what_our_producers_send_is_taken() -> None:

@@ -14,7 +14,7 @@ from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
 from store.commands.producers import InitProducer
 from store.offline.verify import verify_store
-from store.queues.fetch_filter import Wanted
+from store.queues.fetch_filter import FetchFilter
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import TINY, StoreRig, run
 
@@ -63,7 +63,7 @@ def test_what_is_stored_names_its_node(store_host: str, flag: int, born_host: st
         assert {(frame.born_host, frame.store_host, frame.sys_flag & 0x20) for frame in frames} == {(born_host, stored_as, flag)}
         assert [frame.queue_offset for frame in frames] == list(range(first))
         assert {frame.properties["KEYS"] for frame in frames} == {"k"}
-        chosen = await rig.store.read("t", 0, 0, max_bytes=10**6, wanted=Wanted(np.array([java_hash("x")])))
+        chosen = await rig.store.read("t", 0, 0, max_bytes=10**6, fetch_filter=FetchFilter(np.array([java_hash("x")])))
         sizes = np.frombuffer(chosen.sizes, ">u4")
         chunk = Chunk("t", "g0", 0, "n0", np.arange(chosen.count), sizes, b"".join(chosen.frames))
         ids = [message.offset_msg_id for message in chunk.messages()]

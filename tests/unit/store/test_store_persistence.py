@@ -23,12 +23,12 @@ def test_queues_with_less_than_the_least_pages_wait_for_the_thorough_flush() -> 
         disk = CrashDisk()
         rig = await StoreRig.open(disk, LARGE_FILES)
         await rig.topic("t", 2)
-        least = rig.store.settings.least_units
+        least = rig.store.settings.min_flush_units
         assert least == 2 * 4096 // 20
         for _ in range(-(-least // 30)):
             await rig.send(batch_of("t", 0, [b""] * 30))
         await rig.send(batch_of("t", 1, [b""] * 30))
-        await rig.store.queues.flush(sync=False, least_units=least)
+        await rig.store.queues.flush(sync=False, min_flush_units=least)
         written = {path: len(content.current) for path, content in disk.files.items() if path.startswith("consumequeue/")}
         assert list(written) == ["consumequeue/t/0/00000000000000000000"]
         assert rig.store.queues.unwritten == 30

@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 import pytest
 
-from store.state.commit_times import MAX_POINTS, CommitTimes
+from store.state.offset_history import MAX_POINTS, OffsetHistory
 
 PLACE = ("g", "t", 0)
 
@@ -16,7 +16,7 @@ PLACE = ("g", "t", 0)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_span_holds_the_commit_that_passed(seed: int) -> None:
     draw = random.Random(seed)
-    times, offset, at_ms = CommitTimes(), 0, 1000
+    times, offset, at_ms = OffsetHistory(), 0, 1000
     commits: list[tuple[int, int]] = []
     for number in range(300):
         offset += draw.choice([0, 1, 7, 100])
@@ -25,7 +25,7 @@ def test_the_span_holds_the_commit_that_passed(seed: int) -> None:
             commits.append((offset, at_ms))
         times.committed(*PLACE, offset, at_ms)
         if number == 150:
-            copy = CommitTimes()
+            copy = OffsetHistory()
             copy.load(json.loads(json.dumps(times.dump())))
             assert copy.dump() == times.dump()
             times = copy
@@ -41,7 +41,7 @@ def test_the_span_holds_the_commit_that_passed(seed: int) -> None:
 
 
 def test_going_back_forgets_what_is_consumed_again() -> None:
-    times = CommitTimes()
+    times = OffsetHistory()
     for offset in (10, 20, 30):
         times.committed(*PLACE, offset, offset * 100)
     times.went_to(*PLACE, 20)

@@ -17,7 +17,7 @@ Place = tuple[str, str, int]  # consumer group, topic, queue
 Span = tuple[int, int]  # after, and not after; ms since 1970, 0: not known
 
 
-class CommitTimes:
+class OffsetHistory:
     """Implements ``StateMachineSection``; ``ConsumerOffsets`` reports every commit."""
 
     file_name = "commitTimes.json"
