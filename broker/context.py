@@ -1,6 +1,6 @@
-"""What every service of a node shares: the store, the log's node, the role, the settings.
+"""What every service of a node shares: store, replicated log, role and settings.
 
-Owns the one answer to "may this request be served here", and the way a command goes through the log.
+Owns the answer to "may this request be served here", and the way a command goes through the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """Handed to each service when it is made."""
+    """Passed to each service's constructor."""
 
     settings: NodeSettings
     env: Environment
@@ -36,7 +36,7 @@ class ServiceContext:
         if self.roles.master_term:
             return self.roles.master_term
         self.require_leader()
-        raise NotReadyError(f"{self.settings.node.id} leads but its master services are not on yet ({self.roles.state.value})")
+        raise NotReadyError(f"{self.settings.node.id} leads, but its master services have not started yet ({self.roles.state.value})")
 
     def require_leader(self) -> None:
         """NotLeaderError with the leader's address unless this node leads, master or not yet."""

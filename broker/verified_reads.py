@@ -1,7 +1,7 @@
-"""Reading messages that are to be stored again: every body is checked, since a copy would hide damage under a fresh checksum.
+"""Verified reads: messages that will be stored again are read with every body checked, since a copy would hide damage.
 
-Owns the way from damage found on this disk to the bytes of a peer, and back to reading.  What nobody can mend now is told with its topic,
-queue and offset (``unreadable_offset``), so that the caller can go on in front of it or behind it.
+Owns the repair on the way: damage found on this disk is repaired with the bytes of a peer, then the read is repeated.  An error about
+damage that no peer can repair now names topic, queue and offset (``unreadable_offset``), so the caller can continue before or after it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dledger_wire.frames.frame import Frame, decode_frame, frame_positions
 from store.queues.queue_files import Units
 from store.state.offset_runs import runs_of
 
-MAX_MENDED = 8  # damaged entries put right for one read
+MAX_REPAIRS = 8  # damaged entries repaired for one read
 
 T = TypeVar("T")
 E = TypeVar("E", StorageDamagedError, CorruptFrameError)
 
 
-async def mended(raft: RaftNode, read: Callable[[], Awaitable[T]]) -> T:
-    """What ``read`` gives, once the damaged entries in its way are put right; StorageDamagedError when one of them cannot be."""
-    for _ in range(MAX_MENDED):
+async def read_with_repair(raft: RaftNode, read: Callable[[], Awaitable[T]]) -> T:
+    """The result of ``read``, after repairing the damaged entries it meets.  StorageDamagedError when one cannot be repaired."""
+    for _ in range(MAX_REPAIRS):
         try:
             return await read()
         except StorageDamagedError as damage:
@@ -51,9 +51,9 @@ class StoredMessages:
         self._for_service = for_service
 
     async def run(self, offset: int, *, max_messages: int, max_bytes: int) -> list[Frame]:
-        """The messages from ``offset`` on, as many as fit the limits and lie in front of any that cannot be read now.
+        """The messages from ``offset`` on that fit the limits, up to the first one that cannot be read now.
 
-        StorageDamagedError or CorruptFrameError when the very first one cannot be; none at the end of the queue.
+        StorageDamagedError or CorruptFrameError when the first one cannot be read; no messages at the end of the queue.
         """
 
         async def read() -> list[Frame]:
@@ -73,7 +73,7 @@ class StoredMessages:
             return await read()
 
     async def at(self, units: Units, offsets: npt.NDArray[np.int64]) -> list[Frame]:
-        """The messages of some units, all of them; ``offsets`` rise."""
+        """The messages of all these units; ``offsets`` are in rising order."""
 
         async def read() -> list[Frame]:
             frames = await self._context.store.reader.frames_of(self._topic, self._queue_id, units, offsets)
@@ -81,30 +81,30 @@ class StoredMessages:
 
         return await self._checked(read, lambda: runs_of(offsets.tolist()))
 
-    async def put_right(self, offsets: Sequence[int]) -> bool:
-        """Check the log's entries that hold the messages at these rising offsets; True when all are whole, False when one was mended."""
-        return not await self._mend(runs_of(offsets))
+    async def verify(self, offsets: Sequence[int]) -> bool:
+        """Check the log entries that hold the messages at these rising offsets.  True when all are intact, False when one was repaired."""
+        return not await self._repair(runs_of(offsets))
 
     async def _checked(self, read: Callable[[], Awaitable[list[Frame]]], runs: Callable[[], Sequence[tuple[int, int]]]) -> list[Frame]:
-        for _ in range(MAX_MENDED):
+        for _ in range(MAX_REPAIRS):
             try:
                 return await read()
             except StorageDamagedError as damage:
-                if not await self._mend(runs()) and not await self._context.raft.repair_damage(damage):
+                if not await self._repair(runs()) and not await self._context.raft.repair_damage(damage):
                     raise
             except CorruptFrameError:
-                await self._mend(runs())
+                await self._repair(runs())
         return await read()
 
-    async def _mend(self, runs: Sequence[tuple[int, int]]) -> bool:
-        """Mend the first damaged entry of those that hold these messages; whether there was one."""
-        for first, upto in runs:
+    async def _repair(self, runs: Sequence[tuple[int, int]]) -> bool:
+        """Repair the first damaged entry of those that hold these messages; whether there was one."""
+        for first, end in runs:
             try:
-                await self._context.store.reader.verify(self._topic, self._queue_id, first, upto)
+                await self._context.store.reader.verify(self._topic, self._queue_id, first, end)
             except StorageDamagedError as damage:
                 if await self._context.raft.repair_damage(damage):
                     return True
-                raise self._told(damage, unreadable_offset(damage)) from None
+                raise self._located(damage, unreadable_offset(damage)) from None
         return False
 
     def _decoded(self, frames: Sequence[bytes | memoryview], sizes: npt.NDArray[np.generic], offsets: Sequence[int]) -> list[Frame]:
@@ -114,9 +114,10 @@ class StoredMessages:
             try:
                 found.append(decode_frame(data, position))
             except CorruptFrameError as damage:
-                raise self._told(damage, offset) from None
+                raise self._located(damage, offset) from None
         return found
 
-    def _told(self, damage: E, offset: int) -> E:
+    def _located(self, damage: E, offset: int) -> E:
+        """The same error with the place of the message."""
         text = f"{self._topic}/{self._queue_id} offset {offset}: {damage.message}"
         return type(damage)(text, **{**damage.details, "queue_offset": str(offset)})

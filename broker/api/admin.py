@@ -1,16 +1,16 @@
 """The Admin service: topics, node status, leadership, membership, segment checksums.
 
-Owns what only an operator calls.  Every node answers for its own group; what changes the group goes through its master's log, and a
-replica that is not the master answers NOT_LEADER with the master's address.
+Owns the operators' calls.  Every node answers for its own replica group.  Changes go through the master's log; a replica that is not the
+master answers NOT_LEADER with the master's address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.api.checksums import DamageSeen, check_segment, committed_end, segment_sums
+from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
-from broker.api.membership_changes import check_new_member, wanted_members
+from broker.api.membership_changes import check_new_member, membership_steps
 from broker.background.clock_watch import span
 from broker.context import ServiceContext
 from broker.process.process_stats import ProcessStats
@@ -27,7 +27,7 @@ from store.commands.topics import CreateTopic, DeleteTopic, TopicResult, UpdateT
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 10.0
-SHOWN_ROLE_STEPS = 20
+MAX_ROLE_STEPS = 20
 
 
 class AdminService:
@@ -37,7 +37,7 @@ class AdminService:
         self._context = context
         self._process = process
         self._store_id = store_id
-        self._damage = DamageSeen()
+        self._damage = FoundDamage()
         self._started_at_ms = context.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
@@ -125,20 +125,20 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
-            state=self._state(raft, await self._damage.still_there(context.raft.log)),
+            state=self._state(raft, await self._damage.still_damaged(context.raft.log)),
             disk_used_percent=used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
             version=process.version,
             committed_pos=await committed_end(context.raft.log, raft.commit_index),
-            # Not only elected: its tail is applied, and it takes writes.
+            # Not only elected: its log is applied, and it accepts writes.
             leader_confirmed=bool(context.roles.master_term),
             started_at_ms=self._started_at_ms,
             voters=[peer.node_id for peer in raft.peers if peer.voter],
             learners=[peer.node_id for peer in raft.peers if not peer.voter],
             role_state=context.roles.state.value,
             services_term=context.roles.services_term,
-            role_log=list(context.roles.steps)[-SHOWN_ROLE_STEPS:],
+            role_log=list(context.roles.steps)[-MAX_ROLE_STEPS:],
         )
         for peer in raft.peers:
             if peer.node_id != raft.node_id:
@@ -168,21 +168,21 @@ class AdminService:
         if self._context.store.refuses_messages:
             return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
         if raft.damaged:
-            return f"damaged: {_first_of(raft.damaged)}; no replica could give the bytes so far"
+            return f"damaged: {_first_of(raft.damaged)}; no replica has the bytes so far"
         if damage_seen:
             return f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer"
         if raft.refused_messages:
-            return f"ok; refused {raft.refused_messages} messages on links of replicas: the node's log says which"
+            return f"ok; refused {raft.refused_messages} messages on links of replicas: see the node's log"
         return "ok"
 
     def _clock_state(self) -> str:
-        """What is wrong with this node's clock, or with all of them; empty for nothing."""
+        """What is wrong with this node's clock or with the group's clocks; empty when nothing is."""
         clocks = self._context.raft.clocks
         limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.update(), clocks.time.lag_ms()
         if abs(skew_ms) > limit_ms:
             return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
         if abs(lag_ms) > limit_ms:
-            return f"the clocks of the group have leapt by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
+            return f"the clocks of the group jumped by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
         return ""
 
     # Leadership and membership
@@ -203,15 +203,15 @@ class AdminService:
         raft = self._context.raft
         self._context.require_leader()
         membership = raft.membership
-        steps = wanted_members(membership, request.action, request.id, request.replaces)
+        steps = membership_steps(membership, request.action, request.id, request.replaces)
         if request.action in ("add", "replace"):
-            check_new_member(request.id, request.address or raft.address_of(NodeId(request.id)), self._addresses_but(request.replaces))
+            check_new_member(request.id, request.address or raft.address_of(NodeId(request.id)), self._other_addresses(request.replaces))
         for step in steps:
             addresses = {request.id: request.address} if request.address else {}
             membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)
         return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners)
 
-    def _addresses_but(self, replaced: str) -> dict[str, str]:
+    def _other_addresses(self, replaced: str) -> dict[str, str]:
         """The addresses of the members, without the one that is to be replaced, and of the nodes of other groups."""
         cluster = self._context.settings.cluster
         known = {node.id: node.address for group, node in cluster.all_nodes() if group is not self._context.settings.group}
@@ -227,7 +227,7 @@ class AdminService:
         asked = request
         wanted = asked.upto_pos or committed_pos
         if wanted > committed_pos:
-            raise InvalidArgumentError(f"position {wanted} is not committed here yet (at {committed_pos})")
+            raise InvalidArgumentError(f"position {wanted} is not committed here yet (committed: {committed_pos})")
         if asked.HasField("checked_segment"):
             try:
                 await check_segment(log, asked.checked_segment, wanted)

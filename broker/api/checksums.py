@@ -1,7 +1,7 @@
 """Checksums of a replica's committed log, segment by segment: what ``dledger verify --online`` compares.
 
-Replicas are byte-identical up to any position all of them have committed, so equal checksums prove equal content.  What is compared is
-what stands in the files, also where the log has it in memory; only what is not written yet is taken from there.
+Replicas are byte-identical up to any position that all of them have committed, so equal checksums prove equal content.  The bytes of the
+files are compared, even where the log has them in memory; only bytes not written yet are taken from memory.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ async def _stored(log: Log, pos: int, size: int) -> bytes:
     return await log.read_stored(pos, min(size, written)) if written > 0 else await log.read_bytes(pos, size)
 
 
-class DamageSeen:
-    """Damage that a comparison of replicas came upon; forgotten once the bytes are right again, or not there any more."""
+class FoundDamage:
+    """Damage found by a comparison of replicas; forgotten once the bytes are intact again or deleted."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}  # entry -> what is wrong with it
@@ -67,8 +67,8 @@ class DamageSeen:
     def add(self, damage: StorageDamagedError) -> None:
         self._texts[damage.detail_int("index")] = damage.message
 
-    async def still_there(self, log: Log) -> list[str]:
-        """What is still wrong, by entry; each is looked at again."""
+    async def still_damaged(self, log: Log) -> list[str]:
+        """What is still damaged, in order of entries; each is checked again."""
         for index in sorted(self._texts):
             try:
                 if log.first_index <= index <= log.last.index:

@@ -1,7 +1,7 @@
 """The Fetch stream: ranges of queues as raw frames, from any replica, with long polling.
 
-Owns the answering of one stream's requests, in order.  An answer is a series of chunks, so that memory stays flat however much is asked
-for; while one chunk is on its way the next one is read.
+Owns the answers to one stream's requests, in order.  An answer is a series of chunks, so memory use does not grow with the request; while
+one chunk is sent the next one is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from broker.api.read_advice import ReadAdvice
 from broker.context import ServiceContext
-from broker.verified_reads import mended
+from broker.verified_reads import read_with_repair
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DledgerError,
@@ -33,15 +33,15 @@ from store.queues.sql92 import compiled
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
-IN_PLACE_BYTES = 8 << 20  # of one chunk, of which only places are sent
-# How much one request may have filtered out: then it is told how far that was, and asks again.
-MAX_LOOKED_AT_BYTES = 64 << 20
+IN_PLACE_BYTES = 8 << 20  # of one chunk when only positions are sent
+# How much one request may filter out; then it is answered with how far it came, and the client asks again.
+MAX_SCANNED_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
 
 
 class _Answer:
-    """How far the answer to one request has come."""
+    """The progress of the answer to one request."""
 
     def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest) -> None:
         self._store = context.store
@@ -54,11 +54,11 @@ class _Answer:
         self._offset = request.offset
         self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
         self._left_messages = request.max_messages
-        self._left_to_look_at = MAX_LOOKED_AT_BYTES
+        self._left_to_scan = MAX_SCANNED_BYTES
 
     async def next_chunk(self) -> tuple[Chunk, bool]:
         """The next chunk, and whether it is the last one."""
-        return await mended(self._raft, self._next_chunk)
+        return await read_with_repair(self._raft, self._next_chunk)
 
     async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store
@@ -80,29 +80,29 @@ class _Answer:
         at_end = chunk.next_offset == self._offset
         self._offset = chunk.next_offset
         self._left_bytes -= chunk.frames_bytes
-        self._left_to_look_at -= chunk.looked_at
+        self._left_to_scan -= chunk.looked_at
         if request.max_messages:
             self._left_messages -= chunk.count
         enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
-        return chunk, at_end or enough or self._left_to_look_at <= 0
+        return chunk, at_end or enough or self._left_to_scan <= 0
 
     def _check_topic_epoch(self) -> None:
-        """Before the reading and after: the topic may have been made again meanwhile."""
+        """Checked before and after reading: the topic may have been recreated meanwhile."""
         wanted = self._request.incarnation
         if wanted and (topic := self._store.topics.require(self._request.topic)).topic_epoch != wanted:
             raise TopicNotFoundError(f"topic {topic.name} of epoch {wanted} does not exist; its current epoch is {topic.topic_epoch}")
 
     async def first_chunk(self) -> tuple[Chunk, bool]:
-        """The first chunk with messages, after at most as long as the request wants to wait for one, or to be told how far it was read."""
+        """The first chunk with messages, after waiting at most as long as the request says; or an empty one that tells how far was read."""
         request = self._request
         deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, self._max_wait_ms)
         while True:
             before = self._offset
             chunk, end = await self.next_chunk()
-            if chunk.count or self._left_to_look_at <= 0:
+            if chunk.count or self._left_to_scan <= 0:
                 return chunk, end
             if self._offset > before:
-                continue  # nothing of it is wanted
+                continue  # everything was filtered out
             left_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
             if left_s <= 0 or not await self._store.wait_for_messages(request.topic, request.queue_id, self._offset, left_s):
                 return chunk, end
@@ -136,7 +136,7 @@ class FetchService:
         self._check_lock(request)
         answer = _Answer(self._context, request)
         chunk, end = await answer.first_chunk()
-        self._check_lock(request)  # it may be another one's after a long poll
+        self._check_lock(request)  # the owner may have changed during a long poll
         while not end:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
             try:
@@ -150,16 +150,16 @@ class FetchService:
         await stream.write(self._encode(request, chunk, end=True))
 
     async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
-        """Serve no staler state than the request allows."""
+        """Wait until this replica's state is as fresh as the request demands."""
         if request.linearizable:
             await self._context.raft.read_barrier(BARRIER_TIMEOUT_S)
         applied = self._context.store.applied_index
         if request.min_applied > applied:
-            text = f"{self._context.settings.node.id} has applied {applied}, not {request.min_applied} yet"
+            text = f"{self._context.settings.node.id} has applied index {applied}, not yet {request.min_applied}"
             raise NotYetError(text, applied=applied)
 
     def _check_lock(self, request: broker_pb2.FetchRequest) -> None:
-        """An orderly consumer reads at the master, and only in its queue's current epoch."""
+        """An orderly consumer reads from the master, and only in the current lock epoch of the queue."""
         if not request.lock_epoch:
             return
         self._context.require_master()

@@ -1,4 +1,4 @@
-"""CommitOffsets and GroupOffsets: positions of consumer groups, written through the log and read at the master."""
+"""CommitOffsets and GroupOffsets: committed offsets of consumer groups, written through the log and read at the master."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
 
 class GroupOffsetsService:
-    """Consumer groups' positions on the master.  ``offsets_reset`` is told the group whose running consumers have to follow a reset."""
+    """Committed offsets on the master.  ``offsets_reset`` is called with a group whose offsets were reset."""
 
     def __init__(self, context: ServiceContext, offsets_reset: Callable[[str], None]) -> None:
         self._context = context
@@ -26,7 +26,7 @@ class GroupOffsetsService:
 
     def register(self, server: Server) -> None:
         methods.COMMIT_OFFSETS.serve(server, self.commit)
-        methods.GROUP_OFFSETS.serve(server, self.positions)
+        methods.GROUP_OFFSETS.serve(server, self.offsets)
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest, _caller: CallContext) -> broker_pb2.CommitOffsetsResponse:
         at_most(len(request.offsets), "offsets to commit")
@@ -48,13 +48,15 @@ class GroupOffsetsService:
         return reply
 
     async def _check_ends(self, request: broker_pb2.CommitOffsetsRequest) -> None:
-        """Refuse a position nobody has read up to: OffsetOutOfRangeError.  Consumers in a session name a generation or an epoch, and are
-        judged by that: what they read may be of a topic that was made anew."""
+        """Refuse an offset beyond the end of its queue: OffsetOutOfRangeError.
+
+        Consumers in a session name a generation or an epoch, which is checked instead: the topic may have been recreated since they read.
+        """
         rows = [row for row in request.offsets if not row.HasField("generation") and not row.lock_epoch]
         if not any(self._is_beyond(row) for row in rows):
             return
         self._context.require_master()
-        await self._context.raft.read_barrier(TIMEOUT_S)  # a follower may have given what is not applied here yet
+        await self._context.raft.read_barrier(TIMEOUT_S)  # the consumer may have read from a follower that has applied more
         for row in rows:
             if self._is_beyond(row):
                 end = self._context.store.queues.max_offset((row.topic, row.queue_id))
@@ -65,7 +67,7 @@ class GroupOffsetsService:
         store = self._context.store
         return store.topics.get(row.topic) is not None and row.offset > store.queues.max_offset((row.topic, row.queue_id))
 
-    async def positions(self, request: broker_pb2.GroupOffsetsRequest, _caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
+    async def offsets(self, request: broker_pb2.GroupOffsetsRequest, _caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
         self._context.require_master()
         known = self._context.store.consumer_offsets
         reply = broker_pb2.GroupOffsetsResponse()

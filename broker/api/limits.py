@@ -1,7 +1,7 @@
-"""How much one request may ask for, and how long work for it is done without letting the node's own go on.
+"""Request limits: how much one request may ask for, and how long it may occupy the event loop.
 
-Owns the numbers.  A request over its limit is refused before anything is done for it; one below is worked off in slices: a loop that is
-kept busy for an election timeout costs this node the leadership.
+Owns the numbers.  A request over its limit is refused before any work is done.  A long one is processed in slices: an event loop that is
+blocked for an election timeout costs this node the leadership.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TypeVar
 from dledger_wire.errors import InvalidArgumentError
 
 MAX_ITEMS = 10_000  # names, queues, offsets of one request
-MAX_NAME_CHARS = 32_767  # of what is looked up: no longer than all properties of a message
+MAX_NAME_CHARS = 32_767  # of a key to look up: no longer than all properties of a message
 SLICE = 200
 
 T = TypeVar("T")
 
 
-def at_most(count: int, what: str, most: int = MAX_ITEMS) -> None:
-    """Refuse a request with ``count`` of something: InvalidArgumentError over ``most``."""
-    if count > most:
-        raise InvalidArgumentError(f"{count} {what} in one request; expected at most {most}")
+def at_most(count: int, what: str, limit: int = MAX_ITEMS) -> None:
+    """Refuse a request with ``count`` of something: InvalidArgumentError over ``limit``."""
+    if count > limit:
+        raise InvalidArgumentError(f"{count} {what} in one request; expected at most {limit}")
 
 
 async def in_slices(items: Iterable[T], every: int = SLICE) -> AsyncIterator[T]:

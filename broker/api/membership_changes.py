@@ -1,6 +1,6 @@
-"""Membership changes as operators name them, turned into steps of one voter more or less each.
+"""Membership changes as operators name them, as steps that add or remove one voter each.
 
-Owns what is checked before such a step goes into the log: once committed, a bad name or address is told to every client and every peer.
+Owns the checks before a step goes into the log: once committed, a bad name or address reaches every client and every peer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dledger_wire.names import is_node_name
 
 
 def check_new_member(node: str, address: str, others: Mapping[str, str]) -> None:
-    """Refuse a node that nobody could reach or tell apart: InvalidArgumentError.  ``others``: the addresses of all other nodes, by id."""
+    """Refuse a node that could not be reached or identified: InvalidArgumentError.  ``others``: the addresses of all other nodes, by id."""
     if not is_node_name(node):
         raise InvalidArgumentError(f"node id {node!r}: expected letters, digits, _ and -, at most 64")
     try:
@@ -23,7 +23,7 @@ def check_new_member(node: str, address: str, others: Mapping[str, str]) -> None
     except ValueError as error:
         raise InvalidArgumentError(f"address of {node}: {error}") from None
     if _is_wildcard(host):
-        raise InvalidArgumentError(f"address of {node}: {address} stands for all addresses of a host; expected the one clients connect to")
+        raise InvalidArgumentError(f"address of {node}: {address} is a wildcard; expected the address that clients connect to")
     for other, known in others.items():
         if other != node and known.lower() == address.lower():
             raise InvalidArgumentError(f"address of {node}: {address} is the address of {other}; expected one of its own")
@@ -36,13 +36,13 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
-def wanted_members(now: Membership, action: str, node: str, replaces: str = "") -> list[Membership]:
-    """The memberships to go through, in order.  InvalidArgumentError when the wish makes no sense now."""
+def membership_steps(now: Membership, action: str, node: str, replaces: str = "") -> list[Membership]:
+    """The memberships to go through, in order.  InvalidArgumentError when the request does not fit the current membership."""
     node_id = NodeId(node)
     if not node:
         raise InvalidArgumentError("expected the id of a node")
     if action == "add":
-        _require(node_id not in now, f"{node} is a member already")
+        _require(node_id not in now, f"{node} is already a member")
         return [Membership(now.voters, (*now.learners, node_id))]
     if action == "promote":
         _require(node_id in now.learners, f"{node} is not a learner; the learners are {', '.join(now.learners) or 'none'}")
@@ -54,7 +54,7 @@ def wanted_members(now: Membership, action: str, node: str, replaces: str = "") 
     if action == "replace":
         gone = NodeId(replaces)
         _require(gone in now, f"{replaces} is not a member; the members are {', '.join((*now.voters, *now.learners))}")
-        _require(node_id not in now, f"{node} is a member already")
+        _require(node_id not in now, f"{node} is already a member")
         removed = _without(now, gone)
         return [removed, Membership(removed.voters, (*removed.learners, node_id))]
     raise InvalidArgumentError(f"action {action!r}: expected add, promote, remove or replace")

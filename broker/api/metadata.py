@@ -1,6 +1,6 @@
-"""Metadata: the groups of the cluster, who leads this one, and where topics live.
+"""Metadata: the replica groups of the cluster, the leader of this one, and the queues of topics.
 
-Any replica answers from what it knows; ``reachable`` is the answering node's own view of its peers.
+Any replica answers from its own state; ``reachable`` is the answering node's own view of its peers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from store.state.topics import Topic
 
 
 class MetadataService:
-    """Answers what clients need to find their way."""
+    """Answers what clients need to route requests."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -46,7 +46,7 @@ class MetadataService:
     def _own_group(self) -> broker_pb2.GroupInfo:
         context, raft = self._context, self._context.raft
         own = context.settings.node.id
-        # A leader whose master services are not on yet would only refuse writes: it is no leader for clients.
+        # A leader that is not yet master would refuse writes, so clients are not told of it.
         leads = raft.leader if raft.leader != own or context.roles.master_term else None
         group = broker_pb2.GroupInfo(name=context.settings.group.name, term=raft.term, leader_id=leads or "")
         for peer in raft.status().peers:

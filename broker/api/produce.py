@@ -1,8 +1,8 @@
 """The Produce stream: batches in, results out as they commit.
 
-Owns what is in flight on one stream: requests are checked and proposed as they arrive, answered in the order they came, and bounded by
-bytes, so that a client that sends faster than the group commits is slowed down by the stream's own flow control.  A request of many small
-batches is checked and proposed in slices, between which the node's other work goes on.
+Owns what is in flight on one stream: requests are checked and proposed as they arrive, answered in arrival order, and bounded by bytes, so
+that the stream's flow control slows down a client that sends faster than the group commits.  A request of many small batches is checked
+and proposed in slices, so that other work runs between them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a paus
 
 @dataclass(slots=True)
 class _Slice:
-    """Batches proposed together: ``outcomes`` count once ``committed`` has resolved; ``refusal`` is why none of them was accepted."""
+    """Batches proposed together: ``outcomes`` are valid once ``committed`` has resolved; ``refusal`` is why none of them was accepted."""
 
     outcomes: list[BatchOutcome]
     committed: asyncio.Future[EntryId] | None = None
@@ -40,7 +40,7 @@ class _Slice:
 
 @dataclass(slots=True)
 class _Pending:
-    """A request on its way."""
+    """A request in progress."""
 
     request_id: int
     size_bytes: int
@@ -57,24 +57,24 @@ class ProduceService:
         methods.PRODUCE.serve(server, self.produce)
 
     async def produce(self, stream: ByteStream, _caller: CallContext) -> None:
-        lane = _Lane(self._context, stream)
-        answers = asyncio.get_running_loop().create_task(lane.answer(), name="produce answers")
+        requests = _ProduceStream(self._context, stream)
+        answers = asyncio.get_running_loop().create_task(requests.answer(), name="produce answers")
         try:
             while (message := await stream.read()) is not None:
                 await self._context.raft.wait_for_room()
-                await lane.accept(message)
-                if lane.is_full:
-                    await lane.room()
+                await requests.accept(message)
+                if requests.is_full:
+                    await requests.room()
                 if answers.done():
                     break
-            lane.finish()
+            requests.finish()
             await answers
         finally:
             answers.cancel()
-            await asyncio.gather(answers, return_exceptions=True)  # how it ended matters to nobody: the stream did
+            await asyncio.gather(answers, return_exceptions=True)  # its outcome does not matter: the stream has ended
 
 
-class _Lane:
+class _ProduceStream:
     """One stream's requests, oldest first."""
 
     def __init__(self, context: ServiceContext, stream: ByteStream) -> None:
@@ -82,8 +82,8 @@ class _Lane:
         self._stream = stream
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
-        self._arrived = asyncio.Event()
-        self._left = asyncio.Event()
+        self._accepted = asyncio.Event()
+        self._answered = asyncio.Event()
         self._finished = False
         self._timeout_s = context.settings.cluster.store.syncFlushTimeout / 1000
 
@@ -92,27 +92,27 @@ class _Lane:
         return self._bytes >= STREAM_BYTES or len(self._pending) >= STREAM_REQUESTS
 
     async def room(self) -> None:
-        """Wait until there is room again, or the answers ended."""
+        """Wait until there is room again, or answering ended."""
         while self.is_full and not self._finished:
-            self._left.clear()
-            await self._left.wait()
+            self._answered.clear()
+            await self._answered.wait()
 
     def finish(self) -> None:
-        """No more requests come: the answers end with the last one."""
+        """No more requests follow: answering ends with the last one."""
         self._finished = True
-        self._arrived.set()
+        self._accepted.set()
 
     async def accept(self, message: bytes) -> None:
-        """Check a request and propose what it holds.  InvalidArgumentError ends the stream: these bytes are no request, or too many."""
+        """Check a request and propose what it holds.  InvalidArgumentError ends the stream: no request, or too many batches."""
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
         pending = _Pending(header.request_id, len(message), [])
-        for first, upto, count in slices_of(payload):
+        for first, end, count in slices_of(payload):
             if pending.slices:
                 await asyncio.sleep(0)
-            pending.slices.append(self._proposed(payload[first:upto], count))
+            pending.slices.append(self._proposed(payload[first:end], count))
         self._pending.append(pending)
         self._bytes += pending.size_bytes
-        self._arrived.set()
+        self._accepted.set()
 
     def _proposed(self, payload: memoryview, count: int) -> _Slice:
         try:
@@ -127,14 +127,14 @@ class _Lane:
         return part
 
     async def answer(self) -> None:
-        """Answer each request once it is known what became of it."""
+        """Answer each request once its outcome is known."""
         try:
             while True:
                 while not self._pending:
                     if self._finished:
                         return
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                    self._accepted.clear()
+                    await self._accepted.wait()
                 pending = self._pending[0]
                 for part in pending.slices:
                     while part.committed is not None and not await _settle(part, part.committed, self._timeout_s):
@@ -143,16 +143,16 @@ class _Lane:
                 await self._stream.write(_response(pending))
                 self._pending.popleft()
                 self._bytes -= pending.size_bytes
-                self._left.set()
+                self._answered.set()
         finally:
             self._finished = True
-            self._left.set()
+            self._answered.set()
 
 
 async def _settle(part: _Slice, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:
     """Wait for the log's decision; False when there is none in time."""
     if not committed.done():
-        # Not for the future itself: a stream that breaks must not call the write back.
+        # asyncio.wait does not cancel the future: a stream that breaks must not cancel the write.
         await asyncio.wait([committed], timeout=timeout_s)
         if not committed.done():
             return False
@@ -164,7 +164,7 @@ async def _settle(part: _Slice, committed: asyncio.Future[EntryId], timeout_s: f
 
 
 def _forget(committed: asyncio.Future[EntryId]) -> None:
-    """A stream that broke waits for no answer any more."""
+    """A broken stream no longer awaits the outcome; consume the exception."""
     if not committed.cancelled():
         committed.exception()
 
@@ -189,9 +189,9 @@ def _response(pending: _Pending) -> bytes:
 
 
 def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
-    """(first byte, end, records) of the parts a payload is worked off in, by its records' sizes; none of them is checked here.
+    """(first byte, end, records) of the slices of a payload, by its records' sizes; the records are not checked here.
 
-    A refusal must answer for each record, so there is always one.  InvalidArgumentError for more than a request may hold.
+    A refusal must answer for each record, so there is always one slice.  InvalidArgumentError for too many records.
     """
     found: list[tuple[int, int, int]] = []
     first = at = count = total = 0
@@ -204,5 +204,5 @@ def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
             found.append((first, at, count))
             first, count = at, 0
         count, at = count + 1, at + size
-    found.append((first, len(payload), max(1, count)))  # what is left and is no record is told with the last one
+    found.append((first, len(payload), max(1, count)))  # trailing bytes that are no record are refused with the last slice
     return found

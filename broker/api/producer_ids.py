@@ -1,4 +1,4 @@
-"""InitProducer: a producer's id and epoch, given through the log so that every later master knows them."""
+"""InitProducer: assigns a producer's id and epoch through the log, so that every later master knows them."""
 
 from __future__ import annotations
 

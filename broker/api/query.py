@@ -1,7 +1,7 @@
-"""The Query service: single messages by key, id or position, and which groups consumed one.  Any replica answers, of what it has applied.
+"""The Query service: single messages by key, id or position, and which groups consumed one.  Any replica answers from what it applied.
 
-Owns the translation between requests and ``store.key_index.message_query``.  A single message is asked for by people and
-tools, so permissions to consume do not count here.
+Owns the translation between requests and ``store.key_index.message_query``.  Operators and tools use it, so read permissions
+are not checked.
 """
 
 from __future__ import annotations

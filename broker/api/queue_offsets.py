@@ -1,4 +1,4 @@
-"""Offsets: where queues begin and end on this replica, and the first message of a time."""
+"""Offsets: the first and last offsets of queues on this replica, and the offset at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 
 NO_SEARCH = -1
-SEARCHES_AT_ONCE = 8  # before other work goes on: each looks at some twenty messages
+SEARCHES_AT_ONCE = 8  # before other work runs: each reads some twenty messages
 
 
 class QueueOffsetsService:
@@ -20,7 +20,7 @@ class QueueOffsetsService:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._searching = asyncio.Lock()  # searches of many requests together would be no slices any more
+        self._searching = asyncio.Lock()  # one request at a time searches, or the slices of many would add up
 
     def register(self, server: Server) -> None:
         methods.QUEUE_OFFSETS.serve(server, self.offsets)

@@ -1,7 +1,7 @@
-"""Which replica a consumer should read from: one that is far behind is sent to a follower, one that has caught up back to the master.
+"""Which replica a consumer should read from: a consumer that lags far behind is sent to a follower, one that caught up back to the master.
 
-Owns the rule, RocketMQ's (``accessMessageInMemoryMaxRatio``, ``slaveReadEnable``): what lies further back than that part of the machine's
-memory comes from the disk, and the master's disk is for writing.
+Owns the rule, which is RocketMQ's (``accessMessageInMemoryMaxRatio``, ``slaveReadEnable``): messages older than that share of the machine's
+memory are read from disk, and the master's disk is for writing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from broker.context import ServiceContext
 from dledger.core.types import Role
 from store.queues.read import Chunk
 
-BACK_AT = 0.5  # part of the limit below which a reader is sent back to the master
+RETURN_RATIO = 0.5  # of the limit, below which a reader is sent back to the master
 
 
 class ReadAdvice:
@@ -26,10 +26,10 @@ class ReadAdvice:
         if not self._limit_bytes or not chunk.count:
             return ""
         raft = self._context.raft
-        behind_bytes = raft.log.end_pos - chunk.first_pos
+        lag_bytes = raft.log.end_pos - chunk.first_pos
         if raft.role is not Role.LEADER:
-            return raft.leader or "" if behind_bytes < self._limit_bytes * BACK_AT else ""
-        if behind_bytes <= self._limit_bytes:
+            return raft.leader or "" if lag_bytes < self._limit_bytes * RETURN_RATIO else ""
+        if lag_bytes <= self._limit_bytes:
             return ""
         status = raft.status()
         able = [

@@ -1,4 +1,4 @@
-"""The Retention service: deleting old segments of this node's log on an operator's word."""
+"""The Retention service: deletes old segments of this node's log when an operator asks for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dledger_wire.rpc.transport import CallContext, Server
 
 
 class RetentionService:
-    """Served by every node for itself."""
+    """Every node serves it for its own log."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""What keeps a write waiting on the master, in the words of RocketMQ's send statuses (docs/reference/semantics.md)."""
+"""Why a write waits on the master, as one of RocketMQ's send statuses (docs/reference/semantics.md)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dledger_wire.status import SendStatus
 
 
 def waiting_for(context: ServiceContext) -> SendStatus:
-    """Why the oldest uncommitted entry is not committed: the master's own disk, too few replicas there, or replicas that do not confirm."""
+    """Why the oldest uncommitted entry waits: the master's own disk, too few connected replicas, or replicas that do not confirm."""
     status = context.raft.status()
     sync = context.settings.cluster.store.flushDiskType == "SYNC_FLUSH"
     if sync and status.durable.index <= status.commit_index < status.last.index:
         return SendStatus.FLUSH_DISK_TIMEOUT
     voters = [peer for peer in status.peers if peer.voter]
     timeout_ms = context.settings.cluster.raft.election_timeout_ms
-    there = [peer for peer in voters if peer.node_id == status.node_id or (peer.connected and 0 <= peer.silent_ms < timeout_ms)]
-    return SendStatus.FLUSH_SLAVE_TIMEOUT if len(there) > len(voters) // 2 else SendStatus.SLAVE_NOT_AVAILABLE
+    connected = [peer for peer in voters if peer.node_id == status.node_id or (peer.connected and 0 <= peer.silent_ms < timeout_ms)]
+    return SendStatus.FLUSH_SLAVE_TIMEOUT if len(connected) > len(voters) // 2 else SendStatus.SLAVE_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""AutoCreate: topics made at the wish of a producer, where the cluster file allows it (autoCreateTopicEnable)."""
+"""AutoCreate: creates topics when a producer asks, where the cluster file allows it (autoCreateTopicEnable)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 5.0
 
 
 class AutoCreateService:
-    """Makes topics at the master."""
+    """Creates topics at the master."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context

@@ -1,7 +1,7 @@
-"""A master whose clock is off from the majority's gives leadership to one whose clock is right.  Runs on the master only.
+"""A master whose clock is wrong transfers leadership to a node whose clock is right.  Runs on the master only.
 
-The group's time does not depend on it (``dledger/clock/group_time.py``); but what a wrong clock writes into logs and status misleads, and
-whoever loses sight of the others later has only its own clock to start from.
+The group's time does not depend on it (``dledger/clock/group_time.py``).  But the times that a wrong clock writes into logs and status
+mislead, and a node that is cut off later has only its own clock to start from.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
 CHECK_S = 1.0
-REST_S = 10.0  # after a transfer that was given up
+RETRY_S = 10.0  # after a transfer that failed
 TRANSFER_TIMEOUT_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
 
 def span(ms: int) -> str:
-    """How far a clock is ahead, or behind."""
+    """A signed duration: how far a clock is ahead or behind."""
     return f"{'+' if ms >= 0 else '-'}{format_duration_ms(abs(ms))}"
 
 
@@ -33,35 +33,35 @@ class ClockWatch:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._leapt = False
+        self._jumped = False
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         tasks.spawn(self._watch(), "watch")
 
     async def stop(self) -> None:
-        """Nothing is left when the tasks are gone."""
+        """Nothing to do: everything is a task."""
 
     async def _watch(self) -> None:
         raft, clocks = self._context.raft, self._context.raft.clocks
         while True:
             await asyncio.sleep(CHECK_S)
             skew_ms = clocks.update()
-            self._tell_leap(clocks.time.lag_ms())
+            self._log_jump(clocks.time.lag_ms())
             if abs(skew_ms) <= clocks.time.max_skew_ms or len(raft.membership.voters) == 1:
                 continue
             try:
-                _logger.error("this node's clock is off by %s from the group's majority: leadership goes to another one", span(skew_ms))
+                _logger.error("this node's clock is off by %s from the group's majority; transferring leadership", span(skew_ms))
                 await raft.transfer(None, TRANSFER_TIMEOUT_S)
             except DledgerError as error:
-                _logger.warning("leadership was not given away: %s", error.message)
-            await asyncio.sleep(REST_S)
+                _logger.warning("leadership transfer failed: %s", error.message)
+            await asyncio.sleep(RETRY_S)
 
-    def _tell_leap(self, lag_ms: int) -> None:
-        leapt = abs(lag_ms) > self._context.raft.clocks.time.max_skew_ms
-        if leapt != self._leapt:
-            self._leapt = leapt
-            if leapt:
-                text = "the clocks of the group have leapt by %s: its time, and every age, follows them by 1 %% only"
+    def _log_jump(self, lag_ms: int) -> None:
+        jumped = abs(lag_ms) > self._context.raft.clocks.time.max_skew_ms
+        if jumped != self._jumped:
+            self._jumped = jumped
+            if jumped:
+                text = "the clocks of the group jumped by %s; the group's time follows them at 1 %% only"
                 _logger.error(text, span(lag_ms))
             else:
-                _logger.warning("the clocks of the group show its time again")
+                _logger.warning("the clocks of the group agree with its time again")

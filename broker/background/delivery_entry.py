@@ -1,6 +1,6 @@
-"""Storing parked messages where they belong, with the command that says so, in one log entry: the last step of delays and timers.
+"""Delivery entries: delayed messages and the command that advances past them, in one log entry.  The last step of delays and timers.
 
-Owns the rule that nothing is passed over: a message is either in the entry that moves the position on, or the position stays.
+Owns the rule that no message is skipped: a message is in the entry that advances the offset, or the offset stays.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ BATCH_BYTES = 1 << 20
 
 
 def batch_bytes(context: ServiceContext) -> int:
-    """How much goes into one entry; more than one message only if it fits a small segment too."""
+    """The size limit of one entry, so that entries of several messages fit a small segment too."""
     return min(BATCH_BYTES, context.settings.cluster.store.mappedFileSizeCommitLog // 4)
 
 
-async def route_all(context: ServiceContext, stored: StoredMessages, waiting: Sequence[Frame]) -> Routed | None:
-    """What becomes of parked messages; None when they are to be read again.
+async def route_verified(context: ServiceContext, stored: StoredMessages, waiting: Sequence[Frame]) -> Routed | None:
+    """Where delayed messages are delivered; None when they must be read again.
 
-    Those that seem to have no topic are dropped, so it is made sure first that it is not damage what makes them say so.
+    Messages whose topic does not exist are dropped, so their bytes are verified first: damage could look like a missing topic.
     """
     routed = route(context.store.topics, waiting)
     if not routed.dropped:
         return routed
-    if not await stored.put_right(sorted(routed.dropped)):
+    if not await stored.verify(sorted(routed.dropped)):
         return None
     return route(context.store.topics, waiting)  # topics may have changed meanwhile
 
 
-def log_dropped(logger: logging.Logger, what: str, routed: Routed) -> None:
+def log_dropped(logger: logging.Logger, service: str, routed: Routed) -> None:
     if routed.dropped:
-        text = "%s: %d messages were dropped: the topic they were sent to was deleted (offsets %d to %d of where they waited)"
-        logger.warning(text, what, len(routed.dropped), min(routed.dropped), max(routed.dropped))
+        text = "%s: dropped %d messages whose topic was deleted (they waited at offsets %d to %d)"
+        logger.warning(text, service, len(routed.dropped), min(routed.dropped), max(routed.dropped))
 
 
 async def store_with(context: ServiceContext, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:

@@ -1,7 +1,7 @@
-"""Giving leadership back to the node that the cluster file prefers (``priority``), once it has caught up.  Runs on the master only.
+"""Transfers leadership to the node that the cluster file prefers (``priority``), once it has caught up.  Runs on the master only.
 
-Owns the patience: the preferred node must have looked well for some seconds, since a transfer to one that is about to fall behind or
-to go again costs more than it brings.
+Owns the delay: the preferred node must be healthy for some seconds first, since a transfer to a node that falls behind or restarts costs
+more than it gains.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
 CHECK_S = 1.0
-CHECKS_WELL = 3
-REST_S = 10.0  # after a transfer that was given up
+HEALTHY_CHECKS = 3
+RETRY_S = 10.0  # after a transfer that failed
 MAX_LAG_ENTRIES = 64
 TRANSFER_TIMEOUT_S = 5.0
 
@@ -39,33 +39,35 @@ class PreferredLeader:
             tasks.spawn(self._watch(), "watch")
 
     async def stop(self) -> None:
-        """Nothing is left when the tasks are gone."""
+        """Nothing to do: everything is a task."""
 
     async def _watch(self) -> None:
-        seen_well: str | None = None
-        times = 0
+        candidate: str | None = None
+        checks = 0
         while True:
             await asyncio.sleep(CHECK_S)
             best = self._best(self._context.raft.status())
-            times = times + 1 if best == seen_well else 1
-            seen_well = best
-            if best is None or times < CHECKS_WELL:
+            checks = checks + 1 if best == candidate else 1
+            candidate = best
+            if best is None or checks < HEALTHY_CHECKS:
                 continue
             try:
-                _logger.info("leadership goes to %s, which has the higher priority", best)
+                _logger.info("transferring leadership to %s, which has a higher priority", best)
                 await self._context.raft.transfer(best, TRANSFER_TIMEOUT_S)
             except DledgerError as error:
-                _logger.info("leadership was not given to %s: %s", best, error.message)
-            await asyncio.sleep(REST_S)
+                _logger.info("leadership transfer to %s failed: %s", best, error.message)
+            await asyncio.sleep(RETRY_S)
 
     def _best(self, status: RaftStatus) -> str | None:
         """The most preferred node that could take over now."""
-        patience_ms = self._context.settings.cluster.raft.election_timeout_ms
-        off = self._context.raft.clocks.off()
-        able = {peer.node_id for peer in status.peers if peer.node_id not in off and _is_well(peer, status.commit_index, patience_ms)}
+        contact_ms = self._context.settings.cluster.raft.election_timeout_ms
+        wrong_clocks = self._context.raft.clocks.off()
+        able = {
+            peer.node_id for peer in status.peers if peer.node_id not in wrong_clocks and _is_healthy(peer, status.commit_index, contact_ms)
+        }
         return next((node_id for node_id in self._wanted if node_id in able), None)
 
 
-def _is_well(peer: PeerStatus, commit_index: int, patience_ms: int) -> bool:
+def _is_healthy(peer: PeerStatus, commit_index: int, contact_ms: int) -> bool:
     near = peer.match_index >= commit_index - MAX_LAG_ENTRIES
-    return peer.voter and peer.connected and near and 0 <= peer.silent_ms < patience_ms
+    return peer.voter and peer.connected and near and 0 <= peer.silent_ms < contact_ms

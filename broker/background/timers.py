@@ -1,11 +1,11 @@
 """The timer service: delivers messages that have a delivery time of their own.  Runs on the master only.
 
-Such messages wait in ``TIMER_TOPIC``; the units of its queue tell when each is due (``store/queues/unit_tags.py``), so nothing but units is
-looked at until then.  Owns the order of delivering: arrivals that are due before what was delivered already go first, then the earliest of
-those that wait; messages that wait for long are stored again at the log's end, so that its head can be deleted, and those that a deletion
-came upon (a full disk, ``dledger expire``) at once.  How far it came is replicated state (``store/state/timers.py``), moved on in the log
-entry of the messages themselves: a master that dies at any moment leaves nothing delivered twice and nothing forgotten.  A message that is
-due and that nobody can read now is held: the others go on, it is tried again from time to time.
+Such messages wait in ``TIMER_TOPIC``; the units of its queue say when each is due (``store/queues/unit_tags.py``), so only units are read
+until then.  Owns the delivery order: new arrivals that are due before what was already delivered go first, then the earliest of those that
+wait.  Messages that wait for long are stored again at the log's end, so that its head can be deleted; those that block a deletion (a full
+disk, ``dledger expire``) are moved at once.  The progress is replicated state (``store/state/timers.py``), advanced in the log entry of the
+delivered messages: a master that fails at any moment leaves nothing delivered twice and nothing lost.  A message that is due but cannot be
+read now is held and retried from time to time, while the others are delivered.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from broker.background.delivery_entry import batch_bytes, log_dropped, route_all, store_with
+from broker.background.delivery_entry import batch_bytes, log_dropped, route_verified, store_with
 from broker.backoff import Backoff
 from broker.context import ServiceContext
-from broker.verified_reads import StoredMessages, mended, unreadable_offset
+from broker.verified_reads import StoredMessages, read_with_repair, unreadable_offset
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.timer import TIMER_OUT
@@ -36,7 +36,7 @@ from store.state.timers import TimerProgress
 BATCH_MESSAGES = 500
 WINDOW_MESSAGES = 65_536
 SCAN_UNITS = 16_384
-LONGEST_SLEEP_S = 60.0
+MAX_SLEEP_S = 60.0
 HELD_RETRY_MS = 1000
 HELD_SHARE = 10
 RENEW_AFTER_MS = 12 * 3_600_000  # but well before expiry would like to have the segment
@@ -59,40 +59,42 @@ class TimerService:
         tasks.spawn(self._run(), "deliver")
 
     async def stop(self) -> None:
-        """Nothing is left when the tasks are gone."""
+        """Nothing to do: everything is a task."""
 
     async def _run(self) -> None:
         backoff = Backoff(_logger, "timers")
         while True:
             try:
-                await self._see_to_topic()
+                await self._ensure_topic()
                 await _Delivery(self._context, backoff.reset).run()
             except DledgerError as error:
                 await asyncio.sleep(backoff.delay_s(error))
 
-    async def _see_to_topic(self) -> None:
+    async def _ensure_topic(self) -> None:
         if self._context.store.topics.get(TIMER_TOPIC) is None:
             command = CreateTopic(name=TIMER_TOPIC, read_queues=1, write_queues=1, if_not_exists=True)
             await self._context.raft.propose(self._context.store.command(command))
 
 
 class _Delivery:
-    """From the replicated state on; begins anew after any error, since what was proposed last may or may not be stored.  ``went_on`` is
-    called when something was stored."""
+    """Delivery from the replicated progress on.  Recreated after any error, since the last proposal may or may not have been stored.
 
-    def __init__(self, context: ServiceContext, went_on: Callable[[], None]) -> None:
+    ``on_progress`` is called whenever something was stored.
+    """
+
+    def __init__(self, context: ServiceContext, on_progress: Callable[[], None]) -> None:
         self._context = context
-        self._went_on = went_on
+        self._on_progress = on_progress
         self._store = context.store
         self._stored = StoredMessages(context, TIMER_TOPIC, 0)
         self._batch_bytes = batch_bytes(context)
         self._window = TimerWindow(WINDOW_MESSAGES)
         self._renew_after_ms = min(RENEW_AFTER_MS, context.settings.cluster.store.fileReservedTime // 4)
-        self._looked_upto = 0
+        self._scanned_end = 0
         self._renew_at_ms = 0
-        self._held_at_ms = 0
-        self._held_turn = 0
-        self._told_old = -1
+        self._retry_held_at_ms = 0
+        self._held_retries = 0
+        self._logged_unreadable = -1
 
     @property
     def _progress(self) -> TimerProgress:
@@ -100,7 +102,7 @@ class _Delivery:
 
     async def run(self) -> None:
         low, _ = self._store.reader.bounds(TIMER_TOPIC, 0)
-        self._looked_upto = max(self._progress.seen, low)
+        self._scanned_end = max(self._progress.seen, low)
         await self._fill()
         while True:
             if await self._take_arrivals() or await self._deliver_due() or await self._deliver_held():
@@ -113,42 +115,42 @@ class _Delivery:
 
     async def _wait(self) -> None:
         now_ms, next_ms = self._context.env.clock.wall_ms(), self._window.next_due_ms
-        seconds = LONGEST_SLEEP_S if next_ms is None else min(LONGEST_SLEEP_S, (next_ms - now_ms) / 1000)
+        seconds = MAX_SLEEP_S if next_ms is None else min(MAX_SLEEP_S, (next_ms - now_ms) / 1000)
         if self._progress.held:
-            seconds = min(seconds, max(0, self._held_at_ms - self._context.env.clock.monotonic_ms()) / 1000)
-        await self._store.wait_for_messages(TIMER_TOPIC, 0, self._looked_upto, seconds)
+            seconds = min(seconds, max(0, self._retry_held_at_ms - self._context.env.clock.monotonic_ms()) / 1000)
+        await self._store.wait_for_messages(TIMER_TOPIC, 0, self._scanned_end, seconds)
 
     async def _fill(self) -> None:
-        """Look through everything that waits, for the earliest of it."""
+        """Fill the window with the earliest of all waiting messages."""
         self._window.clear()
         offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
-        while offset < self._looked_upto:
-            units, offsets = await self._units(offset, self._looked_upto)
+        while offset < self._scanned_end:
+            units, offsets = await self._units(offset, self._scanned_end)
             waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
             self._window.add(offsets[waiting], units[waiting])
             offset += len(units)
             await asyncio.sleep(0)
 
-    async def _units(self, offset: int, upto: int) -> tuple[Units, Offsets]:
-        count = min(SCAN_UNITS, upto - offset)
-        units = await mended(self._context.raft, lambda: self._store.reader.units(TIMER_TOPIC, 0, offset, count))
+    async def _units(self, offset: int, end: int) -> tuple[Units, Offsets]:
+        count = min(SCAN_UNITS, end - offset)
+        units = await read_with_repair(self._context.raft, lambda: self._store.reader.units(TIMER_TOPIC, 0, offset, count))
         return units, np.arange(offset, offset + len(units), dtype=np.int64)
 
     async def _take_arrivals(self) -> bool:
-        """Look at messages stored since; whether there were any.  Those due before what is delivered already are delivered here."""
-        offset, high = self._looked_upto, self._store.reader.bounds(TIMER_TOPIC, 0)[1]
+        """Scan newly stored messages; whether there were any.  Those due before what was already delivered are delivered now."""
+        offset, high = self._scanned_end, self._store.reader.bounds(TIMER_TOPIC, 0)[1]
         if offset >= high:
             return False
         units, offsets = await self._units(offset, high)
         waiting = self._progress.waiting(offsets, units["tag_hash"].astype(np.int64))
         late = np.flatnonzero(~waiting)
         taken = len(units)
-        if len(late) and len(late) > (most := self._fit(units[late])):
-            taken = int(late[most])
-            late = late[:most]
+        if len(late) and len(late) > (limit := self._fit(units[late])):
+            taken = int(late[limit])
+            late = late[:limit]
         if len(late):
             await self._deliver(offsets[late], units[late], replace(self._progress, seen=offset + taken))
-        self._looked_upto = offset + taken
+        self._scanned_end = offset + taken
         self._window.add(offsets[:taken][waiting[:taken]], units[:taken][waiting[:taken]])
         return True
 
@@ -156,48 +158,48 @@ class _Delivery:
         offsets, units = self._window.due(self._context.env.clock.wall_ms(), BATCH_MESSAGES, self._batch_bytes)
         if not len(offsets):
             return False
-        done = replace(self._progress, seen=self._looked_upto, done_ms=int(units["tag_hash"][-1]), done_offset=int(offsets[-1]))
+        done = replace(self._progress, seen=self._scanned_end, done_ms=int(units["tag_hash"][-1]), done_offset=int(offsets[-1]))
         await self._deliver(offsets, units, done)
         self._window.drop_first(len(offsets))
         return True
 
     async def _deliver(self, offsets: Offsets, units: Units, progress: TimerProgress) -> None:
-        """Deliver these messages and set the progress; those that cannot be read now are held in it."""
+        """Deliver these messages and store the progress, in which those that cannot be read now are held."""
         routed, unreadable = await self._routed(offsets, units)
         for error in unreadable.values():
-            _logger.error("timers: a message that is due waits until it can be read: %s", error.message)
+            _logger.error("timers: a due message cannot be read now and is held: %s", error.message)
         await self._send(routed, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
 
     async def _deliver_held(self) -> bool:
-        """Try one of the messages that are held; whether one was delivered."""
+        """Retry one of the held messages; whether it was delivered."""
         held, now_ms = self._progress.held, self._context.env.clock.monotonic_ms()
-        if not held or now_ms < self._held_at_ms:
+        if not held or now_ms < self._retry_held_at_ms:
             return False
-        self._held_turn += 1
-        offset = held[self._held_turn % len(held)]
+        self._held_retries += 1
+        offset = held[self._held_retries % len(held)]
         without = replace(self._progress, held=tuple(each for each in held if each != offset))
         if offset < self._store.reader.bounds(TIMER_TOPIC, 0)[0]:
-            _logger.error("timers: the message at offset %d could not be read, and went with the head of the log", offset)
+            _logger.error("timers: the held message at offset %d was deleted with the head of the log before it could be read", offset)
             await self._propose([], without)
             return False
         units, offsets = await self._units(offset, offset + 1)
         routed, unreadable = await self._routed(offsets, units)
         if unreadable:
-            after_ms = self._context.env.clock.monotonic_ms()  # peers that do not answer must not hold up the others for most of the time
-            self._held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
+            after_ms = self._context.env.clock.monotonic_ms()  # retries of unresponsive peers must not take most of the time
+            self._retry_held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
             return False
         await self._send(routed, without)
-        _logger.warning("timers: the message at offset %d can be read again, and is delivered", offset)
-        return True  # others may have been put right with it
+        _logger.warning("timers: the held message at offset %d was repaired and delivered", offset)
+        return True  # others may have been repaired with it
 
     async def _routed(self, offsets: Offsets, units: Units) -> tuple[Routed, dict[int, DledgerError]]:
-        """What becomes of these messages, and those that cannot be read now."""
+        """Where these messages are delivered, and those that cannot be read now."""
         unreadable: dict[int, DledgerError] = {}
         while True:
             frames, unread = await self._frames(offsets, units)
             unreadable |= unread
             try:
-                routed = await route_all(self._context, self._stored, frames)
+                routed = await route_verified(self._context, self._stored, frames)
             except (StorageDamagedError, CorruptFrameError) as error:
                 bad = unreadable_offset(error)
                 if bad not in offsets:
@@ -210,62 +212,62 @@ class _Delivery:
             offsets, units = offsets[kept], units[kept]
 
     async def _send(self, routed: Routed, progress: TimerProgress) -> None:
-        again_ms = self._context.env.clock.wall_ms() + int(LONGEST_SLEEP_S * 1000)
+        again_ms = self._context.env.clock.wall_ms() + int(MAX_SLEEP_S * 1000)
         await self._propose([*routed.messages, *(_due_at(frame, again_ms) for frame in routed.restaged)], progress)
         log_dropped(_logger, "timers", routed)
 
     async def _renew_old(self) -> None:
-        """Store what has waited for long again at the log's end, and move ``low`` over what is delivered."""
+        """Store messages that have waited for long again at the log's end, and advance ``low`` over what is delivered."""
         clock = self._context.env.clock
-        wanted = self._store.head_waits_for_timers
-        if clock.monotonic_ms() < self._renew_at_ms and not wanted:
+        requested = self._store.head_waits_for_timers
+        if clock.monotonic_ms() < self._renew_at_ms and not requested:
             return
         self._renew_at_ms = clock.monotonic_ms() + RENEW_CHECK_MS
-        upto = await self._old_upto()
-        if wanted:
-            # Whoever wants room wants whole segments: what lies in the one being written stands in nobody's way.
+        end = await self._old_end()
+        if requested:
+            # Only whole segments are deleted, so messages in the segment being written need not move.
             self._store.head_waits_for_timers = False
-            upto = max(upto, await self._sealed_upto())
-        upto = min([upto, self._looked_upto, *self._progress.held[:1]])
+            end = max(end, await self._sealed_end())
+        end = min([end, self._scanned_end, *self._progress.held[:1]])
         offset = max(self._progress.low, self._store.reader.bounds(TIMER_TOPIC, 0)[0])
-        while offset < upto:
-            units, offsets = await self._units(offset, upto)
+        while offset < end:
+            units, offsets = await self._units(offset, end)
             waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
             taken = len(units)
-            if len(waiting) and len(waiting) > (most := self._fit(units[waiting])):
-                taken = int(waiting[most])
-                waiting = waiting[:most]
+            if len(waiting) and len(waiting) > (limit := self._fit(units[waiting])):
+                taken = int(waiting[limit])
+                waiting = waiting[:limit]
             frames, unreadable = await self._frames(offsets[waiting], units[waiting])
             offset += taken
-            if unreadable:  # it stays where it is, and so does everything behind it
-                offset = upto = min(unreadable)
+            if unreadable:  # it stays, and so does everything after it
+                offset = end = min(unreadable)
                 frames = [frame for frame in frames if frame.queue_offset < offset]
-                self._tell_old(offset, unreadable[offset])
+                self._log_unreadable(offset, unreadable[offset])
             if offset > self._progress.low:
-                await self._propose([moved(frame) for frame in frames], replace(self._progress, low=offset, seen=self._looked_upto))
+                await self._propose([moved(frame) for frame in frames], replace(self._progress, low=offset, seen=self._scanned_end))
                 self._window.drop_below(offset)
 
-    async def _sealed_upto(self) -> int:
-        """One past the last message that lies in a segment which is not written any more."""
+    async def _sealed_end(self) -> int:
+        """One past the last message in a sealed segment."""
         start_pos = self._context.raft.log.segments[-1].start_pos
-        return await mended(self._context.raft, lambda: self._store.reader.offset_for_position(TIMER_TOPIC, 0, start_pos))
+        return await read_with_repair(self._context.raft, lambda: self._store.reader.offset_for_position(TIMER_TOPIC, 0, start_pos))
 
-    async def _old_upto(self) -> int:
+    async def _old_end(self) -> int:
         """One past the last message that has waited for long."""
         older_ms = self._store.time.now_ms() - self._renew_after_ms
         try:
-            return await mended(self._context.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
+            return await read_with_repair(self._context.raft, lambda: self._store.reader.offset_for_time(TIMER_TOPIC, 0, older_ms))
         except StorageDamagedError as error:
-            self._tell_old(0, error)
+            self._log_unreadable(0, error)
             return 0
 
-    def _tell_old(self, offset: int, error: DledgerError) -> None:
-        if offset != self._told_old:
-            _logger.error("timers: a message that waits cannot be read now: %s", error.message)
-            self._told_old = offset
+    def _log_unreadable(self, offset: int, error: DledgerError) -> None:
+        if offset != self._logged_unreadable:
+            _logger.error("timers: a waiting message cannot be read now: %s", error.message)
+            self._logged_unreadable = offset
 
     async def _frames(self, offsets: Offsets, units: Units) -> tuple[list[Frame], dict[int, DledgerError]]:
-        """The messages in the order given, and those that cannot be read now."""
+        """The messages in the given order, and those that cannot be read now."""
         unreadable: dict[int, DledgerError] = {}
         while len(offsets):
             order = np.argsort(offsets)
@@ -283,7 +285,7 @@ class _Delivery:
 
     async def _propose(self, messages: Sequence[Frame], progress: TimerProgress) -> None:
         await store_with(self._context, messages, self._store.command(progress.command()))
-        self._went_on()
+        self._on_progress()
 
     def _fit(self, units: Units) -> int:
         """How many of the messages go into one entry."""

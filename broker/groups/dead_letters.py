@@ -1,7 +1,7 @@
-"""Dead letters: what there is of them, and sending them to where they came from.
+"""Dead letters: counting them, and redriving them to the topics they came from.
 
-Owns the two calls.  How far a group's dead letters were redriven is replicated state, moved on in the same log entry as the copies, so a
-redrive that is repeated goes on where it was and sends nothing twice.
+Owns the two calls.  The offset up to which a group's dead letters were redriven is replicated state.  It is advanced in the log entry of
+the copies, so a repeated redrive continues where the last one ended and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class DeadLetterService:
             topic = store.topics.get(dlq_topic(group))
             if topic is not None:
                 low, high = store.reader.bounds(topic.name, 0, for_service=True)
-                upto = max(low, store.send_backs.redriven(group))
-                reply.queues.add(group=group, topic=topic.name, perm=topic.perm, min_offset=low, max_offset=high, redriven_upto=upto)
+                redriven = max(low, store.send_backs.redriven(group))
+                reply.queues.add(group=group, topic=topic.name, perm=topic.perm, min_offset=low, max_offset=high, redriven_upto=redriven)
         return reply
 
     async def redrive(self, request: retry_pb2.RedriveRequest, _caller: CallContext) -> retry_pb2.RedriveResponse:
@@ -65,15 +65,15 @@ class DeadLetterService:
         return reply
 
     async def _redrive(self, request: retry_pb2.RedriveRequest, term: int) -> retry_pb2.RedriveResponse:
-        """Send the next of a group's dead letters, as many as fit one entry; alone in the group's turn."""
+        """Send the next of a group's dead letters, as many as fit one entry.  The caller holds the group's lock."""
         store, dead = self._context.store, dlq_topic(request.group)
         low, high = store.reader.bounds(dead, 0, for_service=True)
-        first, upto = max(low, store.send_backs.redriven(request.group)), min(request.upto_offset, high)
-        if first >= upto:
+        first, end = max(low, store.send_backs.redriven(request.group)), min(request.upto_offset, high)
+        if first >= end:
             return retry_pb2.RedriveResponse(next_offset=first)
-        most = min(upto - first, request.max_messages or MAX_MESSAGES, MAX_MESSAGES)
+        limit = min(end - first, request.max_messages or MAX_MESSAGES, MAX_MESSAGES)
         stored = StoredMessages(self._context, dead, 0, for_service=True)
-        frames = await stored.run(first, max_messages=most, max_bytes=READ_BYTES)
+        frames = await stored.run(first, max_messages=limit, max_bytes=READ_BYTES)
         if request.to_retry_topic:
             await ensure_retry_topic(self._context, request.group)
         copies: list[Frame] = []
@@ -83,9 +83,9 @@ class DeadLetterService:
             except DledgerError:
                 if not copies:
                     raise
-                break  # those in front of it go; the next call tells of it
+                break  # redrive those before it; the next call raises its error
         if self._context.require_master() != term:
-            raise NotReadyError("this node was master, was not, and is again; nothing was redriven")
+            raise NotReadyError("leadership changed during the request; nothing was redriven")
         batches = store.prepare(batches_of(copies), for_service=True)
         for outcome in batches.outcomes:
             if outcome.error is not None:

@@ -1,4 +1,4 @@
-"""The topics that belong to a consumer group: its retry topic and its dead letters, made through the log when they are first needed."""
+"""The topics of a consumer group: its retry topic and its dead letter topic, created through the log when they are first needed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ TIMEOUT_S = 5.0
 
 
 async def ensure_retry_topic(context: ServiceContext, group: str) -> None:
-    """See to it that the group's retry topic is there, with as many queues as the group's settings say."""
+    """Create the group's retry topic unless it exists, with as many queues as the group's settings say."""
     await _ensure(context, retry_topic(group), context.store.subscription_groups.of(group).retryQueueNums, Perm.READ_WRITE)
 
 
 async def ensure_dead_letters(context: ServiceContext, group: str) -> None:
-    """See to it that the group's dead letters have a topic.  Nobody may read it until somebody opens it."""
+    """Create the group's dead letter topic unless it exists.  It cannot be read until an operator grants read permission."""
     await _ensure(context, dlq_topic(group), 1, Perm.WRITE)
 
 

@@ -1,8 +1,8 @@
-"""SendBack: messages a consumer group could not process are stored once more, for that group alone and after a delay.
+"""SendBack: messages that a consumer group could not process are stored again, for that group alone and after a delay.
 
-Owns the steps of one request: what was sent back before is recognised by its place (``store/state/send_backs.py``), the rest is read,
-copied into the schedule topic or among the dead letters, and marked as sent back, copies and mark in one log entry.  Requests for the same
-group and queue take turns, since the mark counts only once it is applied.
+Owns the steps of one request: offsets that were sent back before are recognised (``store/state/send_backs.py``); the others are read,
+copied to the schedule topic or to the dead letters, and marked as sent back, with copies and mark in one log entry.  Requests for the same
+group and queue are serialized, since the mark takes effect only when it is applied.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ READ_MESSAGES = 500
 
 @dataclass(slots=True)
 class _Work:
-    """One request on its way: an answer for each offset that has one."""
+    """One request in progress; ``results`` has one for each offset decided so far."""
 
-    place: GroupQueue
-    term: int  # in another one, what was found out about the place may not hold any more
+    queue: GroupQueue
+    term: int  # in a later term, what was read about the queue may be outdated
     rule: RetryRule
-    answers: dict[int, retry_pb2.SendBackResult]
+    results: dict[int, retry_pb2.SendBackResult]
 
-    def answer(self, offset: int, outcome: retry_pb2.SendBackOutcome.ValueType, times: int = 0, error: DledgerError | None = None) -> None:
+    def decide(self, offset: int, outcome: retry_pb2.SendBackOutcome.ValueType, times: int = 0, error: DledgerError | None = None) -> None:
         detail = to_detail(error) if error is not None else None
-        self.answers[offset] = retry_pb2.SendBackResult(offset=offset, outcome=outcome, reconsume_times=times, error=detail)
+        self.results[offset] = retry_pb2.SendBackResult(offset=offset, outcome=outcome, reconsume_times=times, error=detail)
 
 
 class SendBackService:
@@ -75,12 +75,11 @@ class SendBackService:
         rule = self._rule(request)
         work = _Work((request.group, request.topic, request.queue_id), term, rule, {})
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._locks.hold(work.place):
+            async with asyncio.timeout(TIMEOUT_S), self._locks.hold(work.queue):
                 await self._take_back(work, sorted(set(request.offsets)))
         except TimeoutError:
             raise OutcomeUnknownError(f"sending back was not committed within {TIMEOUT_S:g} s; it may still be") from None
-        reply = retry_pb2.SendBackResponse(results=[work.answers[offset] for offset in request.offsets])
-        return reply
+        return retry_pb2.SendBackResponse(results=[work.results[offset] for offset in request.offsets])
 
     def _rule(self, request: retry_pb2.SendBackRequest) -> RetryRule:
         group = self._context.store.subscription_groups.of(check_group(request.group))
@@ -89,36 +88,36 @@ class SendBackService:
         return RetryRule(request.group, request.delay_level, request.max_reconsume_times or group.retryMaxTimes, queues)
 
     async def _take_back(self, work: _Work, offsets: Sequence[int]) -> None:
-        """Answer for every offset."""
+        """Decide every offset."""
         store = self._context.store
-        sent, committed = store.send_backs.sent(work.place), store.consumer_offsets.position(*work.place)
+        sent, committed = store.send_backs.sent(work.queue), store.consumer_offsets.position(*work.queue)
         if len(sent) >= MAX_RUNS:
-            group, topic, queue_id = work.place
-            text = f"group {group} has sent back {len(sent)} runs of {topic}/{queue_id} in front of its committed offset {committed}"
-            raise BusyError(f"{text}; expected it to commit")
-        low, high = store.reader.bounds(work.place[1], work.place[2])
+            group, topic, queue_id = work.queue
+            text = f"group {group} has sent back {len(sent)} runs of {topic}/{queue_id} beyond its committed offset {committed}"
+            raise BusyError(f"{text}; expected a commit first")
+        low, high = store.reader.bounds(work.queue[1], work.queue[2])
         if offsets[-1] >= high:
-            text = f"{work.place[1]}/{work.place[2]}: offset {offsets[-1]} is not there, the newest is {high - 1}"
+            text = f"{work.queue[1]}/{work.queue[2]}: no offset {offsets[-1]}, the newest is {high - 1}"
             raise OffsetOutOfRangeError(text, min_offset=low, max_offset=high)
         for offset in offsets:
             if offset in sent:
-                work.answer(offset, retry_pb2.SEND_BACK_DUPLICATE)
+                work.decide(offset, retry_pb2.SEND_BACK_DUPLICATE)
             elif offset < committed:
-                work.answer(offset, retry_pb2.SEND_BACK_BEHIND)
+                work.decide(offset, retry_pb2.SEND_BACK_BEHIND)
             elif offset < low:
-                work.answer(offset, retry_pb2.SEND_BACK_GONE)
-        for first, upto in runs_of(offset for offset in offsets if offset not in work.answers):
-            while first < upto:
-                first = await self._store_run(work, first, upto)
+                work.decide(offset, retry_pb2.SEND_BACK_GONE)
+        for first, end in runs_of(offset for offset in offsets if offset not in work.results):
+            while first < end:
+                first = await self._store_run(work, first, end)
 
-    async def _store_run(self, work: _Work, first: int, upto: int) -> int:
-        """Send back the messages from ``first`` on, as many as are read at once; returns where to go on."""
-        _, topic, queue_id = work.place
-        most = min(upto - first, READ_MESSAGES)
+    async def _store_run(self, work: _Work, first: int, end: int) -> int:
+        """Send back the messages from ``first`` on, as many as one read returns; returns the next offset."""
+        _, topic, queue_id = work.queue
+        limit = min(end - first, READ_MESSAGES)
         try:
-            frames = await StoredMessages(self._context, topic, queue_id).run(first, max_messages=most, max_bytes=READ_BYTES)
-        except (StorageDamagedError, CorruptFrameError) as error:  # nobody can mend it now; those behind it need not wait
-            work.answer(first, retry_pb2.SEND_BACK_REFUSED, error=error)
+            frames = await StoredMessages(self._context, topic, queue_id).run(first, max_messages=limit, max_bytes=READ_BYTES)
+        except (StorageDamagedError, CorruptFrameError) as error:  # no peer can repair it now; later messages do not wait for it
+            work.decide(first, retry_pb2.SEND_BACK_REFUSED, error=error)
             return first + 1
         copies: list[Frame] = []
         stored: list[int] = []
@@ -128,10 +127,10 @@ class SendBackService:
             try:
                 encode_frame(copy)
             except InvalidArgumentError as error:  # no room for the properties it needs
-                work.answer(offset, retry_pb2.SEND_BACK_REFUSED, error=error)
+                work.decide(offset, retry_pb2.SEND_BACK_REFUSED, error=error)
                 continue
             dead = work.rule.is_dead(frame)
-            work.answer(offset, retry_pb2.SEND_BACK_DEAD if dead else retry_pb2.SEND_BACK_RETRY, copy.reconsume_times)
+            work.decide(offset, retry_pb2.SEND_BACK_DEAD if dead else retry_pb2.SEND_BACK_RETRY, copy.reconsume_times)
             copies.append(copy)
             stored.append(offset)
         if copies:
@@ -140,30 +139,30 @@ class SendBackService:
         return first + len(frames)
 
     async def _ensure_topics(self, copies: Sequence[Frame], group: str) -> None:
-        parked = [copy for copy in copies if copy.topic == SCHEDULE_TOPIC]
-        if len(parked) < len(copies):
+        delayed = [copy for copy in copies if copy.topic == SCHEDULE_TOPIC]
+        if len(delayed) < len(copies):
             await ensure_dead_letters(self._context, group)
-        if parked:
+        if delayed:
             await ensure_retry_topic(self._context, group)
             if self._context.store.topics.get(SCHEDULE_TOPIC) is None:
-                raise NotReadyError("the schedule topic is not there yet; nothing was stored")
+                raise NotReadyError("the schedule topic does not exist yet; nothing was stored")
 
     async def _store(self, work: _Work, copies: Sequence[Frame], offsets: Sequence[int]) -> None:
-        """Copies and their mark in one entry.  Whoever cannot be stored is told apart from the others."""
+        """Store copies and their mark in one entry.  If one copy is refused, each is stored alone, so that only that one fails."""
         store = self._context.store
         if self._context.require_master() != work.term:
-            raise NotReadyError("this node was master, was not, and is again; nothing was stored")
+            raise NotReadyError("leadership changed during the request; nothing was stored")
         batches = store.prepare(batches_of(copies), for_service=True)
         problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
         if isinstance(problem, TopicNotFoundError):
             raise NotReadyError(f"{problem.message}; nothing was stored")
         if problem is not None and len(copies) == 1:
-            work.answer(offsets[0], retry_pb2.SEND_BACK_REFUSED, error=problem)
+            work.decide(offsets[0], retry_pb2.SEND_BACK_REFUSED, error=problem)
             return
         if problem is not None:
             for copy, offset in zip(copies, offsets, strict=True):
                 await self._store(work, [copy], [offset])
             return
-        group, topic, queue_id = work.place
+        group, topic, queue_id = work.queue
         mark = store.command(MarkSentBack(group=group, topic=topic, queue_id=queue_id, runs=runs_of(offsets)))
-        await self._locks.commit(work.place, self._context.raft.propose(AtomicPayload(batches, mark)))
+        await self._locks.commit(work.queue, self._context.raft.propose(AtomicPayload(batches, mark)))

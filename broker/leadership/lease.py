@@ -1,9 +1,9 @@
-"""For how long a master may run its services: until somebody else could.
+"""The leader lease: how long a master may run its services before another master could run its own.
 
-Owns the lease.  It lasts ``lease_ms`` from when a question was *asked* that a majority then answered: "this node leads".  Whoever is
-elected in a later term has a vote of somebody who had answered before, so it was elected later than the question was asked; a new master
-therefore waits for ``lease_ms``, and a little for clocks of different speed, from its own election, and finds every older lease over.
-Nobody's clock is compared with anybody else's; how far clocks may differ in speed is ``DRIFT``.
+Owns the lease.  It lasts ``lease_ms`` from when a confirmation was *requested* that a majority then gave: "this node leads".  A leader of a
+later term has the vote of a node that confirmed before, so it was elected after the request was sent.  A new master therefore waits
+``lease_ms``, plus a margin for clock drift, from its own election, and finds every older lease expired.  Clocks of different nodes are
+never compared; ``DRIFT`` bounds how much they may differ in speed.
 
     old master      ask --answered--|======== lease ========|
     new master           elected ----------------------------- wait -----------|  ask --answered--|==== lease ...
@@ -23,7 +23,7 @@ RETRY_S = 0.02
 
 
 class ServiceLease:
-    """The lease of one node's term: ``elected``, ``begin``, ``keep`` until it lapses (then ``begin`` again), ``end`` at any moment."""
+    """The lease of one node's term: ``elected``, ``begin``, ``keep`` until it expires (then ``begin`` again), ``end`` at any moment."""
 
     def __init__(self, clock: Clock, confirm: Callable[[], Awaitable[object]], lease_ms: int) -> None:
         self._clock = clock
@@ -37,15 +37,15 @@ class ServiceLease:
         return self._clock.monotonic_ms() < self._until_ms
 
     def elected(self) -> None:
-        """This node was elected just now, or a moment ago."""
+        """This node was elected just now."""
         self._elected_ms = self._clock.monotonic_ms()
 
     def end(self) -> None:
-        """It is over, whatever time is left."""
+        """End the lease now."""
         self._until_ms = -1
 
     async def begin(self) -> None:
-        """Return when every older lease is over and the own one has begun."""
+        """Return when every older lease has expired and this one has begun."""
         wait_ms = self._elected_ms + self._lease_ms * (1 + DRIFT) + 1 - self._clock.monotonic_ms()
         await asyncio.sleep(max(0.0, wait_ms / 1000))
         while True:
@@ -54,7 +54,7 @@ class ServiceLease:
             await asyncio.sleep(RETRY_S)
 
     async def keep(self) -> None:
-        """Renew the lease in time; returns when it has lapsed."""
+        """Renew the lease in time; return when it has expired."""
         renewed = True
         while self.holds:
             await asyncio.sleep(min(self._lease_ms / RENEWALS / 1000 if renewed else RETRY_S, self._left_s()))
@@ -64,7 +64,7 @@ class ServiceLease:
         return max(0.0, (self._until_ms - self._clock.monotonic_ms()) / 1000)
 
     async def _ask(self, timeout_s: float) -> bool:
-        """Whether a majority confirmed this leader; then the lease is renewed."""
+        """Renew the lease if a majority confirms this leader; whether it did."""
         asked_ms = self._clock.monotonic_ms()
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""From Raft's roles to a broker's: when the services that only a master may run are switched on and off.
+"""The role state machine: when the services that only a master may run are started and stopped.
 
     REPLICA --leader of T--> CATCHING_UP --own tail applied, offsets restored--> WAITING --lease of T begins--> STARTING --> MASTER(T)
        ^                          |                                                 |  ^                            |            |
@@ -6,11 +6,11 @@
        |                          |                                                 |      applied again
        +------ STOPPING <---------+------- leadership lost, or a newer term --------+----------------------------------+
 
-Owns that state machine and the registry of master-only services.  Clients are served from WAITING on: what they do goes through the log,
-which knows only one leader.  Services wait for the lease (``service_lease.py``), so that those of two terms never run at once, on whatever
+Owns that state machine and the registry of master-only services.  Clients are served from WAITING on: their requests go through the log,
+which has only one leader.  Services wait for the lease (``lease.py``), so that services of two terms never run at the same time on any
 nodes.  Invariants: ``master_term`` and ``services_term`` are 0 from the very step in which leadership is lost, and in that step every task
 of every service is cancelled, before anything is awaited; services of term T are all stopped before one of a later term starts; one
-handler runs at a time, and a rising one is cancelled by whatever is newer.
+handler runs at a time, and a promotion is cancelled by any newer role change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RoleState(Enum):
 class MasterService(Protocol):
     """A service that runs on the master only.
 
-    Everything that it does by itself is a task of ``tasks``, which are cancelled for it; ``stop`` comes after that, to let go of the rest.
+    Its background work runs as ``tasks``, which are cancelled for it; ``stop`` is called after that, to release the rest.
     """
 
     name: str
@@ -73,7 +73,7 @@ class _Running:
 
 
 class RoleManager:
-    """One replica's role changes.  ``role_changed`` is called by the log's driver, everything else by the node."""
+    """The role of one replica.  ``role_changed`` is called by the log's driver, everything else by the node."""
 
     def __init__(self, clock: Clock, hooks: RoleHooks, log: Callable[[str], None], *, lease_ms: int) -> None:
         self.state = RoleState.REPLICA
@@ -86,9 +86,9 @@ class RoleManager:
         self._services: list[MasterService] = []
         self._running: list[_Running] = []
         self._running_term = 0
-        self._wished_term = 0  # 0: not leader
+        self._target_term = 0  # 0: not leader
         self._changed = asyncio.Event()
-        self._rising: asyncio.Task[None] | None = None
+        self._promotion: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
 
     @property
@@ -97,7 +97,7 @@ class RoleManager:
         return self._running_term if self._lease.holds else 0
 
     def register(self, service: MasterService) -> None:
-        """Say in one line that ``service`` runs on the master only.  Started in the order registered, stopped in reverse."""
+        """Run ``service`` on the master only.  Services start in the order registered and stop in reverse."""
         self._services.append(service)
 
     def start(self) -> None:
@@ -105,36 +105,36 @@ class RoleManager:
 
     async def stop(self) -> None:
         """Stop every master service, then the handler itself.  Idempotent."""
-        self._wish(0, "the node is stopping")
+        self._set_target(0, "the node is stopping")
         worker, self._worker = self._worker, None
         if worker is not None:
-            if self._rising is not None:
-                self._rising.cancel()
+            if self._promotion is not None:
+                self._promotion.cancel()
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
         await self._stop_services()
         self._enter(RoleState.REPLICA)
 
     def role_changed(self, event: RoleChanged) -> None:
-        """Take the newest word of Raft.  Losing leadership takes effect before this returns."""
+        """Take a role change of Raft.  Losing leadership takes effect before this returns."""
         if event.role is Role.LEADER:
-            self._wish(event.term, f"leader of term {event.term}")
+            self._set_target(event.term, f"leader of term {event.term}")
         else:
-            self._wish(0, f"{event.role.value} in term {event.term}, leader {event.leader or 'unknown'}")
+            self._set_target(0, f"{event.role.value} in term {event.term}, leader {event.leader or 'unknown'}")
 
-    def _wish(self, term: int, why: str) -> None:
-        if term == self._wished_term:
+    def _set_target(self, term: int, why: str) -> None:
+        if term == self._target_term:
             return
-        self._wished_term = term
+        self._target_term = term
         self._step(why)
         if self.master_term:
             self.master_term = 0
             self._hooks.resign()
-        self._silence_services()
+        self._cancel_services()
         if term:
             self._lease.elected()
-        if self._rising is not None:
-            self._rising.cancel()
+        if self._promotion is not None:
+            self._promotion.cancel()
         self._changed.set()
 
     async def _work(self) -> None:
@@ -142,8 +142,8 @@ class RoleManager:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while handled != self._wished_term:
-                handled = self._wished_term
+            while handled != self._target_term:
+                handled = self._target_term
                 try:
                     await self._handle(handled)
                 except Exception as error:  # noqa: BLE001 - supervisor: whatever breaks a role change stops the node
@@ -151,48 +151,48 @@ class RoleManager:
                     return
 
     async def _handle(self, term: int) -> None:
-        """Bring the services to ``term`` (0: off), and keep them there.  Stopping is never cut short; the rest is, by anything newer."""
+        """Run the services in ``term`` (0: stop them).  Stopping always completes; everything else is cancelled by a newer role change."""
         await self._stop_services()
         if term == 0:
             self._enter(RoleState.REPLICA)
             return
-        if term != self._wished_term:  # it changed while the services were stopping
+        if term != self._target_term:  # it changed while the services were stopping
             return
-        self._rising = asyncio.get_running_loop().create_task(self._serve(term), name=f"master of term {term}")
+        self._promotion = asyncio.get_running_loop().create_task(self._serve(term), name=f"master of term {term}")
         try:
-            await asyncio.wait([self._rising])
-            if not self._rising.cancelled():
-                await self._rising
+            await asyncio.wait([self._promotion])
+            if not self._promotion.cancelled():
+                await self._promotion
         finally:
-            self._rising = None
+            self._promotion = None
 
     async def _serve(self, term: int) -> None:
         """Become master of ``term``, and run the services while the lease lasts; until cancelled."""
-        await self._rise(term)
+        await self._promote(term)
         while True:
             self._enter(RoleState.WAITING, term)
             await self._lease.begin()
             await self._start_services(term)
             await self._lease.keep()
-            self._silence_services()
+            self._cancel_services()
             self._step(f"term {term}: no majority confirmed it in time")
             await self._stop_services()
-            await self._tail_applied(term)  # what services proposed last may be on its way yet, and they begin anew from what is applied
+            await self._tail_applied(term)  # the services' last proposals may still be in flight, and they restart from the applied state
 
-    async def _rise(self, term: int) -> None:
-        """To where clients are served."""
+    async def _promote(self, term: int) -> None:
+        """Apply the log's tail and start to serve clients."""
         try:
             self._enter(RoleState.CATCHING_UP, term)
             await self._tail_applied(term)
         except asyncio.CancelledError:
-            self._step(f"term {term}: given up")
+            self._step(f"term {term}: cancelled")
             raise
         self._hooks.become_master(term)
         self.master_term = term
         self._step(f"term {term}: tail applied, queue offsets restored")
 
     async def _tail_applied(self, term: int) -> None:
-        """Wait for the tail; an operating error (a read barrier that timed out, say) is tried again as long as the term stands."""
+        """Wait until the tail is applied; errors (a read barrier that timed out) are retried while the term lasts."""
         while True:
             try:
                 await self._hooks.tail_applied(term)
@@ -214,8 +214,8 @@ class RoleManager:
             self._step(f"term {term}: {service.name} on")
         self._enter(RoleState.MASTER, term)
 
-    def _silence_services(self) -> None:
-        """Nothing of the services runs from here on: they count as off, and every task of theirs is cancelled."""
+    def _cancel_services(self) -> None:
+        """Mark the services as stopped and cancel every task of theirs, without waiting."""
         self._running_term = 0
         self._lease.end()
         for running in reversed(self._running):

@@ -1,7 +1,7 @@
-"""Transactions: producers attend to be asked, end their transactions, and operators see what is open.  Served by the master.
+"""The Transactions service: producers join to be checked and end their transactions, operators list open ones.  Served by the master.
 
-Owns the calls, and the life of everything about transactions in one term: who is asked (``producer_members.py``), when
-(``transaction_check.py``), and the ending itself (``transaction_ends.py``) stop with the term, before anything of a later one starts.
+Owns the calls, and what runs in one term: the producers' sessions (``producer_sessions.py``), the checks (``checker.py``) and the resolver
+(``resolver.py``) end with the term, before anything of a later term starts.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 from itertools import islice
 
 from broker.context import ServiceContext
-from broker.transactions.checker import TransactionCheck
+from broker.transactions.checker import TransactionChecker
 from broker.transactions.half_message_reads import read_halves
 from broker.transactions.producer_sessions import ProducerSessions
-from broker.transactions.resolver import End, Ended, TransactionResolver
+from broker.transactions.resolver import EndRequest, EndResult, TransactionResolver
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.frames.frame import Frame
@@ -27,7 +27,7 @@ from store.state.transactions import Outcome
 
 TIMEOUT_S = 5.0
 MAX_ENDS = 10_000
-SHOWN = 1000
+MAX_SHOWN = 1000
 
 _WANTED = {
     transaction_pb2.TRANSACTION_UNKNOWN: Outcome.OPEN,
@@ -49,8 +49,8 @@ class _Term:
     def __init__(self, context: ServiceContext, term: int, tasks: BackgroundTasks) -> None:
         self.term = term
         self.members = ProducerSessions(context.env.clock)
-        self.ends = TransactionResolver(context, term, tasks)
-        tasks.spawn(TransactionCheck(context, self.ends, self.members).run(), "check")
+        self.resolver = TransactionResolver(context, term, tasks)
+        tasks.spawn(TransactionChecker(context, self.resolver, self.members).run(), "check")
 
 
 class TransactionService:
@@ -94,13 +94,13 @@ class TransactionService:
         for each in request.ends:
             if each.resolution not in _WANTED:
                 raise InvalidArgumentError(f"resolution {each.resolution} of a transaction; expected commit, rollback or unknown")
-            ends.append(End(request.producer_group, each.half_offset, each.transaction_id, _WANTED[each.resolution]))
+            ends.append(EndRequest(request.producer_group, each.half_offset, each.transaction_id, _WANTED[each.resolution]))
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                answers = await term.ends.end(ends)
+                answers = await term.resolver.end(ends)
         except TimeoutError:
             raise OutcomeUnknownError(f"ending transactions was not committed within {TIMEOUT_S:g} s; it may still be") from None
-        return transaction_pb2.EndTransactionsResponse(results=[_told(each) for each in answers])
+        return transaction_pb2.EndTransactionsResponse(results=[_result(each) for each in answers])
 
     async def describe(
         self, request: transaction_pb2.DescribeTransactionsRequest, _caller: CallContext
@@ -111,7 +111,7 @@ class TransactionService:
         reply = transaction_pb2.DescribeTransactionsResponse(open=store.transactions.open_count(high), parked=parked[1] - parked[0])
         for group, count in term.members.counts().items():
             reply.attending.add(producer_group=group, producers=count)
-        offsets = list(islice(store.transactions.open_from(low, high), min(request.max_transactions or SHOWN, SHOWN)))
+        offsets = list(islice(store.transactions.open_from(low, high), min(request.max_transactions or MAX_SHOWN, MAX_SHOWN)))
         for half in await read_halves(self._context, offsets):
             if request.producer_group in ("", producer_group(half)):
                 self._describe(half, reply)
@@ -132,6 +132,6 @@ class TransactionService:
         )
 
 
-def _told(ended: Ended) -> transaction_pb2.TransactionEnded:
-    error = to_detail(ended.error) if ended.error is not None else None
-    return transaction_pb2.TransactionEnded(outcome=_OUTCOMES[ended.outcome], now=ended.now, error=error)
+def _result(result: EndResult) -> transaction_pb2.TransactionEnded:
+    error = to_detail(result.error) if result.error is not None else None
+    return transaction_pb2.TransactionEnded(outcome=_OUTCOMES[result.outcome], now=result.now, error=error)

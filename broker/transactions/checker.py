@@ -1,10 +1,10 @@
-"""Asking producers what became of transactions that nobody ended, on the master, in one term.
+"""Transaction checks: the master asks producers about transactions that were not ended.  One instance a term.
 
-Owns the schedule of the questions and who can be asked.  An open half message is asked about when it is transactionTimeOut old (or as
-old as it says itself), then every transactionCheckInterval, at most transactionCheckMax times; each time another attending member of its
-producer group, if there is one.  The count is replicated before a question leaves, so that it holds across masters.  What nobody has
-ended an interval after the last question is parked where operators look, and so is what has waited for half of fileReservedTime, before
-the log's head is deleted under it.
+Owns the schedule of the checks.  An open half message is checked when it is transactionTimeOut old (or as old as its own property says),
+then every transactionCheckInterval, at most transactionCheckMax times; each check goes to another member of its producer group, if there
+is one.  The count is replicated before a check is sent, so it holds across masters.  A transaction that is still open an interval after
+its last check is moved to TRANS_CHECK_MAX_TIME_TOPIC for operators, and so is one that waited for half of fileReservedTime, before the
+log's head is deleted with it.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.offset_runs import runs_of
 from store.state.transactions import Outcome
 
-# Nobody may read half messages; nobody but the system may write parked ones.
+# Half messages cannot be read by consumers; only the system writes the transactions it gave up on.
 TOPICS = {HALF_TOPIC: Perm.WRITE, CHECK_MAX_TIME_TOPIC: Perm.READ}
-LOOK_AFTER_MS = 1000  # most transactions have ended by then and are never looked at
+SCAN_AFTER_MS = 1000  # most transactions have ended by then and are never read
 AT_ONCE = 64
-LONGEST_SLEEP_S = 1.0
+MAX_SLEEP_S = 1.0
 RETRY_S = 0.2
 
 _logger = logging.getLogger(__name__)
 
-_Due = tuple[int, int, int]  # when to ask, half offset, when it was stored
+_Due = tuple[int, int, int]  # when to check, half offset, store time
 
 
-class TransactionCheck:
-    """``run`` is the one task; everything else of the term is the caller's."""
+class TransactionChecker:
+    """``run`` is its one task."""
 
-    def __init__(self, context: ServiceContext, ends: TransactionResolver, members: ProducerSessions) -> None:
+    def __init__(self, context: ServiceContext, resolver: TransactionResolver, members: ProducerSessions) -> None:
         self._context = context
         self._store = context.store
-        self._ends = ends
+        self._resolver = resolver
         self._members = members
         settings = context.settings.cluster
         self._timeout_ms = settings.broker.transactionTimeOut
         self._interval_ms = settings.broker.transactionCheckInterval
         self._check_max = settings.broker.transactionCheckMax
         self._keep_ms = settings.store.fileReservedTime // 2
-        self._look_after_ms = min(LOOK_AFTER_MS, self._timeout_ms)
-        self._looked_upto = 0
-        self._look_at_ms = 0
+        self._scan_after_ms = min(SCAN_AFTER_MS, self._timeout_ms)
+        self._scanned_end = 0
+        self._scan_at_ms = 0
         self._due: list[_Due] = []
 
     async def run(self) -> None:
         while True:
             try:
-                await self._see_to_topics()
+                await self._ensure_topics()
                 await self._round()
             except DledgerError as error:
-                _logger.info("transactions wait: %s", error.message)
+                _logger.info("transaction checks failed, retrying in %.1f s: %s", RETRY_S, error.message)
                 await asyncio.sleep(RETRY_S)
 
-    async def _see_to_topics(self) -> None:
+    async def _ensure_topics(self) -> None:
         proposals = []
         for name, perm in TOPICS.items():
             if self._store.topics.get(name) is None:
@@ -77,18 +77,18 @@ class TransactionCheck:
         await asyncio.gather(*proposals)
 
     async def _round(self) -> None:
-        """Everything that is due now, then wait."""
+        """Check everything that is due now, then wait."""
         self._members.expire()
-        await self._forget_deleted()
-        await self._look()
+        await self._end_deleted()
+        await self._scan()
         while taken := self._take_due():
             try:
                 await self._park(taken)
-                await self._ask(taken)
+                await self._check(taken)
             finally:
                 self._schedule(taken)
-        next_ms = min([self._look_at_ms, *(due_ms for due_ms, _, _ in self._due[:1])])
-        await asyncio.sleep(min(LONGEST_SLEEP_S, max(0.001, (next_ms - self._now_ms()) / 1000)))
+        next_ms = min([self._scan_at_ms, *(due_ms for due_ms, _, _ in self._due[:1])])
+        await asyncio.sleep(min(MAX_SLEEP_S, max(0.001, (next_ms - self._now_ms()) / 1000)))
 
     def _now_ms(self) -> int:
         return self._store.time.now_ms()
@@ -96,28 +96,28 @@ class TransactionCheck:
     def _bounds(self) -> tuple[int, int]:
         return self._store.reader.bounds(HALF_TOPIC, 0, for_service=True)
 
-    async def _forget_deleted(self) -> None:
-        """Half messages that went with the head of the log are nobody's any more."""
+    async def _end_deleted(self) -> None:
+        """Mark half messages that were deleted with the head of the log as ended."""
         low, _ = self._bounds()
-        if gone := list(self._store.transactions.open_from(0, low)):
-            _logger.warning("transactions: %d half messages were deleted with the head of the log before they ended", len(gone))
-            await self._context.raft.propose(self._store.command(EndTransactions(ended=runs_of(gone))))
+        if deleted := list(self._store.transactions.open_from(0, low)):
+            _logger.warning("transactions: %d half messages were deleted with the head of the log before they ended", len(deleted))
+            await self._context.raft.propose(self._store.command(EndTransactions(ended=runs_of(deleted))))
 
     # What is open
 
-    async def _look(self) -> None:
-        """Put half messages that have been open for a while on the schedule."""
+    async def _scan(self) -> None:
+        """Schedule half messages that have been open for a while."""
         _, high = self._bounds()
-        while offsets := list(islice(self._store.transactions.open_from(self._looked_upto, high), AT_ONCE)):
+        while offsets := list(islice(self._store.transactions.open_from(self._scanned_end, high), AT_ONCE)):
             for offset, half in zip(offsets, await self._read(offsets), strict=True):
                 if half is not None:
-                    ripe_ms = half.store_timestamp + self._look_after_ms
-                    if ripe_ms > self._now_ms():
-                        self._looked_upto, self._look_at_ms = offset, ripe_ms
+                    scan_ms = half.store_timestamp + self._scan_after_ms
+                    if scan_ms > self._now_ms():
+                        self._scanned_end, self._scan_at_ms = offset, scan_ms
                         return
                     self._add(offset, half)
-                self._looked_upto = offset + 1
-        self._look_at_ms = self._now_ms() + self._look_after_ms
+                self._scanned_end = offset + 1
+        self._scan_at_ms = self._now_ms() + self._scan_after_ms
 
     def _add(self, offset: int, half: Frame) -> None:
         times, checked_ms = self._store.transactions.checks(offset)
@@ -125,7 +125,7 @@ class TransactionCheck:
         heappush(self._due, (min(due_ms, half.store_timestamp + self._keep_ms), offset, half.store_timestamp))
 
     async def _read(self, offsets: Sequence[int]) -> list[Frame | None]:
-        """The half messages; None for one that is damaged beyond repair, which waits for an operator."""
+        """The half messages; None for one that cannot be repaired and waits for an operator."""
         try:
             return list(await read_halves(self._context, offsets))
         except (StorageDamagedError, CorruptFrameError) as error:
@@ -145,25 +145,25 @@ class TransactionCheck:
         return taken
 
     def _schedule(self, taken: Sequence[_Due]) -> None:
-        """Those that are open still come again: an interval after they were asked about, or soon when that failed."""
+        """Reschedule those that are still open: an interval after their last check, or soon when the check failed."""
         for due_ms, offset, stored_ms in taken:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 again_ms = max(self._store.transactions.checks(offset)[1] + self._interval_ms, due_ms + int(RETRY_S * 1000))
                 heappush(self._due, (again_ms, offset, stored_ms))
 
-    def _is_hopeless(self, due: _Due) -> bool:
+    def _is_exhausted(self, due: _Due) -> bool:
         return self._store.transactions.checks(due[1])[0] >= self._check_max or self._now_ms() >= due[2] + self._keep_ms
 
     async def _park(self, taken: Sequence[_Due]) -> None:
-        offsets = sorted(due[1] for due in taken if self._is_hopeless(due))
+        offsets = sorted(due[1] for due in taken if self._is_exhausted(due))
         if offsets:
             halves = [(offset, half) for offset, half in self._with_frames(offsets, await self._read(offsets))]
             copies = [_given_up(half, self._store.transactions.checks(offset)[0]) for offset, half in halves]
-            _logger.warning("transactions: %d that no producer knows of go to %s", len(halves), CHECK_MAX_TIME_TOPIC)
-            await self._ends.park([offset for offset, _ in halves], copies)
+            _logger.warning("transactions: no producer resolved %d half messages, moving them to %s", len(halves), CHECK_MAX_TIME_TOPIC)
+            await self._resolver.park([offset for offset, _ in halves], copies)
 
-    async def _ask(self, taken: Sequence[_Due]) -> None:
-        offsets = sorted(due[1] for due in taken if not self._is_hopeless(due))
+    async def _check(self, taken: Sequence[_Due]) -> None:
+        offsets = sorted(due[1] for due in taken if not self._is_exhausted(due))
         halves = list(self._with_frames(offsets, await self._read(offsets))) if offsets else []
         if not halves:
             return

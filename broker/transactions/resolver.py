@@ -1,7 +1,7 @@
-"""Ending transactions on the master: each is published once or never, whoever asks, however often, at whatever moment a master dies.
+"""Ends transactions on the master: each is published exactly once or never, however often it is ended and whenever a master fails.
 
-Owns who is ending what in this term.  An end is proposed only for a half message that is open in the applied state and that nobody else
-is ending, and the claim is held until the log has decided, however early the caller left.  The published message and the mark that the
+Owns the claims of one term.  An end is proposed only for a half message that is open in the applied state and not claimed by another
+request.  The claim is held until the log has decided, even if the caller is cancelled.  The published message and the mark that the
 transaction has ended are one payload: a later master finds both in its log or neither.
 """
 
@@ -28,8 +28,8 @@ BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """What a producer says of a transaction; ``wanted`` OPEN: it does not know, which changes nothing."""
+class EndRequest:
+    """A producer's decision about a transaction; ``wanted`` OPEN means unknown, and changes nothing."""
 
     group: str
     offset: int
@@ -38,8 +38,8 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The answer: what the transaction is, whether it became so just now, or why nothing was done."""
+class EndResult:
+    """The state of the transaction, whether this request ended it, or why nothing was done."""
 
     outcome: Outcome = Outcome.OPEN
     now: bool = False
@@ -48,7 +48,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """An end with the copy that goes with it: the message for its topic, or for where operators look; None for a rollback."""
+    """An end with its copy of the message: for the message's topic, or for the operators' topic; None for a rollback."""
 
     offset: int
     outcome: Outcome
@@ -64,20 +64,20 @@ class TransactionResolver:
         self._tasks = tasks
         self._claims: dict[int, asyncio.Future[None]] = {}
 
-    async def end(self, ends: Sequence[End]) -> list[Ended]:
-        """End transactions, and wait until the log says so.  The work goes on when the caller is cancelled."""
-        answers: list[Ended] = []
+    async def end(self, ends: Sequence[EndRequest]) -> list[EndResult]:
+        """End transactions and wait until that is committed.  The work continues when the caller is cancelled."""
+        answers: list[EndResult] = []
         work = self._tasks.spawn(self._end(ends, answers), "end")
         await asyncio.wait([work])
         if len(answers) < len(ends):
-            raise NotReadyError("the master's term ended meanwhile; ask again")
+            raise NotReadyError("the master's term ended during the request; retry")
         return answers
 
-    async def _end(self, ends: Sequence[End], answers: list[Ended]) -> None:
-        first_of: dict[int, End] = {}
+    async def _end(self, ends: Sequence[EndRequest], answers: list[EndResult]) -> None:
+        first_of: dict[int, EndRequest] = {}
         for end in ends:
             first_of.setdefault(end.offset, end)
-        known: dict[int, Ended] = {}
+        known: dict[int, EndResult] = {}
         while left := [offset for offset in first_of if offset not in known]:
             mine = [offset for offset in left if offset not in self._claims]
             if mine:
@@ -90,44 +90,44 @@ class TransactionResolver:
     def _claimed(self, offsets: Sequence[int]) -> _Claim:
         return _Claim(self._claims, offsets)
 
-    async def _decide(self, ends: Sequence[End]) -> dict[int, Ended]:
+    async def _decide(self, ends: Sequence[EndRequest]) -> dict[int, EndResult]:
         """Ends with rising offsets, claimed by the caller."""
         transactions = self._context.store.transactions
         low, high = self._context.store.reader.bounds(HALF_TOPIC, 0, for_service=True)
-        answers: dict[int, Ended] = {}
-        waiting: list[End] = []
+        answers: dict[int, EndResult] = {}
+        waiting: list[EndRequest] = []
         for end in ends:
             if end.offset >= high:
-                answers[end.offset] = Ended(error=InvalidArgumentError(f"no half message at {end.offset}; the newest is {high - 1}"))
+                answers[end.offset] = EndResult(error=InvalidArgumentError(f"no half message at {end.offset}; the newest is {high - 1}"))
             elif (outcome := transactions.outcome(end.offset)) is not Outcome.OPEN:
-                answers[end.offset] = Ended(outcome)
+                answers[end.offset] = EndResult(outcome)
             elif end.offset < low:
-                answers[end.offset] = Ended(Outcome.ENDED)  # it went with the head of the log
+                answers[end.offset] = EndResult(Outcome.ENDED)  # deleted with the head of the log
             elif end.wanted is Outcome.OPEN:
-                answers[end.offset] = Ended()
+                answers[end.offset] = EndResult()
             else:
                 waiting.append(end)
         if waiting:
             answers |= await self._carry_out(waiting)
         return answers
 
-    async def _carry_out(self, ends: Sequence[End]) -> dict[int, Ended]:
+    async def _carry_out(self, ends: Sequence[EndRequest]) -> dict[int, EndResult]:
         try:
             halves = await read_halves(self._context, [end.offset for end in ends])
         except DledgerError as error:
-            return {end.offset: Ended(error=error) for end in ends}
-        answers: dict[int, Ended] = {}
+            return {end.offset: EndResult(error=error) for end in ends}
+        answers: dict[int, EndResult] = {}
         ready: list[_Ready] = []
         for end, half in zip(ends, halves, strict=True):
             try:
                 ready.append(self._ready(end, half))
             except DledgerError as error:
-                answers[end.offset] = Ended(error=error)
+                answers[end.offset] = EndResult(error=error)
         for part in _parts(ready):
             answers |= await self._store(part)
         return answers
 
-    def _ready(self, end: End, half: Frame) -> _Ready:
+    def _ready(self, end: EndRequest, half: Frame) -> _Ready:
         if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):
             text = f"half message {end.offset} is transaction {transaction_id(half)!r} of producer group {producer_group(half)!r}"
             raise InvalidArgumentError(f"{text}, not {end.transaction_id!r} of {end.group!r}")
@@ -146,7 +146,7 @@ class TransactionResolver:
     # Storing
 
     async def park(self, offsets: Sequence[int], copies: Sequence[Frame]) -> None:
-        """End open transactions that nobody knows of: their copies go to where operators look.  Those being ended now are left alone."""
+        """End open transactions that no producer resolved: their copies go to the operators' topic.  Claimed ones are skipped."""
         free = [_Ready(offset, Outcome.PARKED, copy) for offset, copy in zip(offsets, copies, strict=True) if offset not in self._claims]
         with self._claimed([each.offset for each in free]):
             still = [each for each in free if self._context.store.transactions.outcome(each.offset) is Outcome.OPEN]
@@ -155,32 +155,32 @@ class TransactionResolver:
                     if ended.error is not None:
                         raise ended.error
 
-    async def _store(self, part: Sequence[_Ready]) -> dict[int, Ended]:
-        """One payload: copies and marks.  Whoever cannot be stored is told apart from the others."""
+    async def _store(self, part: Sequence[_Ready]) -> dict[int, EndResult]:
+        """Store copies and marks as one payload.  If it is refused, halves are stored alone, so that only the refused ones fail."""
         store = self._context.store
         try:
             if self._context.roles.services_term != self._term:
-                raise NotReadyError("the master's term ended meanwhile; ask again")
+                raise NotReadyError("the master's term ended during the request; retry")
             copies = [each.copy for each in part if each.copy is not None]
             batches = store.prepare(batches_of(copies), for_service=True) if copies else None
             outcomes = batches.outcomes if batches is not None else []
             problem = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
             if problem is None:
                 await self._context.raft.propose(AtomicPayload(batches, store.command(_command(part))))
-        except MessageTooLargeError as error:  # the whole does not fit an entry of this log
+        except MessageTooLargeError as error:  # the payload does not fit an entry of this log
             problem = error
         except DledgerError as error:
-            return {each.offset: Ended(error=error) for each in part}
+            return {each.offset: EndResult(error=error) for each in part}
         if problem is None:
-            return {each.offset: Ended(each.outcome, now=True) for each in part}
+            return {each.offset: EndResult(each.outcome, now=True) for each in part}
         if len(part) == 1:
-            return {part[0].offset: Ended(error=problem)}
+            return {part[0].offset: EndResult(error=problem)}
         half = len(part) // 2
         return await self._store(part[:half]) | await self._store(part[half:])
 
 
 class _Claim:
-    """Half messages that are being ended; released when the log has decided, or the term is over."""
+    """Half messages that are being ended; released when the log has decided or the term is over."""
 
     def __init__(self, claims: dict[int, asyncio.Future[None]], offsets: Sequence[int]) -> None:
         self._claims = claims

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from broker.api.membership_changes import wanted_members
+from broker.api.membership_changes import membership_steps
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
 from tests.sim import coverage, rot
@@ -59,7 +59,7 @@ async def ask(cluster: SimCluster, action: str, node_id: str) -> None:
 
     async def change() -> None:
         try:
-            for step in wanted_members(raft.membership, action, node_id, ""):
+            for step in membership_steps(raft.membership, action, node_id, ""):
                 await raft.change_members(step.voters, step.learners, {}, CHANGE_TIMEOUT_S)
         except DledgerError as error:
             cluster.trace.note("refused", host.ip, f"{action} {node_id}: {error.code}")

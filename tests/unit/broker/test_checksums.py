@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.checksums import DamageSeen, check_segment, committed_end, segment_sums
+from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from dledger.log.log import Log
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.log.crash_disk import CrashDisk
@@ -32,12 +32,12 @@ def test_a_byte_flipped_under_a_running_node_is_seen_and_named_although_memory_h
             await check_segment(log, 0, upto)
         assert caught.value.details == {"file": f"/crash/{FIRST}", "pos": str(bad.pos), "index": "7"}
         await check_segment(log, log.segments[1].start_pos, upto)
-        seen = DamageSeen()
-        assert await seen.still_there(log) == []
+        seen = FoundDamage()
+        assert await seen.still_damaged(log) == []
         seen.add(caught.value)
-        assert await seen.still_there(log) == [caught.value.message]
+        assert await seen.still_damaged(log) == [caught.value.message]
         disk.files[FIRST].current[bad.pos + 50] ^= 1
-        assert await seen.still_there(log) == []
+        assert await seen.still_damaged(log) == []
         await log.close()
 
     run(scenario)

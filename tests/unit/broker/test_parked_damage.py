@@ -255,7 +255,7 @@ def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
     """
     monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 5_000)
     monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 500)
-    monkeypatch.setattr(broker.background.timers, "LONGEST_SLEEP_S", 1.0)
+    monkeypatch.setattr(broker.background.timers, "MAX_SLEEP_S", 1.0)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

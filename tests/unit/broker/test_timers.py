@@ -93,7 +93,7 @@ def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memor
 
 def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row D2."""
-    monkeypatch.setattr(broker.background.timers, "LONGEST_SLEEP_S", 2.0)
+    monkeypatch.setattr(broker.background.timers, "MAX_SLEEP_S", 2.0)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -97,7 +97,7 @@ def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
 
 
 def test_damage_shows_and_is_not_healthy() -> None:
-    damaged = other("n0", "damaged: 0000: byte 64: entry 3 bad body; no replica could give the bytes so far")
+    damaged = other("n0", "damaged: 0000: byte 64: entry 3 bad body; no replica has the bytes so far")
     answers = (leader("n0", "n2"), damaged, other("n2"))
     assert note("n0", *answers).startswith("damaged: 0000: byte 64")
     assert not judged(*answers).healthy

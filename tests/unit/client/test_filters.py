@@ -64,7 +64,7 @@ def test_everything_filtered_out_still_moves_on() -> None:
 
 
 def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.api.fetch, "MAX_LOOKED_AT_BYTES", 5000)
+    monkeypatch.setattr(broker.api.fetch, "MAX_SCANNED_BYTES", 5000)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
