@@ -10,6 +10,7 @@ import asyncio
 
 import numpy as np
 
+from broker.api.bodiless import without_bodies
 from broker.api.read_advice import ReadAdvice
 from broker.context import ServiceContext
 from broker.verified_reads import read_with_repair
@@ -22,7 +23,6 @@ from dledger_wire.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
-from dledger_wire.frames.bodiless import without_bodies
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server

@@ -9,13 +9,14 @@ import typer
 from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, replica_group_of
 from dledger_cli.output import note, print_json, print_table
+from dledger_wire.status import Perm
 
 if TYPE_CHECKING:
     from dledger_client.admin.topics import ChangedTopic, QueueRange
     from dledger_client.aio import Admin
     from dledger_client.cluster.metadata import TopicQueues
 
-PERMISSIONS = {2: "write only", 4: "read only", 6: "read, write"}
+PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
 QueuesOption = Annotated[int | None, typer.Option("--queues", metavar="N", min=1, max=1024, help="Read and write queues alike.")]
@@ -55,7 +56,7 @@ def create(
             queues or 0,
             read_queues=read_queues or 0,
             write_queues=write_queues or 0,
-            perm=perm or 6,
+            perm=perm or int(Perm.READ_WRITE),
             replica_group=await replica_group_of(admin, group),
             if_not_exists=if_not_exists,
         )

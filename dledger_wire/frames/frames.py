@@ -220,7 +220,7 @@ def stamp_frames(
 ) -> None:
     """Write queue offset, physical offset, store time and store host into the frames of ``data`` (writable, in place).
 
-    ``physical_base`` is the log position of ``data[0]``.  ``store_host`` is as wide as the frames' field for it (``wide_hosts.py``).
+    ``physical_base`` is the log position of ``data[0]``.  ``store_host`` is as wide as the frames' field for it.
     """
     count = len(positions)
     if not count:

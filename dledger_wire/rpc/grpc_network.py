@@ -24,11 +24,10 @@ from google.protobuf.message import DecodeError
 from dledger_wire._pb import types_pb2
 from dledger_wire.errors import AddressInUseError, DeadlineExceededError, DledgerError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.error_detail import from_detail, to_detail
-from dledger_wire.rpc.transport import ByteStream, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, ByteStream, StreamHandler, UnaryHandler
 
 UNIX = "unix:"  # an address that is the path of a socket
 ERROR_KEY = "dledger-error-bin"
-MAX_MESSAGE_BYTES = 64 << 20
 BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
 END_OR_BREAK_S = 0.03  # how long after the end of messages a break may still show
 

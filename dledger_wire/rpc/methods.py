@@ -26,12 +26,12 @@ from dledger_wire._pb import (
     transaction_pb2,
 )
 from dledger_wire.errors import InvalidArgumentError, UnreachableError
-from dledger_wire.rpc.transport import ByteStream, CallContext, Channel, Server, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, ByteStream, CallContext, Channel, Server, StreamHandler, UnaryHandler
 
 PACKAGE = "/dledger.v1."
 SMALL_BYTES = 1 << 20
 LIST_BYTES = 8 << 20
-LARGE_BYTES = 64 << 20  # messages and log entries
+LARGE_BYTES = MAX_MESSAGE_BYTES  # messages and log entries
 
 Kind = TypeVar("Kind", bound=Message)
 Request = TypeVar("Request", bound=Message)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+MAX_MESSAGE_BYTES = 64 << 20  # of one message, in either direction
+
 UnaryHandler = Callable[[bytes, "CallContext"], Awaitable[bytes]]
 StreamHandler = Callable[["ByteStream", "CallContext"], Awaitable[None]]
 

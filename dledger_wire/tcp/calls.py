@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dledger_wire.errors import BusyError, DledgerError, MessageTooLargeError
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.methods import request_limit
-from dledger_wire.rpc.transport import CallContext, UnaryHandler
-from dledger_wire.tcp.connection import ANSWER, CANCEL, ERROR, FAILURE, MAX_MESSAGE_BYTES, PART, REQUEST, Connection, fresh
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, CallContext, UnaryHandler
+from dledger_wire.tcp.connection import ANSWER, CANCEL, ERROR, FAILURE, PART, REQUEST, Connection, fresh
 from dledger_wire.tcp.stream import error_of
 
 PART_BYTES = 48 << 10  # a frame fits into half of the shared receive buffer

@@ -26,8 +26,8 @@ from typing import Protocol, cast
 from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child
 from dledger_wire.rpc.error_detail import to_detail
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 
-MAX_MESSAGE_BYTES = 64 << 20
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
 OWN_BUFFER_BYTES = (1 << 20) + (128 << 10)  # its first size: a producer's request fits, and growing costs a copy

@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 from dledger_wire._pb import types_pb2
 from dledger_wire.errors import DledgerError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.error_detail import from_detail, to_detail
-from dledger_wire.tcp.connection import END, ERROR, MAX_MESSAGE_BYTES, MESSAGE, Connection, fresh
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
+from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, fresh
 
 QUEUED_BYTES_LIMIT = 8 << 20  # received and not yet read: then the socket is left alone
 LINGER_S = 5.0  # how long the acceptor waits for the dialler to close

@@ -27,7 +27,6 @@ from dledger_wire.batches.batch import (
     iter_records,
     stamp_batch,
 )
-from dledger_wire.batches.wide_hosts import with_wide_store_hosts
 from dledger_wire.check import require
 from dledger_wire.errors import (
     CorruptBatchError,
@@ -41,6 +40,7 @@ from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.append.staged_check import check_staged
+from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
 from store.commands.producers import InitProducer
 from store.commands.topics import DeleteTopic

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from broker.api.bodiless import without_bodies
 from dledger.log.segment import log_path
 from dledger_client.fetch.records import Chunk
-from dledger_wire.frames.bodiless import without_bodies
 from dledger_wire.frames.frame import HEAD_SIZE, Frame, encode_frame
 from tests.unit.client.sim_rig import Rig
 from tests.unit.client.test_other_replicas import COUNT, fill, numbers

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from broker.api.bodiless import without_bodies
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import CorruptFrameError
-from dledger_wire.frames.bodiless import without_bodies
 from dledger_wire.frames.compress import compress, flags_of
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
 from dledger_wire.frames.message_id import UniqueIds

@@ -1,7 +1,7 @@
-"""Frames without their bodies: for readers that want everything else of many messages.
+"""Frames without their bodies, for readers that need only the other fields of many messages.
 
-Owns the cutting.  Heads stay as they are, with the size of the whole frame and of the body that was there; only sizes beside the frames
-tell how long each is now.
+Owns the cutting.  The heads are unchanged, with the sizes of the whole frame and of its body; only the separate array of sizes says how
+long each cut frame is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Frames of a node with an IPv6 address: clients leave 8 bytes for the store host, it takes 20.
+"""Frames of a node with an IPv6 address: clients leave 8 bytes for the store host, an IPv6 one takes 20.
 
-Owns the way from a client's batch to the same one with wider fields.  The record is made anew, one copy more; only nodes that are reached
-by an IPv6 address pay for it.
+Owns the conversion of a client's batch to the same batch with wider fields.  The record is built again, which costs one more copy on nodes
+with an IPv6 address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDER_BY = IPV6_HOST_SIZE - IPV4_HOST_SIZE
 
 
 def with_wide_store_hosts(batch: BatchView) -> BatchView:
-    """A checked batch whose frames have room for an IPv6 store host, and say so."""
+    """The same batch, whose frames have room for an IPv6 store host and the flag for it."""
     sizes = batch.sizes.astype(np.int64)
     positions = frame_positions(sizes)
     narrow = np.frombuffer(batch.frames, np.uint8)
