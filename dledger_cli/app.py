@@ -1,6 +1,6 @@
-"""The root of the command line: which commands there are, and how every error ends.
+"""The root of the command line: its commands, and the exit codes.
 
-Owns exit codes: 0 done, 1 an operating error told in one line on stderr, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 an operating error in one line on stderr, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dledger_wire.version import installed_version
 
 app = typer.Typer(
     name="dledger",
-    help="Replicated message storage: run it, use it, look inside it.",
+    help="Replicated message storage: run nodes, send and read messages, administer a cluster.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -83,7 +83,7 @@ for module in (
     module.register(app)
 
 
-WITHOUT_BOOTSTRAP = (updown, node, spark)  # work on a cluster file; jobs have an option of their own
+WITHOUT_BOOTSTRAP = (updown, node, spark)  # these need a cluster file; the jobs have their own option
 
 
 def _add_bootstrap(commands: typer.Typer) -> None:
@@ -109,10 +109,10 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()  # here, where a failure is told as any other
+            sys.stdout.flush()  # here, where a failure becomes an error line
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, a traceback on demand
+    except Exception as error:  # noqa: BLE001 - one line for users, a traceback on demand
         if os.environ.get("DLEDGER_VERBOSE"):
             traceback.print_exc()
         error_line(_text_of(error))
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """One line: the text of an operating error; for anything else its class too, since that is a bug of ours."""
+    """One line: the text of an operating error; for any other error its class too, since that is a bug."""
     from dledger_wire.errors import DledgerError
 
     if isinstance(error, DledgerError):
@@ -128,4 +128,4 @@ def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} (a fault of dledger itself; --verbose shows where)"
+    return f"{type(error).__name__}: {text} (internal error; re-run with --verbose for the traceback)"

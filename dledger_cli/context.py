@@ -38,7 +38,7 @@ BootstrapOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up after that long.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up after this time.")]
 DataOption = Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of the local nodes.")]
 
 SHIPPED_CONFIG = Path(__file__).with_name("local-3.yaml")

@@ -22,7 +22,7 @@ def time_text(at_ms: int) -> str:
 
 
 def consumed_json(message: ReceivedMessage) -> dict[str, Any]:
-    """What a consumer wants of a message; a body that is no text comes in base64."""
+    """The fields that consumers need; a body that is not text is in base64."""
     try:
         body: dict[str, str] = {"body": message.body.decode()}
     except UnicodeDecodeError:
@@ -42,7 +42,7 @@ def consumed_json(message: ReceivedMessage) -> dict[str, Any]:
 
 
 class LineFormat:
-    """A text with ``%`` letters for what a message has; ``\\n``, ``\\t`` and ``\\\\`` as in a shell."""
+    """A text with ``%`` letters for the fields of a message; ``\\n``, ``\\t`` and ``\\\\`` as in a shell."""
 
     PARTS: ClassVar[dict[str, Callable[[ReceivedMessage], bytes]]] = {
         "t": lambda message: message.topic.encode(),
@@ -74,7 +74,7 @@ class LineFormat:
 
 
 def message_json(message: ReceivedMessage) -> dict[str, Any]:
-    """All there is to know of a message."""
+    """Every field of a message."""
     return consumed_json(message) | {
         "group": message.replica_group,
         "offset_msg_id": message.offset_msg_id,
@@ -127,7 +127,7 @@ def _consumer_text(consumer: ConsumerState) -> str:
 
 def _when(consumer: ConsumerState) -> str:
     if not consumer.by_ms:
-        return "when is not known any more"
+        return "time not known"
     if not consumer.after_ms:
         return f"committed by {time_text(consumer.by_ms)}"
     return f"committed between {time_text(consumer.after_ms)} and {time_text(consumer.by_ms)}"

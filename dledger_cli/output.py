@@ -1,6 +1,6 @@
 """What the commands print: tables, JSON and one-line errors.
 
-Owns the rules of the terminal: data to stdout, everything else to stderr; colours only where a person looks.
+Rules: data goes to stdout, everything else to stderr; colours only on a terminal.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ BOLD, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m",
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output whose reader may have seen enough, as ``head`` does: that is no error, and nothing more is written.
+    """Standard output whose reader may close it early, as ``head`` does: that is no error, and nothing more is written.
 
-    When it cannot be written (a full disk), that is told once, and what is still buffered is dropped: nothing else could be done with it.
+    When it cannot be written (a full disk), the error is raised once, and what is still buffered is dropped.
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -39,7 +39,7 @@ class _StandardOutput(io.FileIO):
 
 
 def end_quietly_at_closed_pipe() -> None:
-    """Let a closed pipe end the process with exit status 0; open /dev/null for streams that were closed before we began."""
+    """Let a closed pipe end the process with exit status 0; open /dev/null for streams that were closed at the start."""
     for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
@@ -52,7 +52,7 @@ def end_quietly_at_closed_pipe() -> None:
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether a person reads ``stream`` and did not forbid colours (``NO_COLOR``)."""
+    """Whether ``stream`` is a terminal and colours are not disabled (``NO_COLOR``)."""
     return stream.isatty() and "NO_COLOR" not in os.environ
 
 
@@ -87,7 +87,7 @@ def error_line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Something a person may want to know, beside the data."""
+    """A remark on stderr, beside the data."""
     print(text, file=sys.stderr, flush=True)
 
 

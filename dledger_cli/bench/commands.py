@@ -33,7 +33,7 @@ COLLECT_AFTER = 100_000
 
 MessagesOption = Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many messages.")]
 SizeOption = Annotated[str, typer.Option("--size", metavar="B", help="Size of each body.")]
-TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic used; made when it is not there.")]
+TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic to use; created when it does not exist.")]
 QueuesOption = Annotated[int, typer.Option("--queues", metavar="N", min=1, max=1024, help="Queues of the bench topic.")]
 
 
@@ -153,7 +153,7 @@ def consume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch and decode messages in one process; what is missing in the bench topic is produced before the clock starts."""
+    """Fetch and decode messages in one process; missing ones are produced before the measurement."""
     body = _body(size)
     with _cluster(config) as (cluster, folder):
         bootstrap = cluster.bootstrap()
@@ -239,7 +239,7 @@ def failover(
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=1, help="Messages a second meanwhile.")] = 2000,
     as_json: JsonOption = False,
 ) -> None:
-    """Lose the leader of a private cluster under load, again and again; nothing acknowledged may be lost or doubled."""
+    """Fail the leader of a private cluster under load, round after round; exit 1 if an acknowledged message is lost or duplicated."""
     from dledger_cli.bench.failover import FAULTS, measure_failovers
 
     if fault not in FAULTS:

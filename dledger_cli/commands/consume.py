@@ -1,4 +1,4 @@
-"""``dledger consume``: the messages of a topic as lines, from all its queues, until told to stop."""
+"""``dledger consume``: the messages of a topic as lines, from all its queues, until a limit or an interrupt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMAT_HELP = (
     "How to print a message: %t topic, %q queue, %o offset, %i id, %k keys, %g tags, %s stored at (ms), %p properties (JSON), %b body, "
-    "%% percent sign; \\n, \\t. Nothing is added to it."
+    "%% percent sign; \\n, \\t. Nothing is appended."
 )
 CONSUME_EXAMPLES = (
     "Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower | "
@@ -30,7 +30,7 @@ CONSUME_EXAMPLES = (
 BATCH = 1000
 POLL_MS = 500
 COMMIT_EVERY_S = 1.0
-AHEAD = 8  # answers read and not printed yet
+AHEAD = 8  # answers that are read and not printed yet
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=completion.topics)],
     group: Annotated[
         str,
         typer.Option(
@@ -55,11 +55,11 @@ def consume(
         ),
     ] = "",
     most: Annotated[int, typer.Option("--max", metavar="N", min=0, help="Stop after N messages.")] = 0,
-    idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop when nothing new was there for S seconds.")] = 0,
+    idle_exit: Annotated[float, typer.Option("--idle-exit", metavar="S", min=0, help="Stop after S seconds without new messages.")] = 0,
     follower: Annotated[bool, typer.Option("--follower", help="Read from followers.")] = False,
     tag: Annotated[str, typer.Option("--tag", metavar="EXPR", help="Only messages with these tags: a || b.")] = "*",
     sql: Annotated[
-        str, typer.Option("--sql", metavar="EXPR", help="Only messages whose properties it is true of: amount > 10 AND region = 'eu'.")
+        str, typer.Option("--sql", metavar="EXPR", help="Only messages whose properties match: amount > 10 AND region = 'eu'.")
     ] = "",
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Only this queue.")] = -1,
     line_format: Annotated[str | None, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = None,
@@ -67,9 +67,9 @@ def consume(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Print message bodies, one a line (with --json all there is to know), in order within each queue.
+    """Print message bodies, one a line (with --json every field), in order within each queue.
 
-    With --group the position behind what was printed is committed every second and at the end.
+    With --group the offset after the last printed message is committed every second and at the end.
     """
     from dledger_wire.names import check_group, check_topic
 
@@ -78,11 +78,11 @@ def consume(
         check_group(group)
     if as_json and line_format is not None:
         raise typer.BadParameter("give either --format or --json", param_hint="--format")
-    wanted = _Wanted(_Start.of(start), queue, tag, sql)
+    selection = _Selection(topic, _Start.of(start), queue, tag, sql)
     bootstrap = bootstrap_of(config)
     printer = _Printer(most, as_json=as_json, line=_line_format(line_format))
     try:
-        run(_consume(bootstrap, topic, group, wanted, "follower" if follower else "leader", timeout, idle_exit, printer))
+        run(_consume(bootstrap, group, selection, "follower" if follower else "leader", timeout, idle_exit, printer))
     except KeyboardInterrupt:
         note(f"read {printer.count}")
         raise typer.Exit(130) from None
@@ -99,7 +99,7 @@ def _line_format(text: str | None) -> LineFormat | None:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where reading begins: a word, so many messages before the end, or a time."""
+    """Where reading starts: first or last, a number of messages before the end, or a time."""
 
     word: str = ""
     before_end: int = 0
@@ -122,9 +122,10 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which messages are read; ``queue`` -1: those of all queues."""
+class _Selection:
+    """Which messages to read; ``queue`` -1 for those of all queues."""
 
+    topic: str
     start: _Start
     queue: int
     tags: str
@@ -132,11 +133,11 @@ class _Wanted:
 
 
 class _Printer:
-    """Writes messages to stdout; ``done`` once as many as wanted are written."""
+    """Writes messages to stdout; ``done`` when the limit is reached."""
 
     def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None) -> None:
         self.count = 0
-        self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> behind what was printed
+        self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> offset after the last printed message
         self._most = most
         self._as_json = as_json
         self._line = line
@@ -164,9 +165,8 @@ class _Printer:
 
 async def _consume(
     bootstrap: str,
-    topic: str,
     group: str,
-    wanted: _Wanted,
+    selection: _Selection,
     read_from: str,
     timeout_s: float,
     idle_exit_s: float,
@@ -176,19 +176,19 @@ async def _consume(
 
     await check_reachable(bootstrap, timeout_s)
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
-        found = await consumer.offsets(topic, wanted.start.at_ms)
-        if wanted.queue >= 0:
-            found = {place: held for place, held in found.items() if place[1] == wanted.queue} or _no_queue(topic, wanted.queue, found)
-        committed = await consumer.committed(topic) if group and wanted.start == _Start() else {}
+        found = await consumer.offsets(selection.topic, selection.start.at_ms)
+        if selection.queue >= 0:
+            found = {key: held for key, held in found.items() if key[1] == selection.queue} or _no_queue(selection, found)
+        committed = await consumer.committed(selection.topic) if group and selection.start == _Start() else {}
         answers: asyncio.Queue[_Answer] = asyncio.Queue(AHEAD)
         wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
         readers = []
         for (replica_group, queue_id), held in found.items():
-            offset = wanted.start.offset(held)
+            offset = selection.start.offset(held)
             if (replica_group, queue_id) in committed:
                 offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
-            work = _read_queue(consumer, topic, replica_group, queue_id, offset, wanted, wait_ms, answers)
-            readers.append(asyncio.get_running_loop().create_task(work, name=f"{topic}/{queue_id}"))
+            work = _read_queue(consumer, selection, (replica_group, queue_id), offset, wait_ms, answers)
+            readers.append(asyncio.get_running_loop().create_task(work, name=f"{selection.topic}/{queue_id}"))
         committing = _Committing(consumer, printer) if group else None
         idle = _Idle(len(readers), idle_exit_s)
         try:
@@ -201,7 +201,7 @@ async def _consume(
                 idle.messages_came()
                 printer.show(answer.messages)
                 if committing is not None:
-                    await committing.now_and_then()
+                    await committing.at_intervals()
         finally:
             if committing is not None:
                 await committing.all()
@@ -210,20 +210,21 @@ async def _consume(
             await asyncio.gather(*readers, return_exceptions=True)
 
 
-def _no_queue(topic: str, queue_id: int, found: Collection[tuple[str, int]]) -> NoReturn:
+def _no_queue(selection: _Selection, found: Collection[tuple[str, int]]) -> NoReturn:
     from dledger_wire.errors import InvalidArgumentError
 
-    raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {max(number for _, number in found)}")
+    last = max(number for _, number in found)
+    raise InvalidArgumentError(f"topic {selection.topic}: queue {selection.queue}, expected 0 to {last}")
 
 
 class _Committing:
-    """Commits what was printed, a second after the last time or at the end."""
+    """Commits the offsets of what was printed, at most once a second and at the end."""
 
     def __init__(self, consumer: PullConsumer, printer: _Printer) -> None:
         self._consumer, self._printer = consumer, printer
         self._last = asyncio.get_running_loop().time()
 
-    async def now_and_then(self) -> None:
+    async def at_intervals(self) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._last >= COMMIT_EVERY_S:
             self._last = now
@@ -240,14 +241,14 @@ class _Committing:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a queue gave; no messages: there was nothing new."""
+    """Messages of a queue; none when it had nothing new."""
 
     queue: tuple[str, int]
     messages: list[ReceivedMessage]
 
 
 class _Idle:
-    """Whether nothing came for so many seconds.  A queue whose replicas do not answer is not idle: what it has may be still to come."""
+    """Whether all queues were empty for ``seconds``.  A queue whose replicas do not answer does not count as empty."""
 
     def __init__(self, queues: int, seconds: float) -> None:
         self._queues, self._seconds = queues, seconds
@@ -256,16 +257,16 @@ class _Idle:
 
     def messages_came(self) -> None:
         self._since = self._clock()
-        self._quiet: set[tuple[str, int]] = set()  # queues that had nothing since
+        self._quiet: set[tuple[str, int]] = set()  # queues that were empty since
 
     def nothing_at(self, queue: tuple[str, int]) -> bool:
-        """Whether it is over, now that this queue had nothing, too."""
+        """Note an empty queue; True when all have been empty long enough."""
         self._quiet.add(queue)
         return bool(self._seconds) and len(self._quiet) == self._queues and self._clock() - self._since >= self._seconds
 
 
 async def _next_answer(answers: asyncio.Queue[_Answer], readers: list[asyncio.Task[None]]) -> _Answer:
-    """The next answer of any queue; raises what a reader failed with."""
+    """The next answer of any queue; raises the error of a reader that failed."""
     getting = asyncio.get_running_loop().create_task(answers.get(), name="next answer")
     try:
         await asyncio.wait([getting, *readers], return_when=asyncio.FIRST_COMPLETED)
@@ -279,24 +280,23 @@ async def _next_answer(answers: asyncio.Queue[_Answer], readers: list[asyncio.Ta
 
 async def _read_queue(
     consumer: PullConsumer,
-    topic: str,
-    group: str,
-    queue_id: int,
+    selection: _Selection,
+    queue: tuple[str, int],
     offset: int,
-    wanted: _Wanted,
     wait_ms: int,
     answers: asyncio.Queue[_Answer],
 ) -> None:
-    """Read one queue for ever.  With a filter, an answer without messages may still have moved on: the chunks tell how far."""
+    """Read one queue until cancelled.  With a filter, chunks without messages still advance the offset."""
+    group, queue_id = queue
     while True:
         before = offset
         chunks = await consumer.fetch_chunks(
-            topic, queue_id, offset, BATCH, replica_group=group, wait_ms=wait_ms, tags=wanted.tags, sql=wanted.sql
+            selection.topic, queue_id, offset, BATCH, replica_group=group, wait_ms=wait_ms, tags=selection.tags, sql=selection.sql
         )
         for chunk in chunks:
             offset = chunk.next_offset
-            messages = consumer.with_tags(chunk, wanted.tags)
+            messages = consumer.with_tags(chunk, selection.tags)
             if messages:
-                await answers.put(_Answer((group, queue_id), messages))
+                await answers.put(_Answer(queue, messages))
         if offset == before:
-            await answers.put(_Answer((group, queue_id), []))
+            await answers.put(_Answer(queue, []))

@@ -24,7 +24,7 @@ def expire(
     ] = "",
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only on this node.")] = "",
     group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 60.0,
     as_json: JsonOption = False,

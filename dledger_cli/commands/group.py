@@ -26,7 +26,7 @@ RESET_EXAMPLES = (
     "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00"
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.consumer_groups)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer group.", autocompletion=completion.consumer_groups)]
 
 
 def register(root: typer.Typer) -> None:
@@ -64,7 +64,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
 
 def reset_offset(
     name: NameArgument,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Which topic's positions.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic to reset.")],
     to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time: ms since 1970, or ISO in UTC.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only show the move in each queue.")] = False,
     new: Annotated[bool, typer.Option("--new", help="Also for a group that does not exist yet: where it begins.")] = False,
@@ -99,7 +99,7 @@ def reset_offset(
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
 ) -> None:

@@ -19,7 +19,7 @@ IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="The node.")]
 AddressOption = Annotated[
     str, typer.Option("--address", metavar="HOST:PORT", help="Address of the new node. Default: the one in the cluster file.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def register(root: typer.Typer) -> None:

@@ -20,10 +20,10 @@ def node(
     config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file.")],
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Id of the node in the cluster file.")],
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node writes to DIR/ID.")] = "",
-    log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log there instead of to stderr.")] = "",
+    log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log to FILE instead of stderr.")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM (hands leadership over first) or SIGINT."""
+    """Run one node in the foreground until SIGTERM (transfers leadership first) or SIGINT."""
     from broker.config.cluster_file import ClusterConfig
 
     settings = ClusterConfig.load(config).node(node_id)
@@ -40,7 +40,7 @@ def node(
     from broker.process.data_dir_lock import holder_pid
     from dledger_cli.local.processes import check_ports_free
 
-    if holder_pid(str(folder / node_id)) is None:  # else the folder's lock is refused, which says more
+    if holder_pid(str(folder / node_id)) is None:  # else the lock of the folder gives the better error
         check_ports_free(settings)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC has to say comes as an error of the call
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's messages come as errors of the calls
     sys.exit(run_node(settings, data, log_file))

@@ -31,7 +31,7 @@ JSON_LINES_HELP = (
 )
 WINDOW = 10_000
 SHOWN_ERRORS = 5
-STICKY_MESSAGES = 1  # lines go round all queues, so that the consumers of a group share also few of them
+STICKY_MESSAGES = 1  # lines go to all queues in turn, so that the consumers of a group share even a few of them
 
 
 def register(app: typer.Typer) -> None:
@@ -43,14 +43,14 @@ def register(app: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=completion.topics)],
     file: Annotated[str, typer.Option("--file", metavar="F", help="Read lines of F instead of stdin.")] = "",
     tag: Annotated[str, typer.Option("--tag", metavar="T", help="Tag of every message.")] = "",
     key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of every message; may be repeated.")
     ] = None,
-    queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="All messages to the queue of this key.")] = "",
+    queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="Send all messages to the queue of this key.")] = "",
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
     delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D (90s, 2h; up to 40 days).")] = "",
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
@@ -101,7 +101,7 @@ def _properties(pairs: list[str]) -> dict[str, str]:
 
 
 def _lines(file: str) -> Iterator[bytes]:
-    """Lines without their end; a CR before it belongs to the message, so that every body comes back byte for byte."""
+    """Lines without their newline; a CR before it is part of the message, so that every body is kept byte for byte."""
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
         for line in stream:
@@ -109,14 +109,14 @@ def _lines(file: str) -> Iterator[bytes]:
 
 
 def _generated(count: int, size_bytes: int) -> Iterator[bytes]:
-    """Bodies that start with their number, filled up with readable bytes."""
+    """Bodies that start with their number, padded with printable bytes."""
     filling = (bytes(range(33, 127)) * (size_bytes // 94 + 1))[:size_bytes]
     for number in range(count):
         yield (b"%d " % number + filling)[:size_bytes]
 
 
 class _Sending:
-    """One run: what was sent, acknowledged and refused.  Callbacks come from the client's thread, everything else from ours."""
+    """One run: what was sent, acknowledged and refused.  Callbacks run on the client's thread, everything else on the main thread."""
 
     def __init__(self, topic: str, options: dict[str, Any], queue_key: str | None, rate: float, total: int, delay_ms: int) -> None:
         self.topic, self.options, self.queue_key, self.rate, self.total = topic, options, queue_key, rate, total
@@ -174,17 +174,17 @@ class _Sending:
         self._room.release()
 
     def _failed(self, number: int, text: str) -> None:
-        """Count a message that was not sent; of errors, each text is shown once with its first line, and only a few of them."""
+        """Count a message that failed; each error text is shown once, with its first line, and only the first few."""
         with self._lock:
             self.failed += 1
-            is_news = len(self._errors) < SHOWN_ERRORS and text not in self._errors
-            self._errors |= {text} if is_news else set()
+            is_new = len(self._errors) < SHOWN_ERRORS and text not in self._errors
+            self._errors |= {text} if is_new else set()
         self._room.release()
-        if is_news:
+        if is_new:
             error_line(f"{'message' if self.total else 'line'} {number}: {text}")
 
     def _progress(self, start: float) -> None:
-        """A line that renews itself, a few times a second, where a person looks."""
+        """A progress line on a terminal, rewritten a few times a second."""
         now = time.monotonic()
         if now - self._shown_at < 0.2 or not is_terminal(sys.stderr):
             return

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
-QueuesOption = Annotated[int | None, typer.Option("--queues", metavar="N", min=1, max=1024, help="Read and write queues alike.")]
-ReadQueuesOption = Annotated[int | None, typer.Option("--read-queues", metavar="N", min=1, max=1024)]
-WriteQueuesOption = Annotated[int | None, typer.Option("--write-queues", metavar="N", min=1, max=1024)]
+QueuesOption = Annotated[int | None, typer.Option("--queues", metavar="N", min=1, max=1024, help="Number of read and write queues.")]
+ReadQueuesOption = Annotated[int | None, typer.Option("--read-queues", metavar="N", min=1, max=1024, help="Queues that consumers read.")]
+WriteQueuesOption = Annotated[int | None, typer.Option("--write-queues", metavar="N", min=1, max=1024, help="Queues that producers write.")]
 PermOption = Annotated[int | None, typer.Option("--perm", metavar="2,4,6", min=2, max=6, help="2 write, 4 read, 6 both.")]
 GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group that holds the topic.")]
 
@@ -43,7 +43,7 @@ def create(
     write_queues: WriteQueuesOption = None,
     perm: PermOption = None,
     group: GroupOption = "",
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error when it exists already.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do not fail when the topic exists.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
@@ -98,8 +98,8 @@ def update(
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be deleted.")] = False,
     group: GroupOption = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,

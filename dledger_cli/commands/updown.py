@@ -50,7 +50,7 @@ def up(
         if node_id not in running:
             started[node_id] = cluster.spawn(node_id)
     if running:
-        note(f"running already: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
+        note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
     if not _wait_for_masters(cluster, started, timeout, as_json=as_json):
         raise typer.Exit(1)
 

@@ -1,8 +1,8 @@
-"""Cables between the nodes of a private cluster that can be cut: what a partition is made of, without touching the machine's network.
+"""Network partitions between the nodes of a private cluster, without changing the machine's network.
 
-Every ordered pair of nodes has a loopback address of its own (127.1.FROM.TO) where node FROM dials node TO; what arrives there is carried
-to TO's real port.  A cut cable carries nothing and tells nobody, like a dead switch: connections stay open, bytes wait, and go on when
-it is mended.  Clients use the real addresses.  Used by ``dledger bench failover --fault partition`` and the cluster tests.
+Every ordered pair of nodes has a loopback address of its own (127.1.FROM.TO) where node FROM dials node TO; what arrives there is
+carried to TO's real port.  A cut cable drops nothing and reports nothing: connections stay open, and bytes wait until it is restored.
+Clients use the real addresses.  Used by ``dledger bench failover --fault partition`` and the cluster tests.
 """
 
 from __future__ import annotations

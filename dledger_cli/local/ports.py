@@ -1,7 +1,7 @@
-"""Ports of the loopback interface for clusters of one run: nobody listens on them, and no other run of this user is given them.
+"""Free loopback ports for the clusters of one run; no other run of this user gets the same ones.
 
-Between choosing a port and listening on it, and while a node is down, a port is free for everybody who looks.  So whoever is given one
-holds a record lock on the byte of that number in a file of the user's, until its process ends.
+Between choosing a port and listening on it, and while a node is down, the port looks free to other processes.  So the process that gets
+one holds a record lock on the byte of that number in a file of the user, until it ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports, this process's until it ends.  DledgerError when there are not as many."""
+    """``count`` ports, reserved until this process ends.  DledgerError when there are not enough."""
     found: list[int] = []
     for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
         if port not in _given and _reserve(port) and can_listen(f"127.0.0.1:{port}"):

@@ -1,4 +1,4 @@
-"""A cluster of our own for one run: free ports, a data folder nobody else uses, real processes, all ended at the end.
+"""A cluster of real processes for one run: free ports, its own data folder, all processes ended at the end.
 
 Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
 """

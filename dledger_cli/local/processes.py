@@ -1,7 +1,7 @@
 """Node processes of one data folder: starting them in the background, finding and stopping them.
 
 Owns the layout of ``DATA``: ``cluster.yaml``, ``ID/`` (the node's own folder with its lock), ``ID.pid``, ``ID.log``.  Whether a node
-runs is decided by the lock alone, so a stale pid file never points at a stranger.
+runs is decided by the lock alone, so a stale pid file never names another process.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LocalCluster:
         return True
 
     def last_words(self, node_id: str) -> str:
-        """The error a node that ended left in its log, as one line."""
+        """The last error in the log of a node that ended, as one line."""
         try:
             with open(self.log_file(node_id), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
@@ -108,7 +108,7 @@ def _event_of(line: str) -> str:
 
 
 def _import_path() -> dict[str, str]:
-    """The children import what we import, also when run from a checkout that is not installed."""
+    """Child processes import the same packages, also from a checkout that is not installed."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "pyproject.toml").is_file():
         return {}
