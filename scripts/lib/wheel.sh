@@ -22,7 +22,8 @@ site() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 # A plain path in a .pth file is searched, but .pth files there are not read: .venv's own link to the checkout has no effect.
 site "$root/.venv/bin/python" > "$(site "$work/.venv/bin/python")/other-packages.pth"
 
-copy_of "$work" pyproject.toml README.md requirements.lock benchmarks cluster-configs docs proto scripts tests .ci
+mapfile -t pages < <(cd "$root" && printf '%s\n' ./*.md)
+copy_of "$work" pyproject.toml mkdocs.yml "${pages[@]}" LICENSE requirements.lock benchmarks cluster-configs docs proto scripts tests .ci
 cat "$work/requirements.lock" "$work/pyproject.toml" | cksum > "$work/.venv/.lock-stamp" # scripts here take this .venv as it is
 cd "$work"
 env -u PYTHONPATH "$work/.venv/bin/python" - "$root" "$work/.venv" << 'PYTHON'
