@@ -41,8 +41,6 @@ from dledger_wire.check import require
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
-# One flush takes about that much, so that a disk which is behind shows progress well within an election timeout.
-FLUSH_BYTES = 8 << 20
 # While the log is being replaced, the core hears only how its last writes ended.
 _WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, SnapshotInstalled)
 
@@ -84,12 +82,13 @@ class DriverOwner(Protocol):
 class Driver:
     """Runs one core on one log."""
 
-    def __init__(self, core: Raft, log: Log, clock: Clock, owner: DriverOwner, *, sync_flush: bool) -> None:
+    def __init__(self, core: Raft, log: Log, clock: Clock, owner: DriverOwner, *, sync_flush: bool, flush_bytes: int) -> None:
         self._core = core
         self._log = log
         self._clock = clock
         self._owner = owner
         self._sync_flush = sync_flush
+        self._flush_bytes = flush_bytes
         # Otherwise a node whose disk fails behind its back would take part until the next write.
         log.background_failed = self._storage_failed
         self._loop = asyncio.get_running_loop()
@@ -280,7 +279,7 @@ class Driver:
         number, hard_state = self._written, self._hard_state_queued
         self._hard_state_queued = False
         try:
-            done = await self._log.flush(sync=self._sync_flush or hard_state, max_bytes=FLUSH_BYTES)
+            done = await self._log.flush(sync=self._sync_flush or hard_state, max_bytes=self._flush_bytes)
         except StorageFullError as error:
             self._hard_state_queued |= hard_state
             await self._wait_for_space(error)

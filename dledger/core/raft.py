@@ -354,13 +354,6 @@ class Raft:
         peer = self._core.replication.peers.get(node)
         return peer.store if peer is not None else ""
 
-    def match_indexes(self) -> dict[NodeId, int]:
-        """How far each member holds the log for certain; empty unless this node leads."""
-        core = self._core
-        if core.role is not Role.LEADER:
-            return {}
-        return {core.node_id: core.log.durable} | {node: peer.match for node, peer in core.replication.peers.items()}
-
     def status(self) -> CoreStatus:
         core = self._core
         replication = core.replication

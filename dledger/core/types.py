@@ -11,8 +11,6 @@ from enum import Enum, IntEnum
 from typing import NewType
 
 NodeId = NewType("NodeId", str)
-Term = NewType("Term", int)
-Index = NewType("Index", int)
 
 
 class Role(Enum):

@@ -29,6 +29,8 @@ class LogConfig:
     verify_bytes: int | None = 256 << 20
     units_sync_delay_ms: int = 20
     open_files_limit: int = 64
+    # The driver flushes about this much at a time, so that a slow disk shows progress well within an election timeout.
+    flush_bytes: int = 8 << 20
 
     def __post_init__(self) -> None:
         smallest = ENTRY_HEADER_SIZE + FILLER_SIZE

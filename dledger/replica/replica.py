@@ -79,7 +79,7 @@ class Replica:
         self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, lambda on: self.step(Deprioritize(on)))
         self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure)
         self.links = RaftLinks(identity, env.network, self.tasks, self)
-        self.driver = Driver(core, self.log, env.clock, self, sync_flush=settings.sync_flush)
+        self.driver = Driver(core, self.log, env.clock, self, sync_flush=settings.sync_flush, flush_bytes=settings.log.flush_bytes)
         self.proposer = Proposer(self, settings)
         self.transfer = LeadershipTransfer(self, self.proposer)
         self.registration = FolderRegistration(core, self.offer_configuration, settings.core.heartbeat_interval_ms / 1000)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from broker.node import BrokerNode
 from dledger.snapshot.source import SnapshotSource
 from dledger_wire.errors import DledgerError
+from store.durability.expiry import Expired
 from tests.sim import folders, operators, recipes, rot
 from tests.sim.cluster import Host, SimCluster
 from tests.sim.disk_content import Loss
@@ -168,25 +169,26 @@ async def _transfer(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> Non
 
 async def _expire(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """An operator deletes all old segments, on every node named that is up."""
-    for host in hosts:
-        node, process = host.node, host.process
-        if node is None or process is None or not cluster.is_up(host):
-            continue
 
-        async def expire(node: BrokerNode = node, host: Host = host) -> None:
-            try:
-                done = await node.store.expiry.expire(0)
-            except (DledgerError, OSError) as error:
-                cluster.trace.note("refused", host.ip, str(error))
-            else:
-                cluster.trace.note("expired", host.ip, f"to entry {done.first_index}")
+    def report(host: Host, done: Expired) -> None:
+        cluster.trace.note("expired", host.ip, f"to entry {done.first_index}")
 
-        cluster.loop.spawn(process, expire(), "expire")
-    await asyncio.sleep(fault.lasts_s)
+    await _expire_on(cluster, fault, hosts, 0, report)
 
 
 async def _expire_old(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Segments go by age: none is old enough in a run, whatever a clock says."""
+
+    def report(host: Host, done: Expired) -> None:
+        if done.segments:
+            cluster.invariants.violations.append(f"{host.node_id}: {done.segments} segments deleted as old")
+
+    await _expire_on(cluster, fault, hosts, None, report)
+
+
+async def _expire_on(
+    cluster: SimCluster, fault: Fault, hosts: list[Host], older_than_ms: int | None, report: Callable[[Host, Expired], None]
+) -> None:
     for host in hosts:
         node, process = host.node, host.process
         if node is None or process is None or not cluster.is_up(host):
@@ -194,12 +196,11 @@ async def _expire_old(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> N
 
         async def expire(node: BrokerNode = node, host: Host = host) -> None:
             try:
-                done = await node.store.expiry.expire()
+                done = await node.store.expiry.expire(older_than_ms)
             except (DledgerError, OSError) as error:
                 cluster.trace.note("refused", host.ip, str(error))
             else:
-                if done.segments:
-                    cluster.invariants.violations.append(f"{host.node_id}: {done.segments} segments deleted as old")
+                report(host, done)
 
         cluster.loop.spawn(process, expire(), "expire")
     await asyncio.sleep(fault.lasts_s)

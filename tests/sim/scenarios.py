@@ -93,6 +93,14 @@ def _any_disk(draw: random.Random) -> DiskSettings:
     return DiskSettings(sync_s=draw.choice((0.0008, 0.01, 0.03)))
 
 
+_DAMAGE = Scenario(
+    plan_damage,
+    messages=80,
+    nodes=(3, 5),
+    read_chance=1.0,
+    log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
+    batch_bytes=1024,
+)
 SCENARIOS = {
     "kill-the-leader": Scenario(plan_kill_the_leader, network=lambda draw: NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))),
     "blackout": Scenario(plan_blackout, disk=_any_disk),
@@ -131,22 +139,8 @@ SCENARIOS = {
         batch_bytes=1024,
     ),
     "recipes": Scenario(plan_recipes, messages=60, nodes=(3, 3, 5), network=_slow_network, disk=_any_disk),
-    "damage": Scenario(
-        plan_damage,
-        messages=80,
-        nodes=(3, 5),
-        read_chance=1.0,
-        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10),
-        batch_bytes=1024,
-    ),
-    "trusting": Scenario(
-        plan_damage,
-        messages=80,
-        nodes=(3, 5),
-        read_chance=1.0,
-        log=replace(SMALL_LOG, segment_bytes=4 << 10, cache_bytes=8 << 10, verify_bytes=2 << 10),
-        batch_bytes=1024,
-    ),
+    "damage": _DAMAGE,
+    "trusting": replace(_DAMAGE, log=replace(_DAMAGE.log, verify_bytes=2 << 10)),
     "retention": Scenario(
         plan_retention,
         messages=80,

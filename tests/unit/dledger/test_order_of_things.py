@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import pytest
-
 from dledger.core.messages import AppendResponse, Message
 from dledger.core.types import NodeId
+from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import RaftNode
 from tests.unit.dledger.raft_rig import Cluster, Text, run
 
 
-def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dledger.driver.FLUSH_BYTES", 1)
-
+def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece() -> None:
     async def scenario() -> None:
-        cluster = Cluster(join_bytes=1)
+        cluster = Cluster(join_bytes=1, log=LogConfig(segment_bytes=16 << 20, fill_window_bytes=0, flush_bytes=1))
         await cluster.start()
         leader = await cluster.leader()
         acknowledged = 0
