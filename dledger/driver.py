@@ -133,7 +133,7 @@ class Driver:
                 self._execute(effect)
         except Exception as error:
             self.stop()
-            _logger.exception("the core failed at %s", type(event).__name__)
+            _logger.exception("the raft core failed on %s", type(event).__name__)
             self._owner.on_failure(error)
             raise
         finally:
@@ -290,7 +290,7 @@ class Driver:
             return
         if self._full:
             self._full = False
-            _logger.warning("the disk takes writes again")
+            _logger.warning("the disk accepts writes again")
             self.step(StorageRecovered())
         if done.complete:
             self._durable = number
@@ -308,7 +308,7 @@ class Driver:
         await asyncio.sleep(FULL_DISK_RETRY_S)
 
     def _storage_failed(self, error: StorageFailedError | StorageDamagedError) -> None:
-        _logger.critical("storage failed, this node stops: %s", error)
+        _logger.critical("storage failed, stopping this node: %s", error)
         self.step(StorageFailed(fatal=True))
         self.stop()
         self._owner.on_failure(error)

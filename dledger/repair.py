@@ -48,15 +48,15 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
     try:
         request.ParseFromString(data)
     except Exception as error:  # protobuf raises its own class
-        raise InvalidArgumentError("unreadable request for an entry") from error
+        raise InvalidArgumentError("malformed entry request") from error
     if (request.cluster, request.group) != (identity.cluster, identity.group):
         raise InvalidArgumentError(f"group: expected {identity.cluster}/{identity.group}, got {request.cluster}/{request.group}")
     wanted = EntryId(request.entry.index, request.entry.term)
     if wanted.index > commit_index or wanted.index < log.first_index:
-        raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not a committed one here")
+        raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not committed here")
     entries = await log.read(wanted.index, 0, wanted.index)
     if not entries:
-        raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not in the log any more")
+        raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is no longer in the log")
     if (term := entries[0].term) != wanted.term:  # by its own bytes: of old entries the terms in memory are the index units'
         text = f"entry {wanted.index} of term {wanted.term} was never committed, one of term {term} was"
         raise InvalidArgumentError(text, committed_term=term, store_id=identity.store_id)
@@ -155,7 +155,7 @@ class PeerRepair:
         deadline_ms = self._env.clock.monotonic_ms() + self._limit_ms
         try:
             while report.damaged:
-                _logger.error("%s: the log is %s; asking peers for the bytes", self._identity.node_id, report.summary())
+                _logger.error("%s: the log is %s; fetching the bytes from peers", self._identity.node_id, report.summary())
                 while not await self._round(log, report):
                     if self._env.clock.monotonic_ms() >= deadline_ms:
                         raise self._hopeless(report.damaged[0])
@@ -167,7 +167,7 @@ class PeerRepair:
         except BaseException:
             await log.close()
             raise
-        _logger.warning("%s: the log is whole again, %s", self._identity.node_id, report.summary())
+        _logger.warning("%s: the log is repaired, %s", self._identity.node_id, report.summary())
         return log, report
 
     async def _round(self, log: Log, report: RecoveryReport) -> int:
@@ -184,7 +184,7 @@ class PeerRepair:
             except _ReplacedError as replaced:
                 if not await _names_itself(log, place):
                     continue
-                _logger.warning("%s: the log is cut before entry %d: %s", self._identity.node_id, place.index, replaced)
+                _logger.warning("%s: the log is truncated before entry %d: %s", self._identity.node_id, place.index, replaced)
                 await log.discard_from(place.index)
                 return repaired + 1  # what else was damaged stands before it, or is gone with it
             if entry is not None:
@@ -226,7 +226,7 @@ class PeerRepair:
                 is_other = error.detail_int("committed_term", place.term) != place.term
                 if is_other and self._stores.is_known(node, error.details.get("store_id", "")):
                     raise _ReplacedError(f"{node}: {error.message}") from error
-                _logger.info("%s: %s has no entry %d for us: %s", self._identity.node_id, node, place.index, error.message)
+                _logger.info("%s: %s cannot provide entry %d: %s", self._identity.node_id, node, place.index, error.message)
             finally:
                 await channel.close()
         return None
@@ -253,8 +253,8 @@ class PeerRepair:
         return True
 
     def _hopeless(self, finding: Finding) -> StorageDamagedError:
-        tried = "no peer could give the bytes" if finding.kind in FETCHED else "peers give entries only"
-        text = f"{finding}; {tried}; replace this node as a member, or put its disk right"
+        tried = "no peer could provide the bytes" if finding.kind in FETCHED else "peers provide entries only"
+        text = f"{finding}; {tried}; replace this node as a member, or repair its disk"
         return StorageDamagedError(text, file=finding.file, pos=finding.pos, index=finding.index)
 
 
@@ -272,5 +272,5 @@ def _checked(answer: bytes, place: EntryPlace) -> RawEntry:
     entry = parse_entry(memoryview(bytes(payload)))
     found: Sequence[int] = (entry.index, entry.term, entry.pos, entry.size_bytes)
     if found != (place.index, place.term, place.pos, place.size):
-        raise CorruptEntryError(f"entry {place.index}: a peer gave another one, {found}", index=place.index)
+        raise CorruptEntryError(f"entry {place.index}: a peer returned a different one, {found}", index=place.index)
     return entry

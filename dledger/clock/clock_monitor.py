@@ -93,6 +93,6 @@ class ClockMonitor:
                 return
             if self.time.monotonic_ms() >= until_ms:
                 self.time.guess(self.own, self._voters, not_before_ms)
-                _logger.warning("%s: no majority of clocks agrees; the earliest that is not behind the log sets the time", self.own)
+                _logger.warning("%s: no majority of clocks agrees; using the earliest clock that is not behind the log", self.own)
                 return
             await asyncio.sleep(self.config.heartbeat_interval_ms / 1000)

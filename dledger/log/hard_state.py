@@ -131,7 +131,7 @@ class HardStateFile:
         newest, lost_pos = newest_of(copies), lost_slot(copies)
         if newest is None or lost_pos is not None:
             await file.close()
-            raise _lost(disk, "holds no readable record" if newest is None else f"holds neither copy of the promise at byte {lost_pos}")
+            raise _lost(disk, "holds no readable record" if newest is None else f"holds neither copy of the record at byte {lost_pos}")
         if not is_new:
             # The newest record may be one that a killed process wrote and did not sync; from here on it counts as a promise.
             await file.pwrite(newest.generation % 2 * SLOT_BYTES, [_slot(newest)], sync=True)
@@ -158,5 +158,5 @@ def _slot(record: Record) -> bytes:
 
 def _lost(disk: Disk, what: str) -> StorageDamagedError:
     path = disk.local_path(HARD_STATE_PATH)
-    text = f"{path} {what}: this node no longer knows its term and vote and must not vote; remove it from the group and add it again"
+    text = f"{path} {what}: the node's term and vote are lost, so it must not vote; remove it from the group and add it again"
     return StorageDamagedError(text, file=path, pos=0)

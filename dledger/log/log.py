@@ -103,7 +103,7 @@ class Log:
         if hard_state.state.term < found.last.term:
             path = disk.local_path(HARD_STATE_PATH)
             text = (
-                f"{path} says term {hard_state.state.term}, but the log has entries of term {found.last.term}: an older disk was put back"
+                f"{path} says term {hard_state.state.term}, but the log has entries of term {found.last.term}: the disk was replaced by an older copy"
             )
             raise StorageDamagedError(text, file=path, pos=0)
         writer = Writer(disk, files, config, hard_state, found.segments)
@@ -425,7 +425,7 @@ class Log:
         except OSError as error:
             if not is_full(error):
                 raise
-            _logger.warning("the disk is full; index units wait: %s", error)
+            _logger.warning("disk full; index unit writes deferred: %s", error)
         self._schedule_units_sync()
 
     def _on_crash(self, error: BaseException) -> None:

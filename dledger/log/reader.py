@@ -68,7 +68,7 @@ class LogReader:
     async def _write_unit(self, segment: Segment, place: EntryPlace) -> None:
         """Write an index unit anew that says something else than its entry, which is whole, in its place and of the right term."""
         path = units_path(segment.start_pos)
-        _logger.warning("%s: the index unit of entry %d is wrong; written anew", self._disk.local_path(path), place.index)
+        _logger.warning("%s: the index unit of entry %d is wrong; rewritten", self._disk.local_path(path), place.index)
         self._places.correct(place)
         try:
             async with InUse(self._files, path) as file:
@@ -122,7 +122,7 @@ class LogReader:
         right = units["index"].astype(np.int64) == first_index + np.arange(len(units))
         if not len(units) or not right[0]:
             path = self._disk.local_path(units_path(segment.start_pos))
-            text = f"{path}: byte {at}: no index unit of entry {first_index}; a restart of the node writes the units anew"
+            text = f"{path}: byte {at}: no index unit of entry {first_index}; a restart of the node rewrites the units"
             raise StorageDamagedError(text, file=path, pos=at, index=first_index)
         return units if right.all() else units[: int(np.argmin(right))]
 

@@ -85,6 +85,6 @@ class RecoveryReport:
         if self.torn is not None:
             return f"torn tail of {self.torn.size_bytes} bytes cut at {self.torn.pos} ({self.torn.reason}), kept in {self.torn.quarantine}"
         if self.spoilt_prepared is not None:
-            return f"clean; a file that was only prepared held something, which is kept in {self.spoilt_prepared}"
+            return f"clean; a preallocated segment was not empty; its bytes are kept in {self.spoilt_prepared}"
         rewritten = f"{self.units_rewritten} index units and {self.fillers_rewritten} fillers rewritten"
         return f"clean, {self.entries_checked} entries checked, {rewritten}"

@@ -123,7 +123,7 @@ def verdict(stop: Stop, good: int, units: UnitsFound, next_start: int | None, co
     """
     if good < units.proven:
         kind = DamageKind.BAD_ENTRY if stop.kind is StopKind.BAD else DamageKind.MISSING_ENTRY
-        return kind, f"{stop.reason}; an index unit proves that a whole entry stood here"
+        return kind, f"{stop.reason}; an index unit proves that an intact entry was here"
     if next_start is not None:
         if stop.kind is StopKind.FILLER:
             return None
@@ -131,8 +131,8 @@ def verdict(stop: Stop, good: int, units: UnitsFound, next_start: int | None, co
     if not content_behind or stop.kind is StopKind.FILLER:
         return None
     if not units.exists:
-        return DamageKind.BAD_ENTRY, f"{stop.reason}; without index units nothing tells a torn tail from damage"
-    return DamageKind.TORN_TAIL, f"a write that was never acknowledged ({stop.reason}); the next start cuts it"
+        return DamageKind.BAD_ENTRY, f"{stop.reason}; without index units a torn tail cannot be distinguished from damage"
+    return DamageKind.TORN_TAIL, f"a write that was never acknowledged ({stop.reason}); the next start truncates it"
 
 
 @dataclass(slots=True)

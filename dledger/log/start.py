@@ -61,7 +61,7 @@ async def load_log_start(disk: Disk) -> LogStart:
     start = decode_log_start(data)
     if start is None:
         path = disk.local_path(LOG_START_PATH)
-        raise StorageDamagedError(f"{path} is damaged: where this log starts is not known", file=path, pos=0)
+        raise StorageDamagedError(f"{path} is damaged: the start of this log is unknown", file=path, pos=0)
     return start
 
 

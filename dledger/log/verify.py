@@ -148,7 +148,7 @@ class _Check:
         """What to say of a file that never got an entry, and is not all zeros."""
         async with InUse(self._files, log_path(start_pos)) as file:
             first = await written_start(file, start_pos, self._piece_bytes)
-        text = "prepared ahead, and not all zeros; it holds no entry (the next start keeps the bytes in quarantine and makes it anew)"
+        text = "preallocated and not all zeros; it holds no entry (the next start moves the bytes to quarantine and recreates the file)"
         return self._finding(start_pos, (first or start_pos) - start_pos, 0, DamageKind.PREPARED, text)
 
     async def _take_first_word(self, start_pos: int, at: _At) -> None:

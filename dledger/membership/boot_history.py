@@ -50,7 +50,7 @@ class BootHistory:
             return f"it was started {self.starts} times, and came with start {known.start} before"
         at = len(self.drawn) - 1 - (self.starts - known.start)
         if at >= 0 and self.drawn[at] != known.drawn:
-            return f"its start {known.start} was another one"
+            return f"its start {known.start} was a different one"
         return None
 
 
@@ -84,4 +84,4 @@ async def _load(disk: Disk) -> BootHistory:
 
 def _damaged(disk: Disk, what: str) -> DataDirectoryError:
     path = disk.local_path(PATH)
-    return DataDirectoryError(f"{path} is damaged ({what}): an older copy of the folder could not be told; replace this node as a member")
+    return DataDirectoryError(f"{path} is damaged ({what}): an older copy of the folder could not be detected; replace this node as a member")

@@ -43,9 +43,9 @@ class Configuration:
             stores = value.get("stores", {})  # entries of before folders were named have none
             texts = [*voters, *learners, *addresses, *addresses.values(), *stores, *stores.values()]
             if not isinstance(voters, list) or not isinstance(learners, list) or not all(isinstance(text, str) for text in texts):
-                raise TypeError("expected lists of texts")
+                raise TypeError("expected lists of strings")
             if not voters or len({*voters, *learners}) != len(voters) + len(learners) or not {*voters, *learners} <= addresses.keys():
-                raise ValueError("expected voters, nobody named twice, everybody with an address")
+                raise ValueError("expected at least one voter, no duplicate members, an address for every member")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptEntryError(f"configuration entry: {error}") from None
         membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners)).with_stores(stores)

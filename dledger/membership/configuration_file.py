@@ -102,10 +102,10 @@ class ConfigurationFile:
             last_index, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
             configuration = Configuration.decode(body.encode()) if body else None
         except (ValueError, KeyError, TypeError, CorruptEntryError) as error:
-            _logger.warning("%s is unreadable and is made anew from the log: %s", self._disk.local_path(PATH), error)
+            _logger.warning("%s is unreadable; rebuilding it from the log: %s", self._disk.local_path(PATH), error)
             last_index, index, configuration = 0, 0, None
         if last_index > log.last.index:
-            _logger.warning("%s is of another log (up to entry %d, the log ends at %d) and is made anew", PATH, last_index, log.last.index)
+            _logger.warning("%s belongs to another log (covers entry %d, the log ends at %d); rebuilding it", PATH, last_index, log.last.index)
             last_index, index, configuration = 0, 0, None
         self._last_index = self._saved_index = last_index
         self._index, self._configuration = index, configuration

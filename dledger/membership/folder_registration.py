@@ -53,5 +53,5 @@ class FolderRegistration:
             self._offered = self._offer(self._core.membership, {})
             self._offered.add_done_callback(lambda future: future.exception())  # a later leader names them
         except DledgerError as error:
-            _logger.debug("folders of members not named yet: %s", error.message)
+            _logger.debug("folders of members not registered yet: %s", error.message)
             self.schedule()

@@ -41,8 +41,8 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
     try:
         hello = raft_pb2.LinkHello.FromString(data)
     except Exception as error:  # protobuf raises its own class
-        raise InvalidArgumentError("unreadable greeting") from error
+        raise InvalidArgumentError("malformed handshake") from error
     if not hello.store_id:
-        raise InvalidArgumentError(f"store: {hello.node_id!r} gave no store id")
+        raise InvalidArgumentError(f"store: {hello.node_id!r} sent no store id")
     lives = BootHistory(hello.starts, tuple(hello.lives))
     return NodeId(hello.node_id), Handshake(hello.store_id, hello.configuration, hello.term, hello.last_index, lives)

@@ -60,7 +60,7 @@ class PeerStores:
         if expected and said.store_id != expected and said.configuration <= index:
             whose = "the configuration names" if named else f"{self._own_id} knows it with"
             raise InvalidArgumentError(
-                f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
+                f"store: {peer} runs on data folder {said.store_id}, but {whose} {expected}; "
                 "a member whose folder was lost or exchanged must be replaced as a member"
             )
         life = self._lives.get(peer)

@@ -81,7 +81,7 @@ class Proposals:
         if size > self._payload_bytes:
             raise MessageTooLargeError(f"{size} bytes do not fit one log entry", limit_bytes=self._payload_bytes)
         if self._pending_bytes + size > self._limit_bytes and self._pending:
-            raise BusyError(f"{self._pending_bytes} bytes wait to be written already; nothing was stored")
+            raise BusyError(f"{self._pending_bytes} bytes are already queued; nothing was stored")
         self._pending.append(Waiting(payload, future))
         self.accepted += 1
         self._pending_bytes += size

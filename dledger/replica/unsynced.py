@@ -54,7 +54,7 @@ class UnsyncedMark:
             other_boot = not self._boot_id or found.get("boot") != self._boot_id
             self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
         if self.suspect:
-            _logger.warning("power was lost with entries not synced: what is missing is asked for before this replica counts in elections")
+            _logger.warning("power was lost with unsynced entries: this replica does not count in elections until it has fetched what is missing")
         await self._write()
 
     async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
@@ -62,11 +62,11 @@ class UnsyncedMark:
         if isinstance(effect, Sound):
             self.suspect = False
             await self._write()
-            _logger.warning("everything is here again that may have been acknowledged before the power was lost")
+            _logger.warning("recovered every entry that may have been acknowledged before the power loss")
             return
         index, leader, self._diverged = effect.index, effect.source, True
         await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": True, "diverged": index}))
-        failed(LogDivergedError(f"entry {index}, committed here, was lost by a majority; {leader} leads without it: start again"))
+        failed(LogDivergedError(f"entry {index}, committed here, was lost by a majority; the leader {leader} does not have it: restart this node"))
 
     async def stopped(self, *, synced: bool) -> None:
         """The replica has stopped; ``synced``: with its whole log."""
@@ -102,7 +102,7 @@ class UnsyncedMark:
             await disk.rename(f"{LOG_FOLDER}/{name}", kept)
         for path in (UNITS_FOLDER, SNAPSHOT_FOLDER, LOG_START_PATH, *self._derived):
             await self._remove(path)
-        _logger.warning("the log of before is in %s; this replica begins anew", disk.local_path(quarantine.FOLDER))
+        _logger.warning("the previous log is kept in %s; this replica starts from scratch", disk.local_path(quarantine.FOLDER))
 
     async def _remove(self, path: str) -> None:
         for name in await self._disk.list(path):

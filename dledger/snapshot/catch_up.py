@@ -99,18 +99,18 @@ class CatchUp:
         try:
             await install.clear(self._env.disk)
         except OSError as error:
-            _logger.warning("%s: cannot remove an unfinished copy: %s", self._identity.node_id, error)
+            _logger.warning("%s: cannot remove an unfinished snapshot: %s", self._identity.node_id, error)
 
     async def _run(self) -> None:
         """One attempt."""
         try:
             plan = await self._download()
-            self.state = "installing a copy"
+            self.state = "installing a snapshot"
             await self._target.decide_snapshot(plan)
         except (DledgerError, OSError) as error:
             if isinstance(error, OSError) and not is_full(error):
                 raise
-            self.state = f"copy interrupted: {error}"
+            self.state = f"snapshot interrupted: {error}"
             _logger.warning("%s: %s", self._identity.node_id, self.state)
             await asyncio.sleep(PAUSE_S)
             return
@@ -123,7 +123,7 @@ class CatchUp:
     async def _download(self) -> SnapshotPlan:
         offer = self._target.snapshot_wanted
         if offer is None:
-            raise NotReadyError("the copy is not wanted any more")
+            raise NotReadyError("the snapshot is no longer needed")
         problems = []
         for node, address in self._candidates(offer):
             channel = self._env.network.connect(address)
@@ -138,7 +138,7 @@ class CatchUp:
                 problems.append(f"{node}: {error.message}")
             finally:
                 await channel.close()
-        raise UnreachableError(f"no peer gave a copy: {'; '.join(problems)}")
+        raise UnreachableError(f"no peer provided a snapshot: {'; '.join(problems)}")
 
     def _candidates(self, offer: FetchSnapshot) -> list[tuple[NodeId, str]]:
         """The leader last; those that gave damaged bytes only when nobody else is left."""
@@ -154,7 +154,7 @@ class CatchUp:
         request = copy_pb2.CopyPlanRequest(cluster=own.cluster, group=own.group, node_id=own.node_id)
         plan = SnapshotPlan.decode(await methods.COPY_PLAN.call_bytes(channel, request, timeout_s=CALL_TIMEOUT_S))
         if (plan.cluster, plan.group) != (own.cluster, own.group):
-            raise InvalidArgumentError(f"a copy of {plan.cluster}/{plan.group}, expected {own.cluster}/{own.group}")
+            raise InvalidArgumentError(f"a snapshot of {plan.cluster}/{plan.group}, expected {own.cluster}/{own.group}")
         if node != offer.source and plan.last.index < offer.last.index:
             raise NotReadyError(f"has applied {plan.last.index}, the leader had committed {offer.last.index}")
         if plan.last.index + 1 < offer.first_available:
@@ -173,8 +173,8 @@ class CatchUp:
             await receiver.resume()
             wanted, free = plan.size_bytes - receiver.received_bytes, await disk.free_bytes()
             if free < wanted:
-                raise StorageFullError(f"a copy takes {wanted} more bytes, the disk has {free}")
-            text = "%s: copying entries %d to %d from %s, %d of %d bytes are here"
+                raise StorageFullError(f"the snapshot needs {wanted} more bytes; the disk has {free} free")
+            text = "%s: fetching a snapshot of entries %d to %d from %s, %d of %d bytes received"
             held = receiver.received_bytes
             _logger.warning(text, self._identity.node_id, plan.start.first_index, plan.last.index, node, held, plan.size_bytes)
             if not receiver.done:
@@ -194,11 +194,11 @@ class CatchUp:
         await stream.close()
         while not receiver.done:
             if self._target.snapshot_wanted is None:
-                raise NotReadyError("the leader's entries fit after all")
+                raise NotReadyError("the leader's entries can be appended again")
             piece = await _read(stream)
             pos, data = _checked(plan, piece)
             await receiver.take(pos, data)
-            self.state = f"copying from {node}: {receiver.received_bytes >> 20} of {plan.size_bytes >> 20} MiB"
+            self.state = f"fetching a snapshot from {node}: {receiver.received_bytes >> 20} of {plan.size_bytes >> 20} MiB"
 
     async def _fetch_file(self, channel: Channel, plan: SnapshotPlan, number: int, file: PlanFile) -> None:
         own = self._identity
@@ -213,7 +213,7 @@ class CatchUp:
                 raise CorruptEntryError(f"{file.path}: a piece at {pos}, expected one at {len(content)}")
             content += data
         if len(content) != file.size_bytes or crc32c(content) != file.crc:
-            raise CorruptEntryError(f"{file.path} is not what the plan says")
+            raise CorruptEntryError(f"{file.path} does not match the plan")
         await self._env.disk.write_atomic(received_state_path(number), bytes(content))
 
 
@@ -222,9 +222,9 @@ async def _read(stream: ByteStream) -> bytes:
         async with asyncio.timeout(PIECE_TIMEOUT_S):
             piece = await stream.read()
     except TimeoutError:
-        raise DeadlineExceededError(f"nothing came for {PIECE_TIMEOUT_S:g} s") from None
+        raise DeadlineExceededError(f"no data for {PIECE_TIMEOUT_S:g} s") from None
     if piece is None:
-        raise UnreachableError("the source ended before the copy did")
+        raise UnreachableError("the source closed the stream before the snapshot was complete")
     return piece
 
 
@@ -232,7 +232,7 @@ def _checked(plan: SnapshotPlan, piece: bytes) -> tuple[int, memoryview]:
     """Place and bytes of a piece.  CorruptEntryError unless it belongs to this copy and came whole."""
     header, payload = envelope.decode(copy_pb2.CopyPiece, piece)
     if header.copy_id != plan.copy_id:
-        raise CorruptEntryError(f"a piece of copy {header.copy_id!r}, expected {plan.copy_id!r}")
+        raise CorruptEntryError(f"a piece of snapshot {header.copy_id!r}, expected {plan.copy_id!r}")
     if crc32c(payload) != header.crc:
         raise CorruptEntryError(f"the checksum of a piece at {header.pos} does not match")
     return header.pos, payload

@@ -47,7 +47,7 @@ async def check_whole(disk: Disk, plan: SnapshotPlan) -> None:
     paths += [received_state_path(number) for number, file in enumerate(plan.files) if file.size_bytes >= 0]
     for path in paths:
         if not await disk.exists(path):
-            raise CorruptEntryError(f"{disk.local_path(path)} of the copy is gone")
+            raise CorruptEntryError(f"{disk.local_path(path)} of the snapshot is missing")
 
 
 async def decide(disk: Disk, installation: Installation) -> bool:
@@ -82,7 +82,7 @@ async def finish(disk: Disk, configuration_path: str) -> bool:
     await disk.write_atomic(configuration_path, installation.configuration.encode())
     await disk.remove(INSTALL_PATH)
     await clear(disk)
-    _logger.warning("a copy is installed; the log now begins at entry %d", installation.start.first_index)
+    _logger.warning("snapshot installed; the log now starts at entry %d", installation.start.first_index)
     return True
 
 
@@ -100,7 +100,7 @@ async def _load(disk: Disk) -> Installation:
     except (ValueError, KeyError, TypeError):
         pass
     path = disk.local_path(INSTALL_PATH)
-    raise StorageDamagedError(f"{path} is damaged: half of a copy may be installed; replace this node as a member", file=path, pos=0)
+    raise StorageDamagedError(f"{path} is damaged: a snapshot may be half installed; replace this node as a member", file=path, pos=0)
 
 
 async def _move_segments(disk: Disk, installation: Installation) -> None:

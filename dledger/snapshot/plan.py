@@ -67,9 +67,9 @@ class SnapshotPlan:
     def incompatibility(self, log: Log, commit_index: int) -> str | None:
         """Why the copy may not take the place of ``log``: it must bring something, and take nothing away that was acknowledged."""
         if self.last.index <= commit_index or log.term_at(self.last.index) == self.last.term:
-            return f"a copy up to entry {self.last.index} brings nothing, committed here is {commit_index}"
+            return f"the snapshot ends at entry {self.last.index}, entry {commit_index} is committed here"
         if self.last.term > log.saved.term:
-            return f"a copy up to term {self.last.term}, this node is in term {log.saved.term}"
+            return f"the snapshot ends in term {self.last.term}, this node is in term {log.saved.term}"
         return None
 
     def encode(self) -> bytes:
@@ -99,7 +99,7 @@ class SnapshotPlan:
         try:
             message.ParseFromString(data)
         except Exception as error:  # protobuf raises its own class
-            raise InvalidArgumentError("unreadable plan of a copy") from error
+            raise InvalidArgumentError("malformed snapshot plan") from error
         plan = SnapshotPlan(
             copy_id=message.copy_id,
             cluster=message.cluster,
@@ -113,7 +113,7 @@ class SnapshotPlan:
         )
         fault = _fault(plan)
         if fault is not None:
-            raise InvalidArgumentError(f"plan of a copy: {fault}")
+            raise InvalidArgumentError(f"snapshot plan: {fault}")
         return plan
 
 

@@ -218,7 +218,7 @@ class SnapshotReceiver:
         """The segment under way is whole: seal it, write its units, note it, go on with the next one."""
         file, check, segment = self._file, self._check, self._segment
         if file is None or check is None:
-            raise InvariantBrokenError("no segment under way")
+            raise InvariantBrokenError("no segment in progress")
         number = len(self._received)
         sealed = number + 1 < len(self._plan.segments)
         if sealed:
@@ -256,7 +256,7 @@ class SnapshotReceiver:
         """CorruptEntryError unless the log received ends with the plan's last entry."""
         last = self._received[-1]
         if (last.last_index, last.last_term) != (self._plan.last.index, self._plan.last.term):
-            raise CorruptEntryError(f"the copy ends with entry {last.last_index} of term {last.last_term}, expected {self._plan.last}")
+            raise CorruptEntryError(f"the snapshot ends with entry {last.last_index} of term {last.last_term}, expected {self._plan.last}")
 
 
 def _fitting(received: list[_Received], plan: SnapshotPlan) -> list[_Received]:

@@ -133,13 +133,13 @@ class SnapshotSource:
         for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.node_id == request.node_id]:
             self._drop(copy_id)
         if len(self._copies) >= MAX_SNAPSHOTS:
-            raise BusyError(f"{self._identity.node_id}: {MAX_SNAPSHOTS} copies are being taken already")
+            raise BusyError(f"{self._identity.node_id}: already serving {MAX_SNAPSHOTS} snapshots")
         captured = await self._capture()
         copy_id = f"{self._random.getrandbits(64):016x}"
         plan = await self._made(copy_id, captured)
         self._copies[copy_id] = _Copy(plan, captured.state, request.node_id, self._clock.monotonic_ms())
         self._logs[copy_id] = captured.log
-        text = "%s: %s copies entries %d to %d, %d bytes"
+        text = "%s: serving %s a snapshot of entries %d to %d, %d bytes"
         _logger.info(text, self._identity.node_id, request.node_id, plan.start.first_index, plan.last.index, plan.size_bytes)
         return plan.encode()
 
@@ -154,7 +154,7 @@ class SnapshotSource:
                 segments.append(PlanSegment(segment.start_pos, segment.first_index, place.end_pos))
         last = log.entry_id(last_index)
         if log.start != start or last is None or not segments:
-            raise BusyError(f"{self._identity.node_id}: the log has just changed; ask again")
+            raise BusyError(f"{self._identity.node_id}: the log has just changed; retry")
         identity, files = self._identity, state_files(captured.state.files)
         configuration, index = captured.configuration, captured.configuration_index
         return SnapshotPlan(copy_id, identity.cluster, identity.group, start, last, tuple(segments), files, configuration, index)
@@ -184,7 +184,7 @@ class SnapshotSource:
         copy = self._find(request.copy_id)
         content = copy.state.files.get(request.path)
         if content is None or request.from_pos > len(content):
-            raise InvalidArgumentError(f"copy {request.copy_id}: no {request.path} at {request.from_pos}")
+            raise InvalidArgumentError(f"snapshot {request.copy_id}: no {request.path} at {request.from_pos}")
         piece = content[request.from_pos : request.from_pos + self._piece_bytes]
         await self._budget.take(len(piece))
         copy.used_ms = self._clock.monotonic_ms()
@@ -196,7 +196,7 @@ class SnapshotSource:
     def _find(self, copy_id: str) -> _Copy:
         copy = self._copies.get(copy_id)
         if copy is None:
-            raise InvalidArgumentError(f"{self._identity.node_id} knows no copy {copy_id!r}; ask for a new plan")
+            raise InvalidArgumentError(f"{self._identity.node_id} has no snapshot {copy_id!r}; request a new plan")
         return copy
 
     def _decoded(self, cls: type[Request], data: bytes) -> Request:
@@ -205,7 +205,7 @@ class SnapshotSource:
         try:
             message.ParseFromString(data)
         except DecodeError as error:
-            raise InvalidArgumentError("unreadable request for a copy") from error
+            raise InvalidArgumentError("malformed snapshot request") from error
         own = (self._identity.cluster, self._identity.group)
         named = (str(getattr(message, "cluster", "")), str(getattr(message, "group", "")))
         if named != own:

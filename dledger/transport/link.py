@@ -138,9 +138,9 @@ class _PeerLink:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 hello = await stream.read()
         except TimeoutError:
-            raise DeadlineExceededError(f"{self.address}: no greeting within {HELLO_TIMEOUT_S} s") from None
+            raise DeadlineExceededError(f"{self.address}: no handshake within {HELLO_TIMEOUT_S} s") from None
         if hello is None:
-            raise UnreachableError(f"{self.address}: closed before the greeting")
+            raise UnreachableError(f"{self.address}: closed before the handshake")
         self.store_id = await self._links.check_hello(self.peer, hello)
         self._broken = None
         self.connected = True
@@ -353,7 +353,7 @@ class RaftLinks:
         try:
             node_id, said = handshake.decode(bytes.fromhex(metadata.get("dledger-hello", "")))
         except ValueError:
-            raise InvalidArgumentError(f"{peer}: unreadable greeting") from None
+            raise InvalidArgumentError(f"{peer}: malformed handshake") from None
         if node_id != peer:
             raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
         await self.owner.check_handshake(peer, said, dialled=False)

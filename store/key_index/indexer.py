@@ -163,7 +163,7 @@ class KeyIndex:
         applied = self._applied().index
         self._forget_pending(applied + 1)
         first = max(self.files.covered + 1, self._log.first_index)
-        if first > applied:  # what was not handed over is not in the log any more
+        if first > applied:  # what was not handed over is no longer in the log
             self.files.cover(applied, 0)
             return
         entries = await self._log.read(first, SCAN_BYTES, applied)

@@ -33,7 +33,7 @@ def test_a_damaged_follower_repairs_itself_while_the_group_serves(cluster: Clust
     cluster.start(victim)
     cluster.wait_healthy()
     cluster.wait_equal()
-    assert "the log is whole again" in cluster.log_text(victim)
+    assert "the log is repaired" in cluster.log_text(victim)
     assert sealed.read_bytes() == sound
     assert len(list((cluster.data / victim / "quarantine").iterdir())) == len(FLIPPED_AT)
     cluster.cli_ok("verify", "--online")

@@ -304,7 +304,7 @@ def test_S14_a_foreign_node_gets_no_copy(request_: dict[str, str], text: str) ->
         with pytest.raises(InvalidArgumentError, match=text):
             await leader._replica.source.plan(asked, None)  # type: ignore[arg-type]
         stale = copy_pb2.CopyStateRequest(cluster="c", group="g", copy_id="0123", path="state.json").SerializeToString()
-        with pytest.raises(InvalidArgumentError, match="knows no copy"):
+        with pytest.raises(InvalidArgumentError, match="has no snapshot"):
             await leader._replica.source.state(stale, None)  # type: ignore[arg-type]
         await cluster.stop()
 
@@ -428,7 +428,7 @@ def test_head_truncation_waits_for_a_copy_and_for_members_that_follow() -> None:
         await cluster.until(lambda: other.commit_index == leader.commit_index)
         first = other.log.first_index
         node = await cluster.start_one(victim)
-        await cluster.until(lambda: "copying from" in node.status().copying)
+        await cluster.until(lambda: "fetching a snapshot from" in node.status().copying)
         await cluster.machines[other.identity.node_id].save()
         assert await other.truncate_head(other.commit_index) == first
         await cluster.until(lambda: numbers(cluster, victim) == list(range(120)), limit_s=60)

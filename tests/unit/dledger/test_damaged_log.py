@@ -215,7 +215,7 @@ def test_K3_peers_with_other_folders_than_those_known_cut_nothing() -> None:
         peers["stores"] = {peer: "another folder" for peer in peers["stores"]}
         await disk.write_atomic("peers.json", json.dumps(peers).encode())
         before = {path: bytes(data) for path, data in disk.files.items() if path.startswith("commitlog/")}
-        with pytest.raises(StorageDamagedError, match="no peer could give the bytes"):
+        with pytest.raises(StorageDamagedError, match="no peer could provide the bytes"):
             await cluster.start_one(name)
         assert {path: bytes(data) for path, data in disk.files.items() if path.startswith("commitlog/")} == before
         await cluster.stop()
@@ -229,7 +229,7 @@ def test_K3_an_index_units_word_alone_cuts_nothing() -> None:
     async def scenario() -> None:
         cluster, name = await replaced_tail(3, damage_at=10)
         before = bytes(cluster.disks[name].files[FIRST])
-        with pytest.raises(StorageDamagedError, match="no peer could give the bytes"):
+        with pytest.raises(StorageDamagedError, match="no peer could provide the bytes"):
             await cluster.start_one(name)
         assert cluster.disks[name].files[FIRST] == before
         await cluster.stop()

@@ -89,7 +89,7 @@ def test_a_slot_without_a_readable_copy_may_have_held_the_newest_promise_and_is_
             bad = CrashDisk({HARD_STATE_PATH: whole[:slot] + ruin * 2 + whole[slot + 2 * COPY_BYTES :]})
             if saves == 1 and slot == 0 and not any(ruin):
                 continue  # as a slot never written to
-            with pytest.raises(StorageDamagedError, match="neither copy of the promise"):
+            with pytest.raises(StorageDamagedError, match="neither copy of the record"):
                 await HardStateFile.open(bad, log_is_empty=False)
             kinds = [(finding.kind, finding.pos) for finding in await findings(bad)]
             assert (DamageKind.HARD_STATE, slot) in kinds
