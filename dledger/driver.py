@@ -1,10 +1,10 @@
-"""Turns the core's effects into I/O: the ordering rule lives here and only here.
+"""Executes the core's effects as I/O: the ordering rule is implemented here and only here.
 
-*SaveHardState, Append and CutTail reach the disk in the order returned, as one stream of writes; a Send with ``after_sync`` leaves when
-every write returned before it is on stable storage; everything else goes at once; a failed sync ends the node.*
+*SaveHardState, Append and CutTail reach the disk in the order returned, as one stream of writes; a Send with ``after_sync`` is sent when
+every write returned before it is on stable storage; everything else happens at once; a failed sync stops the node.*
 
-Owns the one write stream, the messages held for it, the core's timer, and the bytes behind append requests.  While one flush is in
-flight further writes queue in the log; the next flush takes them together (group commit).
+Owns the write stream, the messages held for it, the core's timer, and the bytes of append requests.  While one flush is in progress
+further writes queue in the log; the next flush writes them together (group commit).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Putting damaged entries right with the bytes of a peer.
+"""Repair of damaged entries with the bytes of a peer.
 
-The files of all replicas are the same bytes, so a damaged entry is fetched from whoever has it committed, checked, and written over the
-bad bytes (which go to ``quarantine``).  Owns both ends: serving committed entries, and repairing a log that was opened with damage.
+The files of all replicas are identical, so a damaged entry is fetched from a peer that has it committed, checked, and written over the
+bad bytes (which are kept in ``quarantine``).  Owns both ends: serving committed entries, and repairing a log that was opened with damage.
 
-A replica whose log is damaged takes no part in the group until it is whole: it neither votes nor acknowledges nor leads on a gap, since
-what is damaged may be committed, and cutting it could lose it.  Only when a peer has another entry committed in that place is it certain
-that this one never was, nor anything written after it.  Then, if it is the peer known by that name, and the entry's header and its index
-unit agree which one it was, the log ends before it, and Raft brings the rest.  When no peer can help for ``limit_s`` the start fails with
-the exact place.
-Damage found later, when an entry is read for a peer or a consumer, is put right the same way while the node goes on.
+A replica with a damaged log does not take part in the group until it is repaired: it neither votes nor acknowledges nor leads, since
+what is damaged may be committed, and truncating could lose it.  Only a peer that has another entry committed at that index proves
+that this one never was, nor anything written after it.  If it is the peer known by that name, and the entry's header and its index
+unit agree on the entry's identity, the log is truncated before it, and replication brings the rest.  If no peer can help within
+``limit_s`` the start fails with the exact position.
+Damage found later, when an entry is read for a peer or a consumer, is repaired the same way while the node keeps running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings of one replica's Raft node, and the figures it shows.
+"""Settings of one replica, and the values of its status.
 
 Owns values only.  ``CoreConfig`` and ``LogConfig`` have the settings of the core and of the files.
 """

@@ -1,6 +1,6 @@
-"""Which clocks of a group are off, and what follows: the word of clocks beside heartbeats, who stands back, who is to take over.
+"""Clock skew within a group: which clocks are off, and which node should lead because of that.
 
-Owns that judgement for one node; ``group_time.py`` has the arithmetic.  The core is told only whether to stand back.
+Owns that decision for one node; ``group_time.py`` has the arithmetic.  The core only learns whether this node is to be deprioritized.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The group's time: what the clocks of a majority say, carried on by this machine's monotonic clock.
+"""The group's time: the median of a majority of wall clocks, carried forward by this machine's monotonic clock.
 
-Owns the judgement of wall clocks.  Replicas tell their clocks with heartbeats and answers; the leader takes what a majority of the voters
-agrees on (within ``max_skew_ms``) and tells it to the others.  From then on the group's time runs with the monotonic clock and is drawn
-towards what the majority says by at most ``SLEW`` of the time that has passed: no clock that leaps, not even all of them, makes the group
-live faster than it does.  Only a node that knows nothing yet (it has just started) takes a time as it is, so that a long downtime counts.
+Owns the evaluation of wall clocks.  Replicas send their clocks with heartbeats and responses.  The leader takes the value that a
+majority of the voters agrees on (within ``max_skew_ms``) and sends it to the others.  From then on the group's time follows the
+monotonic clock. It is slewed towards the majority by at most ``SLEW`` of the elapsed time, so a clock that jumps cannot make the
+group's time jump, even if all clocks do.  Only a node that has just started steps its time, so that a long downtime counts.
 
-A node whose clock is off from the majority's is told so: it should not lead.
+A node whose clock is off from the majority's knows it and should not lead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What no correct peer ever says: messages that contradict this core, or numbers no group ever reaches.
+"""Validation of messages: what contradicts this core's state, and numbers that no group ever reaches.
 
-Owns the checks that stand before a message changes anything.  One that fails them is dropped and told (``MessageRefused``), and the driver
-breaks the link it came on: a peer that is broken, or none at all, must not be able to end this node or spoil what it promised.  A rule that
-this core breaks by itself still stops the node (``require``).
+Owns the checks that run before a message changes anything.  A message that fails is dropped and reported (``MessageRefused``), and the
+driver closes the link it came on.  A faulty or malicious peer can neither stop this node nor corrupt its promises.  A rule that this core
+itself breaks still stops the node (``require``).
 """
 
 from __future__ import annotations

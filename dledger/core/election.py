@@ -2,19 +2,19 @@
 
 Owns the role and the election deadline.  Rules beyond the paper, always on:
 
-*Pre-vote* (dissertation 9.6): a node asks whether it could win before it raises its term, so one that was cut off comes back quietly.
-*Stickiness* (4.2.3): who hears from a leader refuses votes and pre-votes and does not even adopt the term, unless the leader itself
-ordered the campaign.
-*Prompt pre-vote*: a broken stream from the leader ends the wait.  Each voter has its own slot of time by rank, so two seldom collide;
-a live leader is not touched, since everybody else still hears it and refuses.  Tried again until an election timeout has passed, because
-the others may notice a little later.
-*Yielding*: of two that ask at once, the one with the weaker claim (older log, then larger id) gives up its round.
-*Priority* biases the timeout only (positive: lower half and the earliest slot; negative: upper half); a fresher log always wins.  A
-node told to stand back waits an election timeout longer than anybody else, and does not hurry when a stream breaks.  Giving
-leadership back to a preferred node is asked for from outside (``TransferRequested``), where other nodes' priorities are known.
+*Pre-vote* (dissertation 9.6): a node asks whether it could win before it raises its term.  A node that was partitioned returns quietly.
+*Stickiness* (4.2.3): a node with a live leader rejects votes and pre-votes and does not adopt the term, unless that leader ordered the
+campaign.
+*Prompt pre-vote*: a broken stream from the leader ends the wait.  Each voter has its own time slot by rank, so collisions are rare.  A live
+leader is not disturbed: the other voters still hear from it and reject.  The pre-vote is repeated until an election timeout has passed,
+because other voters may notice the failure a little later.
+*Yielding*: of two simultaneous pre-votes, the one with the weaker claim (older log, then larger id) is abandoned.
+*Priority* biases the timeout only (positive: lower half and the earliest slot; negative: upper half); a more complete log always wins.  A
+deprioritized node waits an election timeout longer than every other node, and ignores broken streams.  Returning leadership to a
+preferred node is requested from outside (``TransferRequested``), where the priorities of other nodes are known.
 
-A vote request leaves after the candidate's own vote and log are on stable storage: were it to go earlier, answers to a candidacy that a
-crash wiped out could elect the same node, in the same term, with a shorter log.
+A vote request is sent only after the candidate's own vote and log are on stable storage.  Otherwise a crash could erase the candidacy, and
+responses to it could elect the same node, in the same term, with a shorter log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Events: everything that may happen to a Raft core.  ``Raft.step(event, now_ms)`` takes one and returns effects.
 
-Completions carry (index, term) and are checked against what the log is now: a late one is ignored (raft.md, family of late signals).
+Completions carry (index, term) and are checked against the log as it is now.  A late completion is ignored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The follower's side: taking a leader's entries, its commit index, and a copy where the leader has no entries any more.
+"""The follower's side: appending a leader's entries, following its commit index, and requesting a snapshot when entries are gone.
 
-Owns three rules.  *A follower cuts its log only at the first entry that really conflicts, never at or below its commit index.*  *What it
-commits is bounded by what the request at hand verified* (a longer tail of its own may be another leader's).  *What it acknowledges is
-the last entry the request verified, and the answer waits for stable storage*; it never names its own last entry instead.
+Owns three rules.  *A follower truncates its log only at the first entry that really conflicts, never at or below its commit index.*  *What
+it commits is bounded by what the current request verified* (a longer tail may come from another leader).  *It acknowledges the last entry
+that the request verified, once that entry is on stable storage*; it never acknowledges its own last entry instead.
 """
 
 from __future__ import annotations

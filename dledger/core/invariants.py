@@ -1,4 +1,4 @@
-"""What must hold inside one core between steps (raft.md 5.6, the rows a single node can see).
+"""Invariants of one core between steps: the safety properties that a single node can check.
 
 Owns the checks only; the simulator calls them after every step, a node may do so in production.
 """

@@ -1,11 +1,11 @@
-"""The log as the core knows it: terms, what the newest entries are, and how far it is on stable storage.
+"""The log as the core knows it: terms, the newest entries, and the durable watermark.
 
-Owns the durable watermark's rule.  *The watermark is a property of the log's content: lowered on truncation, raised only by a
-completion whose (index, term) still is in the log* (raft.md 5.2; ra #637, openraft #2118).
+Owns the watermark's rule.  *The watermark is a property of the log's content: truncation lowers it, and only a completion whose
+(index, term) is still in the log raises it* (ra #637, openraft #2118).
 
-That rule alone has a hole (etcd's ABA): entry 5 of term 1 is written, cut for 5 of term 2, and put back by a leader of term 3; the late
-completion of the first write then speaks of an entry that is in the log again but not on disk.  So a cut raises a fence: completions
-count only below it until one comes with an entry of the term in which the cut was ordered, which must have been written after it.
+That rule alone has an ABA problem: entry 5 of term 1 is written, replaced by 5 of term 2, and restored by a leader of term 3.  The late
+completion of the first write then matches an entry that is in the log again but not on disk.  So a truncation sets a fence: completions
+count only below it, until one arrives for an entry of the term that ordered the truncation.  That entry was written after it.
 """
 
 from __future__ import annotations

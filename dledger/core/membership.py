@@ -1,18 +1,17 @@
-"""Who belongs to the group: configurations in the log, and changing them one at a time.
+"""Group membership: configurations in the log, and changing them one at a time.
 
-Owns the rules of single-step change (dissertation 4.1, with the correction of 2015): *a configuration counts from the moment it is in
-the log, and no longer when it is cut; the next change waits until the one before is committed and the leader has committed an entry of
-its own term; voters change by one*.  Two majorities of neighbouring configurations share a voter, so nothing more is needed.
+Owns the rules of single-step change (dissertation 4.1, with the correction of 2015): *a configuration takes effect when it is appended
+and loses effect when it is truncated; the next change waits until the previous one is committed and the leader has committed an entry
+of its own term; voters change by one*.  Majorities of two neighbouring configurations share a voter, so nothing more is needed.
 
-*A member is its data folder, not its name.*  A configuration names the folders as far as they are known; a vote, an acknowledgement or an
-answer to a heartbeat from another folder than the one named does not count, and a node on another folder is not that member in its own
-eyes either.  Under a name a folder is never exchanged: the member is removed and added anew, which are two changes.  The first members are
-not named by anybody: each is named by the folder that first answers a leader, and every configuration names whom the leader knows by
-then, so that a change of members finds the others named.
+*A member is its data folder, not its name.*  A configuration lists the folders that are known.  A vote, an acknowledgement or a heartbeat
+response from another folder does not count, and a node on another folder does not regard itself as that member.  A member's folder never
+changes: the member is removed and added again, which are two changes.  The initial members have no registered folders: the first folder
+that responds to a leader is registered, and every later configuration lists the folders that the leader knows by then.
 
-A new voter comes from the learners and must have caught up.  Voters change only to a group of which the leader has just heard a majority:
-another one could never commit the change, nor take it back (etcd's strict reconfiguration check).  A node that a configuration not yet
-committed has removed still stands for election (4.2.2): it may be the only one that holds this configuration.  A leader that removed itself
+A new voter was a learner before and must have caught up.  Voters change only to a group of which the leader has just heard a majority:
+otherwise the change could neither be committed nor undone (etcd's strict reconfiguration check).  A node removed by a configuration that is
+not yet committed may still campaign (4.2.2): it may be the only one that has this configuration.  A leader that removed itself
 leads, without counting itself, until that is committed.
 """
 

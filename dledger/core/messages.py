@@ -1,7 +1,7 @@
 """Messages between Raft cores, one dataclass per meaning.
 
-Owns the vocabulary only.  Every message carries the sender's term; answers carry (index, term) so that a late one is recognised.
-Classes are slotted but not frozen: building one is the simulator's hottest operation (raft.md 5.7); nobody mutates a sent message.
+Owns the vocabulary only.  Every message carries the sender's term; responses carry (index, term), so that a late one is recognised.
+Classes are slotted but not frozen: building one is the simulator's hottest operation.  A sent message is never mutated.
 """
 
 from __future__ import annotations

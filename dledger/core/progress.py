@@ -1,8 +1,8 @@
-"""What a leader knows of one peer, and the window of what is under way to it.
+"""A leader's view of one peer, and the window of requests in flight to it.
 
-    PROBE      the peer's log is not known to match: one request at a time, the next after its answer or a heartbeat's
-    REPLICATE  it matches: requests go out without waiting, as far as the window allows
-    COPY       it needs entries that are out of reach here: it was offered a copy, nothing is sent
+    PROBE      the peer's log is not known to match: one request at a time, the next after its response or a heartbeat's
+    REPLICATE  it matches: requests are pipelined, as far as the window allows
+    SNAPSHOT   it needs entries that this log no longer has: it was offered a snapshot, nothing is sent
 
 Owns the arithmetic; sends nothing.  Invariants: 0 <= match < next; in-flight requests rise; both windows are kept.
 """

@@ -1,6 +1,6 @@
-"""The Raft core's face: one event in, a list of effects out.
+"""The Raft core: one event in, a list of effects out.
 
-Owns the dispatch and the one rule that stands before every message: *what its term says about the sender's and our own*.  Everything
+Owns the dispatch and the rule that is applied before every message: *what its term says about the sender and about this node*.  Everything
 else belongs to the parts (election, replication, following, membership, reads, transfer), which share ``CoreState``.
 """
 

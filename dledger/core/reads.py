@@ -1,15 +1,15 @@
 """Linearizable reads: a read index, confirmed by a majority, with no clock involved.
 
-Owns pending reads.  The leader takes its commit index, then asks everybody whether it still leads, by heartbeats that carry a round
-number; answers to that round or a later one confirm it.  *Rounds are the leader's own counter*, so an answer to an earlier question never
-confirms a later one, whatever its asker called it (etcd #20418).  No read index is given before the term's first commit, since until then
-the commit index of a new leader may lag behind what was acknowledged.
+Owns pending reads.  The leader takes its commit index and confirms that it still leads, by heartbeats that carry a round number; responses
+to that round or a later one count.  *Rounds are the leader's own counter*, so a response to an earlier request never confirms a later one,
+whatever token its caller used (etcd #20418).  No read index is given before the term's first commit: until then the commit index of a
+new leader may lag behind what was acknowledged.
 
-The counter begins anew with every life of a node, so an answer to a heartbeat of an older term, which names the present one, has no round:
-its asker may lead that term by then and be counting the same numbers again.
+The counter restarts when a node restarts.  A response to a heartbeat of an older term therefore carries no round: the receiver may lead
+that term by then and count the same numbers again.
 
-One round is open at a time; what arrives meanwhile shares the next.  A follower passes the question on to the leader under a token
-of its own that begins at a random number, so an answer from before a restart finds nobody.
+One round is open at a time; requests that arrive meanwhile share the next.  A follower forwards a read to the leader under a token
+of its own.  Tokens start at a random number, so a response from before a restart matches no request.
 """
 
 from __future__ import annotations

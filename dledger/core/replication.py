@@ -1,13 +1,14 @@
-"""The leader's side: sending entries, counting acknowledgements, committing, heartbeats and the check for a majority.
+"""The leader's side: sending entries, counting acknowledgements, committing, heartbeats and check-quorum.
 
 Owns the progress of every peer and the term's first own entry.  *Only an entry of the leader's own term is committed by counting, and
-only replicas that have it on stable storage count*, the leader too: it sends before its own write is done and may commit without itself.
+only replicas that have it on stable storage count*, the leader included: it sends before its own write is done and may commit without
+itself.
 *An acknowledgement names (index, term) and counts only if that entry is in the leader's log.*  A leader that has not heard from a majority
 for an election timeout steps down.
 
 Load is bounded by construction: two windows a peer, one probe at a time, one open heartbeat beyond the regular ones, and a limit on the
-leader's uncommitted bytes.  A lost request is found by the next heartbeat's answer: a peer whose acknowledgements stand still while
-something is under way gets one empty request, which it rejects when something is missing.
+leader's uncommitted bytes.  A lost request is detected by the next heartbeat response: a peer whose acknowledgements do not advance while
+requests are in flight gets one empty request, which it rejects when entries are missing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Whether this replica still has every entry that it acknowledged; and how one that may not comes to be trusted again.
+"""Whether this replica still has every entry it acknowledged, and how it recovers that certainty after a power loss.
 
-Under ASYNC_FLUSH an acknowledged entry may be in memory only, and a loss of power takes it.  Elections rest on voters that hold what they
-acknowledged, so a replica that lost power is *suspect*: its promises are sound (they are always synced), its log is not.  Its votes keep
-two leaders out of one term, but do not show that a candidate has all that is committed (``VoteTally``).  What it acknowledges counts: it
-holds that now.
+Under ASYNC_FLUSH an acknowledged entry may be in memory only, and a power loss takes it.  Elections rely on voters that hold what they
+acknowledged, so a replica that lost power is *suspect*: its hard state is intact (always synced), its log may not be.  Its votes still keep
+two leaders out of one term, but do not prove that a candidate has everything committed (``VoteTally``).  Its new acknowledgements count: it
+holds those entries now.
 
-It is sound again once it holds, committed, all that a leader had in its log when asked after the loss.  Every entry that was ever committed
-with an acknowledgement of this replica is among these: the leader sent them, or had them when it was elected.  The question bears a token
-of this life and the leader answers after a majority has confirmed it, as for a read; an answer to another leader or term is of no use.
+It is sound again once it has committed everything that a leader had in its log when asked after the loss.  Every entry that was ever
+committed with this replica's acknowledgement is among these: the leader sent them, or had them when it was elected.  The request carries a
+token of this run, and the leader responds after a majority has confirmed it, as for a read.  A response for another leader or term
+is ignored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the parts of the core share: promises, role, log, commit index, and the effects of the step being made.
+"""State shared by the parts of the core: hard state, role, log, commit index, and the effects of the current step.
 
-Owns the two rules every part relies on: *the hard state is saved before anything that rests on it* (one record a step, in front of the
-first write or message that follows) and *no message leaves before the term it carries is on stable storage*.  Also the commit index,
-which only rises.  The parts (elections, replication ...) find each other through here.
+Owns the two rules every part relies on: *the hard state is saved before anything that depends on it* (one record a step, before the
+first write or message that follows) and *no message is sent before the term it carries is on stable storage*.  Also the commit index,
+which only rises.  The parts (elections, replication ...) reach each other through this object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The term table: which term every entry of the log has, as runs.
+"""The term table: the term of every entry of the log, as runs.
 
 Owns the shape of the log (first, last, terms) and nothing of its contents.  Invariants: terms rise strictly from run to run, indexes
 too; ``before`` is the entry just below the first one.

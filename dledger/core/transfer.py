@@ -1,7 +1,7 @@
-"""Handing leadership over: on request, because the leader left the group, or because its disk fails it.
+"""Leadership transfer: on request, because the leader left the group, or because its disk fails.
 
-Owns the transfer in progress.  While one is, proposals are refused; the target gets what it lacks, then the order to stand for election
-at once.  Given up by itself after an election timeout.  The end of it is seen by the old leader when it hears from the new one.
+Owns the transfer in progress.  Meanwhile proposals are refused.  The target is brought up to date, then ordered to campaign at once.  A
+transfer is aborted after an election timeout.  The old leader learns that it succeeded from the new leader's first message.
 """
 
 from __future__ import annotations

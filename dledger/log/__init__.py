@@ -1,1 +1,1 @@
-"""The log on disk: segments, index units, hard state, recovery.  ``log.Log`` is its face."""
+"""The log on disk: segments, index units, hard state, recovery.  Open it with ``log.Log.open``."""

@@ -1,8 +1,8 @@
-"""Preparing what the log will be written into: blocks filled with zeros ahead of the write position, the next segment's files.
+"""Preallocation: blocks zero-filled ahead of the write position, and the files of the next segment.
 
-A sync of blocks never written before costs five times one of blocks that were (limits.md; 1 MiB: 3.6 against 0.6 ms here).  So zeros
-go ahead of the log, in the background, in small steps that give way to flushes, within a bounded window.  Owns the rule that nobody
-extends or shrinks a segment's file while a step fills it: whoever does holds ``extending``.
+A sync of blocks never written before costs five times one of blocks that were (1 MiB: 3.6 against 0.6 ms).  So blocks are zero-filled ahead
+of the log, in the background, in small steps that yield to flushes, within a bounded window.  Owns the rule that a segment's file is not
+extended or truncated while a step fills it: whoever does that holds ``extending``.
 """
 
 from __future__ import annotations

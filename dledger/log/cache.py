@@ -1,6 +1,6 @@
 """The newest raw entries, kept in memory for replication, apply and tail reads.
 
-Owns the bound: entries beyond it go, oldest first, but never one that is not in its file yet (nothing else has its bytes).
+Owns the bound: entries beyond it are evicted, oldest first, but never one that is not in its file yet.
 """
 
 from __future__ import annotations

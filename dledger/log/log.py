@@ -102,9 +102,8 @@ class Log:
         hard_state = await HardStateFile.open(disk, log_is_empty=found.last.index == 0 and not found.report.damaged)
         if hard_state.state.term < found.last.term:
             path = disk.local_path(HARD_STATE_PATH)
-            text = (
-                f"{path} says term {hard_state.state.term}, but the log has entries of term {found.last.term}: the disk was replaced by an older copy"
-            )
+            found_term = f"the log has entries of term {found.last.term}"
+            text = f"{path} says term {hard_state.state.term}, but {found_term}: the disk was replaced by an older copy"
             raise StorageDamagedError(text, file=path, pos=0)
         writer = Writer(disk, files, config, hard_state, found.segments)
         log = cls(disk, files, config, found, writer)

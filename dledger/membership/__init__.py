@@ -1,1 +1,1 @@
-"""Members of a group: configuration entries, and the data folders that members come with."""
+"""Members of a group: configuration entries, and the data folders of the members."""

@@ -1,8 +1,8 @@
-"""How often a node was started on this data folder, and what each of those starts drew: by that a folder put back from a copy shows.
+"""Boot history of a data folder: the number of starts, and a random value drawn at each, which reveals a folder restored from a copy.
 
-Owns ``lives.json``.  A start adds one before the node speaks to anybody, and peers keep the newest they met (``peer_stores.py``).  A folder
-that is behind what a peer met, or whose start of that number drew something else, was taken back to an older state: it has forgotten
-votes and entries that count elsewhere.
+Owns ``lives.json``.  A start is recorded before the node talks to a peer, and peers keep the newest start they have seen
+(``peer_stores.py``).  A folder that is behind what a peer has seen, or whose start of that number drew another value, was restored to an
+older state: it has forgotten votes and entries that count elsewhere.
 """
 
 from __future__ import annotations
@@ -84,4 +84,4 @@ async def _load(disk: Disk) -> BootHistory:
 
 def _damaged(disk: Disk, what: str) -> DataDirectoryError:
     path = disk.local_path(PATH)
-    return DataDirectoryError(f"{path} is damaged ({what}): an older copy of the folder could not be detected; replace this node as a member")
+    return DataDirectoryError(f"{path} is damaged ({what}): an older copy of the folder would go undetected; replace this node as a member")

@@ -1,6 +1,6 @@
-"""The body of a configuration entry: voters, learners, their data folders, and the addresses by which replicas reach one another.
+"""The body of a configuration entry: voters, learners, their data folders, and the addresses of the replicas.
 
-Owns that format: JSON, since such entries are rare and a human reads them in a dump.
+Owns that format.  It is JSON: such entries are rare, and operators read them in a dump.
 """
 
 from __future__ import annotations

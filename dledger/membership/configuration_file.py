@@ -1,7 +1,7 @@
-"""Finding the configurations in force again at a start without reading the whole log.
+"""Recovers the configurations in force at a start without reading the whole log.
 
-Owns ``configuration.json``: the newest configuration among the entries applied so far, and up to which index that holds.  It is a
-shortcut only: the log is the truth, a start scans what lies behind it, and without the file it scans everything.
+Owns ``configuration.json``: the newest configuration among the entries applied so far, and the last index it covers.  It is only a
+shortcut: the log is authoritative, a start scans what follows, and without the file it scans everything.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ConfigurationFile:
             _logger.warning("%s is unreadable; rebuilding it from the log: %s", self._disk.local_path(PATH), error)
             last_index, index, configuration = 0, 0, None
         if last_index > log.last.index:
-            _logger.warning("%s belongs to another log (covers entry %d, the log ends at %d); rebuilding it", PATH, last_index, log.last.index)
+            _logger.warning("%s belongs to another log (entry %d, the log ends at %d); rebuilding it", PATH, last_index, log.last.index)
             last_index, index, configuration = 0, 0, None
         self._last_index = self._saved_index = last_index
         self._index, self._configuration = index, configuration

@@ -1,7 +1,7 @@
-"""A leader has the folders of the members it has met named in the log, by a configuration that changes nothing else.
+"""Registration of data folders: a leader appends a configuration that adds the folders of the members it has heard from.
 
-Owns when: a heartbeat after the first is met, so that one entry serves all who answer by then, and again as long as something is in the
-way (a change in flight, nothing committed yet in this term, a transfer).
+Owns the timing: one heartbeat interval after the first response, so that one entry covers every member that responds by then, and again
+while something prevents it (a change in flight, nothing committed yet in this term, a transfer).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a replica says of its data folder when a link is opened, in both directions.
+"""The handshake of a link: what each replica says of its data folder.
 
-Owns the value and its form on the wire (``LinkHello``).  These are claims: what they may bring about is decided in ``node.py``.
+Owns the value and its form on the wire (``LinkHello``).  These are claims; ``replica/admission.py`` decides what they may bring about.
 """
 
 from __future__ import annotations

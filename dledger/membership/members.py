@@ -1,9 +1,9 @@
-"""What configurations say of members beside their votes: where they are, and on which data folders by what is committed.
+"""What configurations say of members beyond their votes: addresses, and committed data folders.
 
-Owns the newest word on each; what is cut from the log was never said.
+Owns the newest of each; a truncated configuration has no effect.
 
-A configuration counts from the moment it is in the log, but a known address only gives way to another one that is committed.  Otherwise a
-leader that loses its change, with a wrong address in it, could not even answer the new leader who would have it cut.
+A configuration counts from the moment it is in the log, but a known address is replaced only by a committed one.  Otherwise a
+leader that loses its change, with a wrong address in it, could not even respond to the new leader that truncates it.
 """
 
 from __future__ import annotations

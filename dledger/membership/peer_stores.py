@@ -1,10 +1,10 @@
-"""Which data folder each member is on, as far as this replica has learnt it: a cache, which the log overrides.
+"""The data folder of each member as far as this replica knows it: a cache, which the log overrides.
 
-Owns ``peers.json``.  Of a member whose folder a committed configuration names, that one counts.  Until the first members are named, the
-folder first met does, so that one that was wiped meanwhile is not taken for the member.  Also kept is the newest start of each folder
-(``lives.py``), by which a folder put back from an older copy is known again.
+Owns ``peers.json``.  A folder registered in a committed configuration counts.  Until the initial members are registered, the folder first
+seen counts, so that a member that was wiped meanwhile is not mistaken for the old one.  The newest start of each folder
+(``boot_history.py``) is kept too: it reveals a folder restored from an older copy.
 
-Only what answers at a member's own address is kept: whoever calls may call himself anything, and must not be able to lock a member out.
+Only folders reached at a member's own address are kept: a caller may claim any name, and must not be able to lock a member out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PeerStores:
         if expected and said.store_id != expected and said.configuration <= index:
             whose = "the configuration names" if named else f"{self._own_id} knows it with"
             raise InvalidArgumentError(
-                f"store: {peer} runs on data folder {said.store_id}, but {whose} {expected}; "
+                f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
                 "a member whose folder was lost or exchanged must be replaced as a member"
             )
         life = self._lives.get(peer)

@@ -1,1 +1,1 @@
-"""Parts of one replica: proposals, read barriers, applying, and what it refuses."""
+"""One running replica and its parts: opening, wiring, proposals, reads, applying, transfers, admission of peers."""

@@ -65,5 +65,5 @@ class PeerAdmission:
         connected, refused = links.link_state(peer)
         registered, store = self._core.membership.store_of(peer), links.store_of(peer)
         if connected and registered not in ("", store):
-            refused = f"{peer} runs on data folder {store}, but the configuration names {registered}: its answers do not count"
+            refused = f"{peer} comes with data folder {store}, but the configuration names {registered}: its answers do not count"
         return connected, refused

@@ -1,7 +1,7 @@
-"""Hands committed entries to the state machine, in order, and tells who waits for that.
+"""Applies committed entries to the state machine, in order, and wakes callers that wait for an index.
 
-Owns the applied index.  Entries are read in batches of bounded size, so a long catch-up after a restart keeps memory flat.  One that is
-damaged, beyond what a start verifies or since, is put right with a peer's bytes first; until a peer has them, applying waits.
+Owns the applied index.  Entries are read in batches of bounded size, so a long catch-up after a restart keeps memory flat.  A damaged
+entry is repaired from a peer first; until a peer can provide it, applying waits.
 """
 
 from __future__ import annotations

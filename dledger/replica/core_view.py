@@ -1,4 +1,4 @@
-"""What the core starts from, and what it may ask of entries from before the start, without waiting.  Owns nothing."""
+"""What the core starts from, and its view of entries written before the start.  Owns nothing."""
 
 from __future__ import annotations
 

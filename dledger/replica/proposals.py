@@ -1,9 +1,9 @@
-"""What was proposed and not yet answered: payloads that wait to be joined into an entry, and entries that wait to be committed and applied.
+"""Proposals not yet answered: payloads that wait to be joined into an entry, and entries that wait to be committed and applied.
 
-Owns the joining rule, the byte limit (then BUSY), and which answer each waiting future gets.  Sans-IO: the driver calls it.
+Owns the joining rule, the byte limit (then BUSY), and the result each future gets.  Sans-IO.
 
 A payload ends in exactly one of four ways: applied with its EntryId; NotLeaderError or ReadOnlyError when it was certainly not stored;
-OutcomeUnknownError when it is in the log but nobody here can say whether it will be committed.
+OutcomeUnknownError when it is in the log but this node does not know whether it will be committed.
 """
 
 from __future__ import annotations

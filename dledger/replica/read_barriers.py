@@ -1,6 +1,6 @@
-"""Linearizable reads that wait for the core's word: one future a read, answered by its token.
+"""Linearizable reads that wait for the core's confirmation: one future a read, resolved by its token.
 
-Owns those futures.  What a confirmed index is worth (wait until it is applied) is the caller's business.
+Owns those futures.  Waiting until the confirmed index is applied is the caller's part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which typed error a caller gets for what the core refused.  Owns the table."""
+"""The typed error for each reason the core refuses a request.  Owns the table."""
 
 from __future__ import annotations
 

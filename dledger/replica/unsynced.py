@@ -1,8 +1,8 @@
-"""What a replica that runs under ASYNC_FLUSH must remember over a loss of power: that it may have lost what it acknowledged.
+"""State of a replica under ASYNC_FLUSH that must survive a power loss: that it may have lost what it acknowledged.
 
-Owns ``unsynced.json``, which is there while such a replica runs: the machine's boot (what a killed process wrote survives it, a new boot
-means that memory was lost), whether the replica is suspect (``core/soundness.py``), and, once a majority turned out to have lost an entry
-that was committed here, that log and state must be rebuilt from scratch at the next start.  An orderly stop takes the file away.
+Owns ``unsynced.json``, which exists while such a replica runs.  It holds the machine's boot id (a killed process loses nothing it wrote; a
+new boot means that memory was lost) and whether the replica is suspect (``core/soundness.py``).  If a majority has lost an entry that was
+committed here, it also says that log and state must be rebuilt from scratch at the next start.  An orderly stop removes the file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UnsyncedMark:
             other_boot = not self._boot_id or found.get("boot") != self._boot_id
             self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
         if self.suspect:
-            _logger.warning("power was lost with unsynced entries: this replica does not count in elections until it has fetched what is missing")
+            _logger.warning("power was lost with unsynced entries: not counted in elections until the missing ones are fetched")
         await self._write()
 
     async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
@@ -66,7 +66,8 @@ class UnsyncedMark:
             return
         index, leader, self._diverged = effect.index, effect.source, True
         await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": True, "diverged": index}))
-        failed(LogDivergedError(f"entry {index}, committed here, was lost by a majority; the leader {leader} does not have it: restart this node"))
+        text = f"entry {index}, committed here, was lost by a majority; the leader {leader} does not have it: restart this node"
+        failed(LogDivergedError(text))
 
     async def stopped(self, *, synced: bool) -> None:
         """The replica has stopped; ``synced``: with its whole log."""

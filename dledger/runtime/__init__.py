@@ -1,1 +1,1 @@
-"""The environment that is injected: clocks, randomness, disk and background tasks."""
+"""The injected environment: clocks, randomness and disk."""

@@ -1,4 +1,4 @@
-"""The environment a node lives in: clock, random source, disk and network, all injected.
+"""The environment of a node: clock, random source, disk and network, all injected.
 
 Owns the interfaces.  ``dledger.runtime.real_env`` implements them on this machine; the simulator implements them in virtual time.  Timers
 are asyncio's own (``loop.call_later``): the simulator runs its own event loop.  Nothing in dledger, store or broker reads the wall

@@ -1,4 +1,4 @@
-"""Names of the folders of a replica's data directory that more than one part works with."""
+"""Names of the folders of a replica's data directory that several modules use."""
 
 LOG_FOLDER = "commitlog"
 SNAPSHOT_FOLDER = "copy"

@@ -1,8 +1,8 @@
 """Real files behind the ``Disk`` and ``File`` interfaces.
 
-Owns the threads: one per disk for everything that writes (so writes keep the order they were submitted in), a small pool for reads and
-for filling files ahead.  Nothing here runs on the event loop but the handing over, which is a queue and one wake-up.  Files in the
-folders named direct are written around the page cache where that is possible, and read through it.
+Owns the threads: one per disk for all writes (so they keep the order of submission), a small pool for reads and for filling files ahead.
+The event loop only hands work over, which is a queue and one wake-up.  Files in the folders named direct bypass the page cache on writes
+where that is possible, and are read through it.
 """
 
 from __future__ import annotations

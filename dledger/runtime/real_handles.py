@@ -1,7 +1,7 @@
-"""Opening files while the process or the machine has no file handles left.
+"""Opening files while the process or the machine is out of file descriptors.
 
-Owns the waiting: handles come back when connections close, so "too many open files" is "try again later" to the disk's threads, and only
-after a minute an error.
+Owns the waiting: descriptors are released when connections close, so "too many open files" is retried, and becomes an error only after a
+minute.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Catch-up by copy: how a replica gets entries that are deleted from the others' logs.
+"""Snapshots: how a replica catches up when the entries it needs are deleted from the other logs.
 
-plan.py      what is copied: a range of the log and the state machine's files at its end
+plan.py      what a snapshot is: a range of the log and the state machine's files at its end
 source.py    serving it, throttled
-receiver.py  checking and keeping what comes, so that a break or a restart goes on where it stopped
-install.py   putting it in the place of the old log, atomically
-catch_up.py  one node's way through all of that
+receiver.py  checking and storing what arrives, resumable after a broken stream or a restart
+install.py   replacing the old log and state with it, atomically
+catch_up.py  one attempt: choosing a source, downloading, installing
 """

@@ -1,9 +1,9 @@
-"""One node's way to a log whose entries are deleted elsewhere: whom to ask, what fits, download, hand-over to the node.
+"""Catching up by snapshot: choosing a source, checking the plan, downloading, and handing over to the replica.
 
-Owns the one copy that may be under way and the choice of its source: a follower that is as far as the offer rather than the leader, so
-that the leader serves.  An attempt that breaks is given up; the leader offers again with its heartbeats, and the next attempt, from
-whomever, goes on with what is here.  Nothing is believed because it was asked for: pieces name their copy and place, and before anything is
-replaced the node checks once more that the copy is wanted and fits.
+Owns the one snapshot that may be in progress and the choice of its source: preferably a follower that has applied enough, so that
+the leader keeps serving.  A failed attempt ends; the leader offers again with its heartbeats, and the next attempt, from any
+source, resumes with what is already received.  Nothing is trusted: pieces name their snapshot and position, and before anything is
+replaced the replica checks again that the snapshot is needed and fits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Putting a copy in the place of the old log and state: all of it or nothing.
+"""Installing a snapshot: it replaces the old log and state as a whole or not at all.
 
-Owns ``copy/install.json``.  Once that file is there, durably, the copy is what this node holds: the steps that move it into place may stop
-anywhere and are done again at the next start, before anything is opened.  Before it is there, the old log and state are untouched.  Every
-step can be repeated: a file is moved if it has not been moved yet.
+Owns ``copy/install.json``.  Once that file is durable, the snapshot is this node's state: the steps that move it into place may stop
+anywhere and are repeated at the next start, before anything is opened.  Until then the old log and state are untouched.  Every
+step is idempotent: a file is moved if it has not been moved yet.
 """
 
 from __future__ import annotations

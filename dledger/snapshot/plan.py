@@ -1,7 +1,7 @@
-"""What a copy is: a range of the log from its first segment on up to one committed entry, and the state machine's files at that entry.
+"""What a snapshot is: a range of the log from its first segment to one committed entry, and the state machine's files at that entry.
 
-Owns the value and its form on the wire.  Whatever a peer sends is checked here for being possible at all; whether it fits this node is
-``catch_up.py``'s business.
+Owns the value and its form on the wire.  A plan received from a peer is validated here; whether it fits this node is decided by
+``catch_up.py``.
 """
 
 from __future__ import annotations

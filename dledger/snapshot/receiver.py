@@ -1,11 +1,11 @@
-"""Keeping what comes of a copy: every entry checked, whole segments with their index units, and a note of how far it is.
+"""Receiving a snapshot: every entry checked, whole segments stored with their index units, and the progress recorded.
 
-Owns the folder ``copy/``.  Bytes are written as they come and checked as soon as an entry is whole; a segment counts as received once its
-last entry was checked, the file has its filler, and both files are synced.  After a break or a restart received segments are kept as they
-are; one that was under way is walked from its start and cut behind its last whole entry.
+Owns the folder ``copy/``.  Bytes are written as they arrive and checked as soon as an entry is complete.  A segment counts as received once
+its last entry is checked, the file has its filler, and both files are synced.  After a broken stream or a restart received segments are
+kept; one in progress is walked from its start and truncated behind its last intact entry.
 
-Segments of committed entries are the same bytes on every replica, so what came from one source is continued from another.  The chain
-checksums would tell if it were not so.
+Segments of committed entries are identical on every replica, so a snapshot from one source can be resumed from another.  The chain
+checksums would reveal a difference.
 
     copy/progress.json   copy/commitlog/START   copy/index-units/START   copy/state/NUMBER
 """

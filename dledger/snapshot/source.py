@@ -1,8 +1,8 @@
-"""Serving copies: plans, ranges of the log, files of the state machine.
+"""Serving snapshots: plans, ranges of the log, files of the state machine.
 
-Owns the copies being taken from this node: each pins the head of the log and holds the state machine's files of its moment in memory, until
-it was not used for a while.  What is read leaves unchecked but for a checksum of the piece: whoever receives it checks every entry, and he
-has the time.  One budget of bytes a second is shared by all copies, so that the group goes on serving.
+Owns the snapshots being served: each pins the head of the log and holds the state machine's files of its moment in memory, until it has
+been idle for a while.  Bytes are sent with a checksum per piece only; the receiver checks every entry.  One budget of bytes per second is
+shared by all snapshots, so that the group keeps serving.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Between the core's messages and RaftMessage envelopes on the wire.
+"""Converts between the core's messages and RaftMessage envelopes on the wire.
 
-Owns the field mapping.  Raw entries travel behind an append request exactly as they stand in the log: encoding joins their buffers
-once, decoding hands out slices of the received message.
+Owns the field mapping.  The raw entries of an append request travel exactly as they are in the log: encoding joins their buffers
+once, decoding returns slices of the received message.
 """
 
 from __future__ import annotations

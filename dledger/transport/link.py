@@ -1,8 +1,8 @@
-"""Raft's transport over the network seam: one outgoing stream a peer, on which this node sends everything it has to say to it.
+"""Raft's transport: one outgoing stream per peer, which carries every message of this node to it.
 
-Owns connecting, reconnecting, the bounded outgoing queues, the identity check on both ends, and the news that a peer is gone.  Messages
-may be lost (queue full, no connection) but never come twice or out of order on one stream.  Knows nothing of what messages mean, but
-that a later acknowledgement or heartbeat makes the ones waiting before it pointless.
+Owns connecting, reconnecting, the bounded send queues, the identity check on both ends, and the report that a peer is gone.  Messages
+may be lost (queue full, no connection) but are never duplicated or reordered on one stream.  It does not interpret messages, except
+that a later acknowledgement or heartbeat response supersedes one still in the queue.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from dledger_cli.status_text import node_note, sentence
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 
-NEW_FOLDER = "store: n0 runs on data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
+NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
 ONE = "quorum ok (losing one more stops writes)"
 
 

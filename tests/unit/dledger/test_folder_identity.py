@@ -212,7 +212,7 @@ def test_a_folder_put_back_from_an_older_copy_is_refused_and_its_node_stops(capl
         cluster.disks[name].files = older
         node = await cluster.start_one(name)
         error = await asyncio.wait_for(asyncio.shield(node.failed), 30)
-        text = f"{name}: its data folder is older than what it acknowledged (its start 2 was another one): replace it as a member"
+        text = f"{name}: its data folder is older than what it acknowledged (its start 2 was a different one): replace it as a member"
         assert text in str(error)
         for _ in range(3):  # it does not get in by trying again
             await cluster.kill(name)
@@ -279,7 +279,7 @@ def test_starts_are_told_apart() -> None:
     assert lives.starts == KEPT + 3
     assert lives.newest == Boot(KEPT + 3, 100 + KEPT + 2)
     assert lives.rollback_reason(Boot(KEPT, 100 + KEPT - 1)) is None
-    assert "its start 34 was another one" in str(lives.rollback_reason(Boot(34, 7)))
+    assert "its start 34 was a different one" in str(lives.rollback_reason(Boot(34, 7)))
     assert "was started 35 times, and came with start 36 before" in str(lives.rollback_reason(Boot(36, 7)))
     assert lives.rollback_reason(Boot(1, 7)) is None, "too long ago to tell"
     assert BootHistory().rollback_reason(Boot(1, 7)) is not None

@@ -507,7 +507,7 @@ def test_a_peer_of_another_cluster_or_with_another_folder_is_refused(caplog: pyt
         await cluster.stop()
 
     run(scenario())
-    assert any("runs on data folder wiped" in record.message for record in caplog.records)
+    assert any("comes with data folder wiped" in record.message for record in caplog.records)
 
 
 def test_one_node_alone_is_a_group() -> None:
