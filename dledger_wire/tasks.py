@@ -44,6 +44,12 @@ class BackgroundTasks:
         if tasks:
             await asyncio.wait(tasks)
 
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until the tasks have ended by themselves; after ``timeout_s`` cancel what is left."""
+        if tasks := self._others():
+            await asyncio.wait(tasks, timeout=timeout_s)
+            await self.stop()
+
     def _others(self) -> list[asyncio.Task[None]]:
         current = asyncio.current_task()
         return [task for task in self._tasks if task is not current]

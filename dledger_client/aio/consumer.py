@@ -15,10 +15,10 @@ from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
 from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.deprecation import renamed_arguments
-from dledger_client.fetch.fetcher import Replicas
-from dledger_client.fetch.local_log_reader import LogFiles
+from dledger_client.fetch.fetcher import Fetcher
+from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.fetch.replica_attempts import Attempts, Source
+from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_client.fetch.subscription import parse_tags
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
@@ -80,7 +80,7 @@ class PullConsumer:
         self._router = environment_for(bootstrap).open_router(bootstrap)
         self._committed_state = CommittedState(self._router, replica)
         self._reads_followers = read_from != "leader" or replica is not None
-        self._replicas = Replicas(self._router, read_from, replica, near, files=LogFiles() if local_files else None, repair=repair)
+        self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
 
     @property
     def _description(self) -> str:
@@ -110,7 +110,7 @@ class PullConsumer:
         Examples:
             >>> await consumer.close()
         """
-        await self._replicas.close()
+        await self._fetcher.close()
         await self._router.close()
 
     def _deadline_ms(self) -> int:
@@ -429,7 +429,7 @@ class PullConsumer:
             linearizable=linearizable,
         )
         group = await self._group_of(topic, queue_id, replica_group)
-        return await self._replicas.read(group, request, self._deadline_ms())
+        return await self._fetcher.read(group, request, self._deadline_ms())
 
     @staticmethod
     def with_tags(chunk: Chunk, tags: str) -> list[ReceivedMessage]:
@@ -449,14 +449,14 @@ class PullConsumer:
         messages = chunk.messages() if chunk.count else []
         return [message for message in messages if message.tags in wanted] if wanted else messages
 
-    async def _sources(self, attempts: Attempts, group: str, topic: str, queue_id: int) -> list[Source]:
-        """A new round of replicas, as soon as there is somebody to ask."""
-        async for attempt in until(attempts.deadline_ms, self._router.clock, self._router.random):
+    async def _sources(self, failover: ReplicaFailover, group: str, topic: str, queue_id: int) -> list[Source]:
+        """A new round of replicas, as soon as one is known."""
+        async for attempt in until(failover.deadline_ms, self._router.clock, self._router.random):
             with attempt:
-                found = await self._replicas.sources(group, attempts.deadline_ms, (topic, queue_id))
+                found = await self._fetcher.sources(group, failover.deadline_ms, (topic, queue_id))
                 if not found:
                     raise UnreachableError(f"group {group} has no replica to read from")
-                return attempts.in_order(found)
+                return failover.in_order(found)
         raise UnreachableError(f"group {group}: no attempt was made before the deadline")
 
     @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
@@ -507,11 +507,11 @@ class PullConsumer:
         within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
         group = await self._group_of(topic, queue_id, replica_group)
         hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
-        pauses, attempts = JitteredBackoff(self._router.random), Attempts(self._router.clock, self._timeout_ms)
+        pauses, failover = JitteredBackoff(self._router.random), ReplicaFailover(self._router.clock, self._timeout_ms)
         untried: list[Source] = []
         while offset < end:
             if not untried:
-                untried = await self._sources(attempts, group, topic, queue_id)
+                untried = await self._sources(failover, group, topic, queue_id)
             source = untried[0]
             request = broker_pb2.FetchRequest(
                 topic=topic,
@@ -528,7 +528,7 @@ class PullConsumer:
                 request.max_messages = min(end - offset, 0xFFFFFFFF)
             try:
                 before = offset
-                async with aclosing(self._replicas.chunks(source, group, request, partial(attempts.left_s, source))) as chunks:
+                async with aclosing(self._fetcher.chunks(source, group, request, partial(failover.left_s, source))) as chunks:
                     async for chunk in chunks:
                         _check_lag(chunk, source, end, max_lag)
                         chunk.cut(end)
@@ -536,16 +536,16 @@ class PullConsumer:
                         if chunk.count:
                             yield chunk
                         if offset > before:
-                            attempts.progress()
+                            failover.progress()
                 if offset == before:
                     raise _nothing(topic, queue_id, offset, end, source)
             except DledgerError as error:
                 untried.pop(0)
-                problem = attempts.failed(error, source, offset, is_last=not untried)
-                if not is_retriable(problem) or attempts.is_over:
+                problem = failover.failed(error, source, offset, is_last=not untried)
+                if not is_retriable(problem) or failover.is_over:
                     raise problem from None
                 if not untried:
-                    await self._replicas.rest(group, pauses.pause_ms(attempts.failures, busy=False))
+                    await self._fetcher.pause(group, pauses.pause_ms(failover.failures, busy=False))
 
 
 def _check_lag(chunk: Chunk, source: Source, end: int, max_lag: int | None) -> None:

@@ -15,7 +15,7 @@ from dledger_client.consumer.listener import Listener
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions, PushSettings
-from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.unclosed import warn as warn_unclosed
@@ -85,7 +85,7 @@ class PushConsumer:
         self._make_executor: Callable[[Listener, int], ListenerExecutor] = TaskExecutor
         self._subscriptions: dict[str, Subscription] = {}
         self._router = self._environment.open_router(bootstrap)
-        self._replicas = Replicas(self._router, read_from, None, idle_streams=IDLE_STREAMS)
+        self._fetcher = Fetcher(self._router, read_from, None, idle_streams=IDLE_STREAMS)
         self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
         self._started = self._ended = False
@@ -184,7 +184,7 @@ class PushConsumer:
             self.options.strategy_name,
         )
         runner = self._make_executor(self.listener, self.options.consume_threads)
-        self._engine = Rebalancer(self._router, self._replicas, profile, self.options, subscriptions, positions, runner)
+        self._engine = Rebalancer(self._router, self._fetcher, profile, self.options, subscriptions, positions, runner)
         self._engine.start()
         if given and not self.options.broadcast:
             try:
@@ -230,7 +230,7 @@ class PushConsumer:
             await self._engine.stop()
         if self._file is not None:
             await self._file.close()
-        await self._replicas.close()
+        await self._fetcher.close()
         await self._router.close()
 
     close = shutdown

@@ -22,7 +22,7 @@ from dledger_client.consumer.group_session import GroupSession, LockGrant, Membe
 from dledger_client.consumer.process_queue import Messages
 from dledger_client.consumer.queue_consumer import QueueConsumer, message_kind
 from dledger_client.consumer.settings import PushOptions
-from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.user_callbacks import FAULTS
@@ -48,7 +48,7 @@ class Rebalancer:
     def __init__(
         self,
         router: Router,
-        replicas: Replicas,
+        fetcher: Fetcher,
         member: MemberInfo,
         options: PushOptions,
         subscriptions: dict[str, Subscription],
@@ -60,7 +60,7 @@ class Rebalancer:
         self._tasks = BackgroundTasks(f"consumer group {self.group}")
         self.options, self.executor = options, executor
         self.queues: dict[MessageQueue, QueueConsumer] = {}
-        self._router, self._replicas, self._member = router, replicas, member
+        self._router, self._fetcher, self._member = router, fetcher, member
         self._subscriptions = subscriptions
         self._allocate = options.strategy()
         self._locking = options.orderly and not options.broadcast
@@ -151,7 +151,7 @@ class Rebalancer:
 
     async def fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[tuple[list[ReceivedMessage], int, int]]:
         deadline_ms = self._router.clock.monotonic_ms() + FETCH_TIMEOUT_MS
-        fetching = asyncio.ensure_future(self._replicas.read(replica_group, request, deadline_ms))
+        fetching = asyncio.ensure_future(self._fetcher.read(replica_group, request, deadline_ms))
         self._fetches[fetching] = replica_group
         try:
             await asyncio.wait([fetching])

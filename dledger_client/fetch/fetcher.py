@@ -1,6 +1,6 @@
-"""Reading from replicas: which one, over which stream, and what to do when it does not answer.
+"""Fetching from replicas: which replica is asked, over which stream, and failover when it does not respond.
 
-Owns the fetch streams of one consumer and which replicas are tried; ``attempts.py`` says what to make of those that fail.
+Owns the fetch streams of one consumer, and the order of replicas; ``replica_attempts.py`` decides what their errors mean.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.metadata import ReplicaGroup, Router
 from dledger_client.cluster.responses import garbage, parse_envelope
 from dledger_client.cluster.retry import until
-from dledger_client.fetch.local_log_reader import LogFiles
+from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, ReplicaLag, decode_chunk
-from dledger_client.fetch.replica_attempts import Attempts, Source
+from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     CorruptFrameError,
@@ -33,17 +33,19 @@ from dledger_wire.errors import (
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.rpc.transport import ByteStream
+from dledger_wire.tasks import BackgroundTasks
 
 READ_FROM = ("leader", "follower", "any")
 IDLE_STREAMS = 4
+CLOSE_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
 
-class Replicas:
-    """Fetches for one consumer, on its loop."""
+class Fetcher:
+    """Fetches for one consumer, on its event loop.  A stream serves one request at a time; idle ones are kept."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Replicas:
         near: frozenset[str] = frozenset(),
         *,
         idle_streams: int = IDLE_STREAMS,
-        files: LogFiles | None = None,
+        files: LocalLogReader | None = None,
         repair: bool = True,
     ) -> None:
         if read_from not in READ_FROM:
@@ -64,12 +66,13 @@ class Replicas:
         self._near = near
         self._files = files
         self._repair = repair
-        self._unreadable: set[str] = set()  # replicas near by whose files are not to be read from here
+        self._unreadable: set[str] = set()  # addresses of near replicas whose files cannot be read here
         self._idle: dict[str, list[ByteStream]] = {}
         self._idle_streams = idle_streams
         self._next_id = 1
         self._turn = router.random.randrange(0, 1 << 16)
-        self._advised: dict[tuple[str, int], str] = {}  # of queues that are better read elsewhere than at their leader
+        self._advised: dict[tuple[str, int], str] = {}  # queue -> replica that its leader recommends to read from
+        self._closing = BackgroundTasks("fetcher")
 
     async def close(self) -> None:
         if self._files is not None:
@@ -77,26 +80,16 @@ class Replicas:
         streams = [stream for idle in self._idle.values() for stream in idle]
         self._idle.clear()
         for stream in streams:
-            with contextlib.suppress(DledgerError):
-                await stream.close()
+            await _close_quietly(stream)
+        await self._closing.drain(CLOSE_TIMEOUT_S)
 
-    async def sources(self, group: str, deadline_ms: int, queue: tuple[str, int] | None = None) -> list[Source]:
-        """The replicas to try, in order: those on a near host first.  The leader comes last when followers are wanted, or when it advised
-        to read a ``queue`` elsewhere."""
-        view = await self._router.ensure_group(group, deadline_ms)
-        if self._read_from == "leader" and self._replica is None and not view.leader_address:
-            view = await self._router.find_leader(group)
-        if self._replica is not None and all(node.id != self._replica for node in view.nodes):
-            await self._look_around(group)  # it may have become a member since
-            view = self._router.groups[group]
-        known = [Source(node.id, node.address, node.address == view.leader_address) for node in view.nodes]
+    async def sources(self, replica_group: str, deadline_ms: int, queue: tuple[str, int] | None = None) -> list[Source]:
+        """The replicas to try, in order: those on a near host first.  The leader comes last when followers are wanted, or when it
+        recommended to read ``queue`` elsewhere."""
+        group = await self._group(replica_group, deadline_ms)
+        known = [Source(node.id, node.address, node.address == group.leader_address) for node in group.nodes]
         if self._replica is not None:
-            found = [source for source in known if source.node_id == self._replica]
-            if not found:
-                raise InvalidArgumentError(
-                    f"no replica {self._replica!r} in group {group}; expected one of {', '.join(s.node_id for s in known)}"
-                )
-            return [replace(source, pinned=True) for source in found]
+            return [replace(_only(self._replica, known, replica_group), pinned=True)]
         self._turn += 1
         leaders = [source for source in known if source.is_leader]
         followers = [source for source in known if not source.is_leader]
@@ -107,6 +100,16 @@ class Replicas:
             return self._in_turn(followers) + leaders
         return self._in_turn(leaders + followers)
 
+    async def _group(self, replica_group: str, deadline_ms: int) -> ReplicaGroup:
+        """The replica group, looked up again when its leader or the pinned replica is not known."""
+        group = await self._router.ensure_group(replica_group, deadline_ms)
+        if self._read_from == "leader" and self._replica is None and not group.leader_address:
+            group = await self._router.find_leader(replica_group)
+        if self._replica is not None and all(node.id != self._replica for node in group.nodes):
+            await self._refresh(replica_group)  # it may have become a member since
+            group = self._router.groups[replica_group]
+        return group
+
     def _in_turn(self, sources: list[Source]) -> list[Source]:
         turned = [sources[(place + self._turn) % len(sources)] for place in range(len(sources))]
         return sorted(turned, key=lambda source: not self._is_near(source)) if self._near else turned
@@ -115,66 +118,61 @@ class Replicas:
         return source.address.rpartition(":")[0] in self._near
 
     async def chunks(
-        self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
+        self, source: Source, replica_group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
     ) -> AsyncGenerator[Chunk]:
-        """The answer of one replica to one request, every message in it checked.  ``deadline``: seconds left for the next chunk.
+        """The response of one replica to one request, every message in it checked.  ``deadline``: seconds left for the next chunk.
 
-        A replica that gives out a damaged message is asked once to put it right from a peer; UnreachableError when it cannot.  One that is
-        not to be mended is told by CorruptFrameError.
+        A replica that sends a damaged message is asked once to repair it from another replica; UnreachableError when it cannot.
+        CorruptFrameError when the consumer does not repair.
         """
-        given, request = request, broker_pb2.FetchRequest()
-        request.CopyFrom(given)  # what has been read of it is noted here; whoever asks another replica begins with his own
+        again = _copied(request)  # what has been read is noted in it; another replica starts from the caller's request
         reachable = self._files is not None and self._is_near(source) and source.address not in self._unreadable
-        request.in_place = reachable and not request.without_body  # those are not even read whole
-        again = broker_pb2.FetchRequest()
-        again.CopyFrom(request)
+        again.in_place = reachable and not request.without_body  # bodiless messages are not read whole
         try:
-            async with contextlib.aclosing(self._answer_here(source, group, request, deadline)) as answer:
-                async for chunk in answer:
+            async with contextlib.aclosing(self._local_or_remote(source, replica_group, _copied(again), deadline)) as chunks:
+                async for chunk in chunks:
                     bad = chunk.damaged_offset()
                     if bad is not None:
                         damage = f"message {bad} is damaged"
                         break
-                    again.offset = chunk.next_offset
-                    again.max_messages -= chunk.count if request.max_messages else 0
+                    _advance(again, chunk)
                     yield chunk
                 else:
                     return
-        except CorruptFrameError as error:  # it could not make an answer of what it has
+        except CorruptFrameError as error:  # the replica could not build a response from what it has
             damage = error.message
         damage = f"{source.node_id}: {request.topic}/{request.queue_id}: {damage}"
         if not self._repair:
             raise CorruptFrameError(damage)
-        _logger.warning("%s; asking it to look", damage)
+        _logger.warning("%s; asking the replica to verify and repair", damage)
         again.verify, again.in_place = True, False
-        async with contextlib.aclosing(self._answer(source, group, again, deadline)) as answer:
-            async for chunk in answer:
+        async with contextlib.aclosing(self._response(source, replica_group, again, deadline)) as chunks:
+            async for chunk in chunks:
                 bad = chunk.damaged_offset()
                 if bad is not None:
                     raise garbage(source.address, f"message {bad} of {request.topic}/{request.queue_id} is damaged there")
                 yield chunk
 
-    async def _answer_here(
-        self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
+    async def _local_or_remote(
+        self, source: Source, replica_group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
     ) -> AsyncGenerator[Chunk]:
-        """The answer, with frames out of files on this machine where that works, over the network where it does not."""
+        """The response, with frames from log files on this machine where that works, over the network where it does not."""
         try:
-            async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
-                async for chunk in answer:
+            async with contextlib.aclosing(self._response(source, replica_group, request, deadline)) as chunks:
+                async for chunk in chunks:
                     yield chunk
-                    request.offset = chunk.next_offset
-                    request.max_messages -= chunk.count if request.max_messages else 0
+                    _advance(request, chunk)
                 return
         except _FilesUnreadableError as reason:
-            _logger.warning("log files of %s cannot be read here, its messages come over the network: %s", source.node_id, reason)
+            _logger.warning("cannot read log files of %s, fetching over the network: %s", source.node_id, reason)
             self._unreadable.add(source.address)
             request.in_place = False
-        async with contextlib.aclosing(self._answer(source, group, request, deadline)) as answer:
-            async for chunk in answer:
+        async with contextlib.aclosing(self._response(source, replica_group, request, deadline)) as chunks:
+            async for chunk in chunks:
                 yield chunk
 
-    async def _answer(
-        self, source: Source, group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
+    async def _response(
+        self, source: Source, replica_group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
     ) -> AsyncGenerator[Chunk]:
         stream = self._take(source.address)
         request.request_id, self._next_id = self._next_id, self._next_id + 1
@@ -184,23 +182,23 @@ class Replicas:
             while not whole:
                 header, payload = await self._read(stream, source, deadline())
                 if header.request_id != request.request_id:
-                    raise garbage(source.address, "a fetch answer to another request")
+                    raise garbage(source.address, "response to another fetch request")
                 whole = header.end
-                self._heed(request, source, header.advised_replica)
+                self._take_advice(request, source, header.advised_replica)
                 if header.HasField("error"):
                     raise from_detail(header.error)
                 in_place = await self._fetched_in_place(header, payload) if header.pieces else None
-                chunk = _chunk_of(request, group, source, header, payload, in_place, offset)
+                chunk = _chunk_of(request, replica_group, source, header, payload, in_place, offset)
                 offset = chunk.next_offset
                 yield chunk
         finally:
             await self._give_back(source.address, stream, whole=whole)
 
     async def _fetched_in_place(self, header: broker_pb2.FetchResponse, payload: memoryview) -> _InPlace:
-        """The frames of an answer that tells only their places: (offsets,) sizes, places."""
+        """The frames of a response that has only their sizes and positions in the log: (offsets,) sizes, positions."""
         head_bytes = (12 if header.has_offsets else 4) * header.count
         if self._files is None or len(payload) != head_bytes + 8 * header.count:
-            raise _FilesUnreadableError("an answer of another form than asked for")
+            raise _FilesUnreadableError("unexpected form of response")
         places = np.frombuffer(payload, ">u8", header.count, head_bytes).astype(np.int64)
         sizes = np.frombuffer(payload, ">u4", header.count, head_bytes - 4 * header.count).astype(np.int64)
         try:
@@ -209,8 +207,8 @@ class Replicas:
             raise _FilesUnreadableError(str(error)) from None
         return _InPlace(frames, places)
 
-    def _heed(self, request: broker_pb2.FetchRequest, source: Source, advised: str) -> None:
-        """Take the advice of an answer; a follower's is to go back to the leader."""
+    def _take_advice(self, request: broker_pb2.FetchRequest, source: Source, advised: str) -> None:
+        """Remember which replica a leader recommends; a follower recommends to go back to the leader."""
         if advised and source.is_leader:
             self._advised[request.topic, request.queue_id] = advised
         elif advised:
@@ -231,42 +229,66 @@ class Replicas:
         if whole and len(idle) < self._idle_streams:
             idle.append(stream)
             return
-        closing = asyncio.ensure_future(stream.close())
-        closing.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+        self._closing.spawn(_close_quietly(stream), f"close stream to {address}")
 
-    async def read(self, group: str, request: broker_pb2.FetchRequest, deadline_ms: int) -> list[Chunk]:
-        """The whole answer to one request, from the first replica that can give it."""
+    async def read(self, replica_group: str, request: broker_pb2.FetchRequest, deadline_ms: int) -> list[Chunk]:
+        """The whole response to one request, from the first replica that gives it."""
         clock = self._router.clock
-        attempts = Attempts(clock, deadline_ms - clock.monotonic_ms(), request.wait_ms)
+        failover = ReplicaFailover(clock, deadline_ms - clock.monotonic_ms(), request.wait_ms)
         async for attempt in until(deadline_ms, clock, self._router.random):
             with attempt:
-                return await self._read_once(group, request, attempts)
+                return await self._read_once(replica_group, request, failover)
         raise DeadlineExceededError("no attempt was made before the deadline")
 
-    async def _read_once(self, group: str, request: broker_pb2.FetchRequest, attempts: Attempts) -> list[Chunk]:
+    async def _read_once(self, replica_group: str, request: broker_pb2.FetchRequest, failover: ReplicaFailover) -> list[Chunk]:
         problem: DledgerError | None = None
         queue = (request.topic, request.queue_id)
-        sources = attempts.in_order(await self.sources(group, attempts.deadline_ms, None if request.linearizable else queue))
+        sources = failover.in_order(await self.sources(replica_group, failover.deadline_ms, None if request.linearizable else queue))
         for source in sources:
             try:
-                return [chunk async for chunk in self.chunks(source, group, request, partial(attempts.left_s, source))]
+                return [chunk async for chunk in self.chunks(source, replica_group, request, partial(failover.left_s, source))]
             except DledgerError as error:
                 self._advised.pop(queue, None)
-                problem = attempts.failed(error, source, request.offset, is_last=source is sources[-1])
+                problem = failover.failed(error, source, request.offset, is_last=source is sources[-1])
                 if not (problem.retriable or problem.refresh_route):
                     raise problem from None
-        await self._look_around(group)
-        raise problem or UnreachableError(f"group {group} has no replica to read from")
+        await self._refresh(replica_group)
+        raise problem or UnreachableError(f"group {replica_group} has no replica to read from")
 
-    async def _look_around(self, group: str) -> None:
-        """Others may lead now, or be members."""
+    async def _refresh(self, replica_group: str) -> None:
+        """Look up leader and members again."""
         with contextlib.suppress(DledgerError):
-            await self._router.find_leader(group)
+            await self._router.find_leader(replica_group)
 
-    async def rest(self, group: str, pause_ms: int) -> None:
-        """Before all replicas are tried again: a pause, and a look at who leads."""
+    async def pause(self, replica_group: str, pause_ms: int) -> None:
+        """Wait before all replicas are tried again, and look up the leader."""
         await asyncio.sleep(pause_ms / 1000)
-        await self._look_around(group)
+        await self._refresh(replica_group)
+
+
+def _only(node_id: str, known: list[Source], replica_group: str) -> Source:
+    for source in known:
+        if source.node_id == node_id:
+            return source
+    expected = ", ".join(source.node_id for source in known)
+    raise InvalidArgumentError(f"no replica {node_id!r} in group {replica_group}; expected one of {expected}")
+
+
+def _copied(request: broker_pb2.FetchRequest) -> broker_pb2.FetchRequest:
+    copy = broker_pb2.FetchRequest()
+    copy.CopyFrom(request)
+    return copy
+
+
+def _advance(request: broker_pb2.FetchRequest, chunk: Chunk) -> None:
+    """Let the request continue behind a chunk."""
+    request.offset = chunk.next_offset
+    request.max_messages -= chunk.count if request.max_messages else 0
+
+
+async def _close_quietly(stream: ByteStream) -> None:
+    with contextlib.suppress(DledgerError):
+        await stream.close()
 
 
 async def _in_time(work: Coroutine[Any, Any, T], source: Source, left_s: float) -> T:
@@ -274,45 +296,45 @@ async def _in_time(work: Coroutine[Any, Any, T], source: Source, left_s: float) 
         async with asyncio.timeout(max(0.001, left_s)):
             return await work
     except TimeoutError:
-        raise UnreachableError(f"{source.node_id} at {source.address} did not answer in time", address=source.address) from None
+        raise UnreachableError(f"{source.node_id} at {source.address} did not respond in time", address=source.address) from None
 
 
 @dataclass(frozen=True, slots=True)
 class _InPlace:
-    """Frames out of log files on this machine, and the log positions they should say they have."""
+    """Frames from log files on this machine, and their expected positions in the log."""
 
     frames: memoryview
     places: npt.NDArray[np.int64]
 
 
 def _are_at(chunk: Chunk, places: npt.NDArray[np.int64]) -> bool:
-    """Whether each frame says that it is the message asked for."""
+    """Whether each frame is the requested message."""
     heads = chunk.columns.heads
     wanted = (("queue_offset", chunk.offsets), ("physical_offset", places), ("total_size", chunk.sizes), ("queue_id", chunk.queue_id))
     return all(bool((heads[field] == value).all()) for field, value in wanted)
 
 
 class _FilesUnreadableError(Exception):
-    """Log files on this machine do not give what their replica says is there; never seen outside."""
+    """Log files on this machine do not hold what their replica says; internal."""
 
 
 def _chunk_of(
     request: broker_pb2.FetchRequest,
-    group: str,
+    replica_group: str,
     source: Source,
     header: broker_pb2.FetchResponse,
     payload: memoryview,
     in_place: _InPlace | None,
     offset: int,
 ) -> Chunk:
-    """The chunk in an answer; UnreachableError when it is none that goes on at ``offset``, so that another replica is asked.
+    """The chunk in a response.  UnreachableError when it does not continue at ``offset``, so that another replica is asked.
 
-    Frames read ``in_place`` must be the very messages: _FilesUnreadableError.
+    _FilesUnreadableError when frames read ``in_place`` are not the requested messages.
     """
     try:
         chunk = decode_chunk(
             request.topic,
-            group,
+            replica_group,
             request.queue_id,
             source.node_id,
             count=header.count,
@@ -325,7 +347,7 @@ def _chunk_of(
             frames=None if in_place is None else in_place.frames,
         )
         if in_place is not None and not _are_at(chunk, in_place.places):
-            raise CorruptFrameError("other messages are there")
+            raise CorruptFrameError("the files hold other messages")
     except CorruptFrameError as error:
         if in_place is not None:
             raise _FilesUnreadableError(error.message) from None

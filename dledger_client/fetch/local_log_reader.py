@@ -1,8 +1,8 @@
-"""Frames read from a replica's log files on this machine: the replica says where they are, the bytes never pass through it.
+"""Frames read from a replica's log files on this machine: the replica sends their positions, not their bytes.
 
-Owns the open files of one consumer, and the check that a folder here is that replica's (its store id): an address on this host may lead
-elsewhere.  An open file outlives its deletion, so a log that expires meanwhile changes nothing for what is being read; whether the bytes
-are the messages asked for is checked by whoever decodes them (size, place, offset, CRC).
+Owns the open files of one consumer, and the check that a folder is that replica's (its store id): an address on this host may lead
+elsewhere.  An open file outlives its deletion, so a log that expires meanwhile does not matter; the caller checks that the bytes are the
+requested messages (size, position, offset, CRC).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from dledger_wire._pb.broker_pb2 import LogPiece
 
-MOST_OPEN = 8
-RUNS_AT_ONCE = 500  # a call takes at most 1024 buffers, and there may be a gap before each run
+MAX_OPEN_FILES = 8
+MAX_RUNS_PER_CALL = 500  # a call takes at most 1024 buffers, and there may be a gap before each run
 IDENTITY_FILE = "identity.json"
 
 Positions = npt.NDArray[np.int64]
 
 
-class LogFiles:
+class LocalLogReader:
     """Reads pieces of log files, from any thread."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class LogFiles:
         with self._reading:
             for number, piece in enumerate(pieces):
                 self._check_owner(Path(piece.file).parent.parent, store_id)
-                for low in range(borders[number], borders[number + 1], RUNS_AT_ONCE):
-                    at = self._fill(into, at, piece, runs[low : min(low + RUNS_AT_ONCE, borders[number + 1])])
+                for low in range(borders[number], borders[number + 1], MAX_RUNS_PER_CALL):
+                    at = self._fill(into, at, piece, runs[low : min(low + MAX_RUNS_PER_CALL, borders[number + 1])])
         return into
 
     def _fill(self, into: memoryview, at: int, piece: LogPiece, runs: Sequence[tuple[int, int]]) -> int:
@@ -84,15 +84,15 @@ class LogFiles:
             try:
                 self._owners[folder] = str(json.loads((folder / IDENTITY_FILE).read_bytes())["store_id"])
             except (ValueError, KeyError, TypeError) as error:
-                raise OSError(f"{folder / IDENTITY_FILE} does not tell whose folder it is") from error
+                raise OSError(f"{folder / IDENTITY_FILE} does not name its store") from error
         if self._owners[folder] != store_id:
-            raise OSError(f"{folder} is the folder of another node than the one that was asked")
+            raise OSError(f"{folder} belongs to another node")
 
     def _descriptor(self, path: str) -> int:
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MAX_OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])
         descriptor = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return descriptor

@@ -22,7 +22,7 @@ from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable
-from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
@@ -266,7 +266,7 @@ class ClusterInspector:
         request = broker_pb2.FetchRequest(
             topic=queue.topic, queue_id=queue.queue_id, offset=offset, max_messages=1, max_bytes=1, linearizable=True
         )
-        replicas = Replicas(self._router, "leader", None)
+        replicas = Fetcher(self._router, "leader", None)
         try:
             await replicas.read(queue.group, request, deadline_ms)
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dledger_client import Admin, Message, Producer, PullConsumer
-from dledger_client.fetch.local_log_reader import LogFiles
+from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk
 from dledger_wire._pb.broker_pb2 import LogPiece
 from dledger_wire.errors import OffsetOutOfRangeError
@@ -20,14 +20,14 @@ COUNT = 6000
 
 
 class Watched:
-    """Counts what ``LogFiles`` reads; ``broken``: nothing can be read any more after so many reads."""
+    """Counts what ``LocalLogReader`` reads; ``broken``: nothing can be read any more after so many reads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes, self.reads = 0, 0
         self.broken_after = 1 << 30
-        frames = LogFiles.frames
+        frames = LocalLogReader.frames
 
-        def counted(files: LogFiles, pieces: Sequence[LogPiece], *where: Any) -> memoryview:
+        def counted(files: LocalLogReader, pieces: Sequence[LogPiece], *where: Any) -> memoryview:
             self.reads += 1
             if self.reads > self.broken_after:
                 raise FileNotFoundError(pieces[0].file)
@@ -35,7 +35,7 @@ class Watched:
             self.bytes += len(found)
             return found
 
-        monkeypatch.setattr(LogFiles, "frames", counted)
+        monkeypatch.setattr(LocalLogReader, "frames", counted)
 
 
 @pytest.fixture

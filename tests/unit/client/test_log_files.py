@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dledger_client.fetch.local_log_reader import LogFiles
+from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_wire._pb.broker_pb2 import LogPiece
 
 
@@ -31,7 +31,7 @@ def pieces(folder: Path, *spans: tuple[int, int]) -> list[LogPiece]:
 
 
 def frames(folder: Path, spans: list[tuple[int, int]], wanted: list[tuple[int, int]], store_id: str = "s1") -> bytes:
-    files = LogFiles()
+    files = LocalLogReader()
     try:
         places, sizes = np.array([at for at, _ in wanted]), np.array([size for _, size in wanted])
         return bytes(files.frames(pieces(folder, *spans), store_id, places, sizes))
@@ -50,7 +50,7 @@ def test_frames_with_gaps_in_several_pieces_and_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spans", "wanted", "store_id", "text"),
     [
-        ([(10, 20)], [(10, 5)], "s2", "folder of another node"),
+        ([(10, 20)], [(10, 5)], "s2", "belongs to another node"),
         ([(10, 20)], [(10, 11)], "s1", "outside of the 1 pieces"),
         ([(10, 20), (30, 40)], [(10, 5), (19, 3)], "s1", "outside of the 2 pieces"),
         ([(10, 20)], [(5, 3)], "s1", "outside"),
@@ -68,12 +68,12 @@ def test_what_is_not_there_is_an_error(
 @pytest.mark.parametrize("identity", ["", "{}", "[1]", "{'store_id': 's1'}"])
 def test_a_folder_that_does_not_say_whose_it_is_is_not_read(folder: Path, identity: str) -> None:
     (folder / "identity.json").write_text(identity)
-    with pytest.raises(OSError, match="whose folder"):
+    with pytest.raises(OSError, match="does not name its store"):
         frames(folder, [(10, 20)], [(10, 5)])
 
 
 def test_an_open_file_outlives_its_deletion(folder: Path) -> None:
-    files = LogFiles()
+    files = LocalLogReader()
     first = files.frames(pieces(folder, (0, 10)), "s1", np.array([0]), np.array([10]))
     (folder / "commitlog" / f"{0:020d}").unlink()
     again = files.frames(pieces(folder, (10, 20)), "s1", np.array([10]), np.array([10]))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.fetch.fetcher import Replicas
+from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.records import Chunk, ReceivedMessage
-from dledger_client.fetch.replica_attempts import Attempts, Source
+from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_wire.errors import OffsetOutOfRangeError, UnreachableError
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import CLIENT_IP, Rig, until
@@ -198,9 +198,9 @@ def test_an_answer_that_breaks_off_is_asked_for_whole_at_the_next_replica() -> N
         small_chunks(rig)
         async with rig.consumer(read_from="follower", timeout_ms=30_000) as consumer:
             seen = 0
-            original = Replicas._answer
+            original = Fetcher._response
 
-            async def dying(self: Replicas, source: Source, *rest: Any) -> AsyncGenerator[Chunk]:
+            async def dying(self: Fetcher, source: Source, *rest: Any) -> AsyncGenerator[Chunk]:
                 nonlocal seen
                 async for chunk in original(self, source, *rest):
                     seen += 1
@@ -209,7 +209,7 @@ def test_an_answer_that_breaks_off_is_asked_for_whole_at_the_next_replica() -> N
                     yield chunk
 
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(Replicas, "_answer", dying)
+                patched.setattr(Fetcher, "_response", dying)
                 assert numbers(await consumer.fetch("t", 0, 0, 150)) == list(range(150))
             assert seen > 3
 
@@ -252,7 +252,7 @@ class Hands:
 
 def test_what_a_replica_failed_with_is_not_hidden_by_the_end_of_the_time() -> None:
     clock, source = Hands(), Source("n1", "h:1", is_leader=False, pinned=True)
-    attempts = Attempts(clock, 2_000)
+    attempts = ReplicaFailover(clock, 2_000)
     assert attempts.left_s(source) == 0.5
     broken = UnreachableError("checksum does not match")
     assert attempts.failed(broken, source, 0, is_last=True) is broken
