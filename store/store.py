@@ -16,12 +16,13 @@ from dledger.core.effects import RoleChanged
 from dledger.log.entry import RawEntry
 from dledger.runtime.env import Buffer, Environment
 from dledger.snapshot.plan import StateSnapshot
+from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import DledgerError, NotReadyError, ReadOnlyError
 from dledger_wire.tasks import BackgroundTasks
 from store.append.dispatcher import Applied, Dispatcher
 from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
 from store.commands.command import Command
-from store.durability.expiry import Expiry, ExpiryHooks, ExpiryTime, LogHead, TrimListener
+from store.durability.expiry import Expiry, ExpiryTime, LogHead, TrimListener
 from store.durability.persistence import Persistence, enter_running, leave_running
 from store.durability.recovery import Recovering, StoreRecovery, recover_state
 from store.durability.retention_floor import RetentionFloor
@@ -36,19 +37,8 @@ from store.queues.queue_trim import QueueTrimmer
 from store.queues.read import Chunk
 from store.queues.waiters import QueueWaiters
 from store.settings import StoreSettings
-from store.state.consumer_offsets import ConsumerOffsets
-from store.state.delays import DelayOffsets
 from store.state.log_time import LogTime
-from store.state.offset_history import OffsetHistory
-from store.state.producers import ProducerRegistrations
-from store.state.queue_locks import QueueLocks
-from store.state.send_backs import SendBacks
-from store.state.sequences import SequenceTable
-from store.state.state_machine import ReplicatedState, StateMachineSection
-from store.state.subscription_groups import SubscriptionGroups
-from store.state.timers import Timers
-from store.state.topics import Topics
-from store.state.transactions import Transactions
+from store.state.store_state import StoreState
 
 _logger = logging.getLogger(__name__)
 
@@ -67,42 +57,20 @@ class MessageStore:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.settings = settings
-        self.topics = Topics(self._undrained)
-        self.queues = QueueTable(settings, env.disk)
-        self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
-        self.recovery = StoreRecovery()
         self._env = env
-        self.time = LogTime(env.clock)
         self._role_changed = role_changed
-        self.queue_locks = QueueLocks(lambda name, queue_id: (topic := self.topics.get(name)) is not None and queue_id < topic.read_queues)
-        self.consumer_offsets = ConsumerOffsets(
-            lambda name: topic.created_pos if (topic := self.topics.get(name)) is not None else None, self.queue_locks.epoch
-        )
-        self.delays = DelayOffsets()
-        self.subscription_groups = SubscriptionGroups()
-        self.send_backs = SendBacks(self.consumer_offsets.position)
-        self.offset_history = OffsetHistory()
-        self.consumer_offsets.on_commit = self.offset_history.committed
-        self.consumer_offsets.on_reset = self._was_reset
-        self.timers = Timers()
-        self.transactions = Transactions()
-        sections: list[StateMachineSection] = [
-            self.topics,
-            self.consumer_offsets,
-            self.queue_locks,
-            self.delays,
-            self.timers,
-            self.subscription_groups,
-            self.send_backs,
-            self.transactions,
-            self.offset_history,
-        ]
-        self._state = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
+        self.queues = QueueTable(settings, env.disk)
+        self._state = state = StoreState(settings, self.queues.max_offset)
+        self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions
+        self.consumer_offsets, self.offset_history = state.consumer_offsets, state.offset_history
+        self.queue_locks, self.subscription_groups = state.queue_locks, state.subscription_groups
+        self.delays, self.timers, self.send_backs = state.delays, state.timers, state.send_backs
+        self.time = LogTime(env.clock)
+        self.recovery = StoreRecovery()
         self._message_log = MessageLog(
             settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
         )
-        forgetting = (self.sequences, self.consumer_offsets, self.queue_locks, self.send_backs, self.offset_history)
-        self._dispatcher = Dispatcher(self.topics, self._state, self.sequences, self._message_log, self.queues, forgetting)
+        self._dispatcher = Dispatcher(state, self._message_log, self.queues, self._offer_to_index)
         self._snapshots, self._waiters = Snapshots(env.disk), QueueWaiters()
         self._tasks = BackgroundTasks("store", failed)
         self._reader: QueueReader | None = None
@@ -116,9 +84,9 @@ class MessageStore:
         self._index: KeyIndex | None = None
         self._query: MessageQuery | None = None
 
-    def _was_reset(self, group: str, topic: str, queue_id: int) -> None:
-        self.send_backs.went_back(group, topic, queue_id)
-        self.offset_history.went_to(group, topic, queue_id, self.consumer_offsets.position(group, topic, queue_id))
+    def _offer_to_index(self, index: int, pos: int, batch: BatchView) -> None:
+        if self._index is not None:
+            self._index.offer(index, pos, batch)
 
     # Life
 
@@ -135,7 +103,7 @@ class MessageStore:
         disk = self._env.disk
         clean = await enter_running(disk) or self._suspended
         self._suspended = False
-        parts = Recovering(disk, log, self._snapshots, self._state, self.topics, self.sequences, self.queues, self._dispatcher)
+        parts = Recovering(disk, log, self._snapshots, self._state, self.queues, self._dispatcher)
         self.recovery = await recover_state(parts, clean=clean)
         self.time.seen(self.applied.store_ms)
         self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)
@@ -145,13 +113,11 @@ class MessageStore:
         index = self._index
         self._persistence = Persistence(
             self.settings,
-            disk,
-            self._env.clock,
+            self._env,
             log,
             self.queues,
             self._snapshots,
             self._capture,
-            self.recovery.index,
             indexed_ms=None if index is None else lambda: index.files.durable_ms,
         )
         await self._follow_head(log, self._reader)
@@ -160,12 +126,12 @@ class MessageStore:
 
     async def _follow_head(self, log: ReadableLog, reader: QueueReader) -> None:
         """Let everything that points into the log begin where the log does, now and whenever its head is deleted."""
-        followers: list[TrimListener] = [QueueTrimmer(self.queues, reader.repair)]
+        listeners: list[TrimListener] = [QueueTrimmer(self.queues, reader.repair)]
         if self._index is not None:
-            followers.append(self._index)
-        for follower in followers:
-            await follower.follow(log.first_pos)
-        self._followed = log, followers
+            listeners.append(self._index)
+        for listener in listeners:
+            await listener.follow(log.first_pos)
+        self._followed = log, listeners
         self._start_expiry()
 
     def _start_expiry(self) -> None:
@@ -173,23 +139,14 @@ class MessageStore:
         head, followed, reader, persistence = self._head, self._followed, self._reader, self._persistence
         if head is None or followed is None or reader is None or persistence is None:
             return
-        log, followers = followed
-        floor = RetentionFloor(log, self.queues, self.delays, self.timers, self.transactions)
-        hooks = ExpiryHooks(
-            persistence.save_behind,
-            lambda: persistence.saved_index,
-            persistence.save_anew,
-            lambda: floor.hold(reader),
-            floor.text,
-            followers,
-        )
+        log, listeners = followed
+        floor = RetentionFloor(log, self.queues, reader, self._state)
         time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
-        self._expiry = Expiry(self.settings, self._env, log, head, hooks, time)
+        self._expiry = Expiry(self.settings, self._env, head, persistence, floor, listeners, time)
         self._tasks.spawn(self._expiry.run(), "expiry")
 
     def _start_index(self, log: ReadableLog) -> None:
         index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied)
-        self._dispatcher.on_batch = index.offer
         self._tasks.spawn(index.run(), "key index")
         self._tasks.spawn(index.scrub(), "key index check")
 
@@ -215,7 +172,7 @@ class MessageStore:
             applied.end_pos,
             applied.store_ms,
             applied.messages,
-            sections={section.file_name: section.dump() for section in self._state.sections},
+            sections={section.file_name: section.dump() for section in self._state.machine.sections},
             queues={queue.key: queue.mark() for queue in self.queues},
             sequences=self.sequences.capture(),
             queue_file_units=self.settings.queue_file_units,
@@ -231,7 +188,7 @@ class MessageStore:
 
     async def suspend(self) -> None:
         self._reader = self._expiry = self._query = None
-        index, self._index, self._dispatcher.on_batch = self._index, None, None
+        index, self._index = self._index, None
         self._message_log.resign()
         self._waiters.wake_all()
         persistence, self._persistence = self._persistence, None
@@ -241,7 +198,7 @@ class MessageStore:
             await index.close(save=False)
         await self._tasks.stop()
         await self.queues.clear()
-        self._state.clear()
+        self._state.machine.clear()
         self._snapshots = Snapshots(self._env.disk)
         self._suspended = True
 
@@ -326,10 +283,6 @@ class MessageStore:
     def head_waits_for_timers(self, value: bool) -> None:
         if self._expiry is not None:
             self._expiry.waits_for_timers = value
-
-    def _undrained(self, topic: str, first: int, end: int) -> str:
-        """What of these queues is not read by every group that reads the topic; empty when nothing is left."""
-        return self.consumer_offsets.unread(topic, {queue_id: self.queues.max_offset((topic, queue_id)) for queue_id in range(first, end)})
 
     # Reading, on any replica
 

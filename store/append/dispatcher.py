@@ -6,9 +6,8 @@ batches' arrays only, never from frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from dledger.log.entry import RawEntry
 from dledger_wire.batches.batch import BatchView, CommandView
@@ -22,9 +21,8 @@ from store.commands.topics import DeleteTopic
 from store.log_view import entry_records
 from store.queues.queue_table import QueueTable
 from store.queues.unit_tags import unit_tags
-from store.state.sequences import SequenceTable
-from store.state.state_machine import CommandContext, CommandOutcome, ReplicatedState
-from store.state.topics import Topics
+from store.state.state_machine import CommandContext, CommandOutcome
+from store.state.store_state import StoreState
 
 
 @dataclass(slots=True)
@@ -38,32 +36,18 @@ class Applied:
     messages: int = 0
 
 
-class ForgetsTopics(Protocol):
-    """State that knows something of topics by name: a topic made again under the name of a deleted one starts without it."""
-
-    def forget_topic(self, topic: str) -> None: ...
-
-
 class Dispatcher:
-    """Applies entries one after the other."""
+    """Applies entries one after the other.  ``on_batch`` gets every batch, with its entry's index and its record's position."""
 
     def __init__(
-        self,
-        topics: Topics,
-        state: ReplicatedState,
-        sequences: SequenceTable,
-        message_log: MessageLog,
-        queues: QueueTable,
-        forgetting: Sequence[ForgetsTopics],
+        self, state: StoreState, message_log: MessageLog, queues: QueueTable, on_batch: Callable[[int, int, BatchView], None]
     ) -> None:
         self.applied = Applied()
-        self.on_batch: Callable[[int, int, BatchView], None] | None = None  # told of every batch: entry, position of its record, batch
-        self._topics = topics
+        self._on_batch = on_batch
         self._state = state
-        self._sequences = sequences
+        self._topics, self._sequences = state.topics, state.sequences
         self._message_log = message_log
         self._queues = queues
-        self._forgetting = forgetting
 
     def apply(self, entry: RawEntry) -> None:
         require(entry.index == self.applied.index + 1, "entry %d applied after %d", entry.index, self.applied.index)
@@ -89,8 +73,7 @@ class Dispatcher:
         self._queues.appended(queue, batch.count)
         self.applied.store_ms = max(self.applied.store_ms, batch.store_timestamp)
         self.applied.messages += batch.count
-        if self.on_batch is not None:
-            self.on_batch(entry.index, pos, batch)
+        self._on_batch(entry.index, pos, batch)
         made_by = batch.sequence
         if made_by is not None:
             self._sequences.store(key, made_by, batch.count, first, batch.store_timestamp)
@@ -106,7 +89,7 @@ class Dispatcher:
         except DledgerError as error:  # of a newer version: every replica of this version refuses it
             outcome = CommandOutcome(error=error)
         else:
-            outcome = self._state.apply(command, context)
+            outcome = self._state.machine.apply(command, context)
             if isinstance(command, DeleteTopic):
                 self._topic_deleted(command.name, deleted=outcome.error is None)
         self._message_log.command_applied(pos, entry.term, outcome)
@@ -115,5 +98,4 @@ class Dispatcher:
         self._message_log.delete_applied(name, deleted=deleted)
         if deleted:
             self._queues.drop_topic(name)
-            for state in self._forgetting:
-                state.forget_topic(name)
+            self._state.forget_topic(name)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Protocol
@@ -28,9 +28,8 @@ from typing import Protocol
 from dledger.runtime.env import Environment, is_full
 from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
 from store.durability.disk_reserve import Reserve
-from store.durability.retention_floor import Hold
+from store.durability.retention_floor import RetentionFloor
 from store.durability.segment_ages import SegmentAges
-from store.log_view import ReadableLog
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
 
@@ -61,16 +60,21 @@ class TrimListener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryHooks:
-    """What expiry needs of the store.  ``followers`` are told in this order."""
+class SnapshotWriter(Protocol):
+    """Makes the derived state durable; ``persistence.Persistence`` is one."""
 
-    save: Callable[[int], Awaitable[int]]  # make snapshots durable that reach an index, if possible; how far they do
-    saved_index: Callable[[], int]  # how far the newest one on disk does
-    save_anew: Callable[[], Awaitable[None]]  # a snapshot of what followers have changed
-    hold: Callable[[], Awaitable[Hold | None]]  # the oldest message that is still to be delivered
-    hold_text: Callable[[Hold], Awaitable[str]]
-    followers: Sequence[TrimListener]
+    @property
+    def saved_index(self) -> int:
+        """The index of the newest snapshot on disk."""
+        ...
+
+    async def save_behind(self, index: int) -> int:
+        """Make snapshots durable that reach ``index``, if possible; the index that they reach."""
+        ...
+
+    async def save_anew(self) -> None:
+        """Save a snapshot of what the listeners have changed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +101,22 @@ class Expiry:
     """Runs while the store does.  One deletion at a time."""
 
     def __init__(
-        self, settings: StoreSettings, env: Environment, log: ReadableLog, head: LogHead, hooks: ExpiryHooks, time: ExpiryTime
+        self,
+        settings: StoreSettings,
+        env: Environment,
+        head: LogHead,
+        snapshots: SnapshotWriter,
+        floor: RetentionFloor,
+        listeners: Sequence[TrimListener],
+        time: ExpiryTime,
     ) -> None:
         self._settings = settings
         self._env = env
-        self._log = log
+        self._log = log = floor.log
         self._head = head
-        self._hooks = hooks
+        self._snapshots = snapshots
+        self._floor = floor
+        self._listeners = listeners
         self._time = time
         self._ages = SegmentAges(log)
         self._reserve = Reserve(env.disk, settings.reserve_bytes)
@@ -139,7 +152,7 @@ class Expiry:
     async def _round(self) -> None:
         settings = self._settings
         free, in_need = await self._measure()
-        if any(follower.has_stale_files for follower in self._hooks.followers):
+        if any(listener.has_stale_files for listener in self._listeners):
             async with self._deleting:
                 await self._settle()
         if in_need and self.used_percent > settings.diskSpaceCleanForciblyRatio and settings.cleanFileForciblyEnable:
@@ -196,7 +209,7 @@ class Expiry:
 
     async def _last_to_go(self, before_ms: int, max_segments: int) -> tuple[int, str]:
         """(the last entry of the newest segment that may go, below the log's start when none may; what one that is old enough stays for)"""
-        hold = await self._hooks.hold()
+        hold = await self._floor.hold()
         self.waits_for_timers = False
         segments, latest = self._log.segments, self._head.trim_limit()
         end = self._log.first_index - 1
@@ -208,18 +221,18 @@ class Expiry:
                 break
             if hold is not None and following.start_pos > hold.pos:
                 self.waits_for_timers = hold.can_be_moved
-                return end, await self._hooks.hold_text(hold)
+                return end, await self._floor.text(hold)
             end = following.first_index - 1
         return end, ""
 
     async def _delete(self, end: int) -> None:
         full: OSError | None = None
         try:
-            reached = await self._hooks.save(end)
+            reached = await self._snapshots.save_behind(end)
         except OSError as error:
             if not is_full(error):
                 raise
-            full, reached = error, self._hooks.saved_index()
+            full, reached = error, self._snapshots.saved_index
         end = min(end, reached)
         # Whole segments only, so the log will begin with the last segment that begins at or before the entry behind ``end``.
         starts = [segment.start_pos for segment in self._log.segments if segment.first_index <= end + 1]
@@ -230,8 +243,8 @@ class Expiry:
                 )
                 raise StorageFullError(f"{text}; make some room by hand") from full
             return
-        for follower in self._hooks.followers:
-            await follower.follow(starts[-1])
+        for listener in self._listeners:
+            await listener.follow(starts[-1])
         await self._cut_head(end)
         await self._settle()
 
@@ -259,11 +272,11 @@ class Expiry:
     async def _settle(self) -> None:
         """Delete what only older snapshots name.  Without room for a newer one, later: ``has_stale_files`` says so."""
         try:
-            await self._hooks.save_anew()
+            await self._snapshots.save_anew()
         except OSError as error:
             if not is_full(error):
                 raise
             _logger.warning("the disk is full; files that are no longer needed wait: %s", error)
             return
-        for follower in self._hooks.followers:
-            await follower.remove_files()
+        for listener in self._listeners:
+            await listener.remove_files()

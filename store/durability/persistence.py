@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from dledger.runtime.env import Disk, is_full
-from dledger_wire.clock import Clock
+from dledger.runtime.env import Disk, Environment, is_full
 from dledger_wire.errors import NotReadyError
 from store.durability.checkpoint import Checkpoint, write_checkpoint
 from store.durability.snapshots import Snapshot, Snapshots
@@ -30,23 +29,21 @@ class Persistence:
     def __init__(
         self,
         settings: StoreSettings,
-        disk: Disk,
-        clock: Clock,
+        env: Environment,
         log: ReadableLog,
         queues: QueueTable,
         snapshots: Snapshots,
         capture: Callable[[], Snapshot],
-        saved_index: int,
         indexed_ms: Callable[[], int] | None = None,
     ) -> None:
         self._settings = settings
-        self._disk = disk
-        self._clock = clock
+        self._disk = env.disk
+        self._clock = env.clock
         self._log = log
         self._queues = queues
         self._snapshots = snapshots
         self._capture = capture
-        self.saved_index = saved_index
+        self.saved_index = capture().index  # the state is as it was read from disk
         self._backup_index = 0  # of the snapshot before; not known at a start
         self._indexed_ms = indexed_ms
         self.disk_full = False

@@ -18,9 +18,8 @@ from store.queues.consume_queue import ConsumeQueue
 from store.queues.queue_files import QUEUE_FOLDER
 from store.queues.queue_table import QueueTable
 from store.queues.rebuild import rebuild_files
-from store.state.sequences import QueueKey, SequenceTable
-from store.state.state_machine import ReplicatedState
-from store.state.topics import Topics
+from store.state.sequences import QueueKey
+from store.state.store_state import StoreState
 
 
 @dataclass(slots=True)
@@ -48,9 +47,7 @@ class Recovering:
     disk: Disk
     log: ReadableLog
     snapshots: Snapshots
-    state: ReplicatedState
-    topics: Topics
-    sequences: SequenceTable
+    state: StoreState
     queues: QueueTable
     dispatcher: Dispatcher
 
@@ -90,11 +87,11 @@ def _check_file_size(parts: Recovering, snapshot: Snapshot) -> None:
 
 
 def _restore(parts: Recovering, snapshot: Snapshot) -> None:
-    for section in parts.state.sections:
+    for section in parts.state.machine.sections:
         data = snapshot.sections.get(section.file_name)
         if data is not None:
             section.load(data)
-    parts.sequences.load(snapshot.sequence_rows)
+    parts.state.sequences.load(snapshot.sequence_rows)
     for key, mark in snapshot.queues.items():
         parts.queues.restore(key, mark)
     applied = parts.dispatcher.applied
@@ -127,6 +124,6 @@ async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:
             wanted[queue.key] = (queue, short)
             found.rebuilt_files += [queue.files.local_path(number) for number in short]
     if wanted:
-        created = {topic.name: topic.created_pos for topic in parts.topics}
+        created = {topic.name: topic.created_pos for topic in parts.state.topics}
         await rebuild_files(parts.log, wanted, created, found.index)
         parts.queues.marks_changed = True

@@ -17,9 +17,8 @@ from store.append.staged_check import REAL_TOPIC
 from store.log_view import ReadableLog
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
-from store.state.delays import LEVELS, DelayOffsets
-from store.state.timers import Timers
-from store.state.transactions import Transactions
+from store.state.delays import LEVELS
+from store.state.store_state import StoreState
 
 _NOT_NAMED = "a topic that cannot be read"
 
@@ -44,37 +43,36 @@ class Hold:
 class RetentionFloor:
     """Finds the oldest undelivered message of one replica."""
 
-    def __init__(self, log: ReadableLog, queues: QueueTable, delays: DelayOffsets, timers: Timers, transactions: Transactions) -> None:
-        self._log = log
+    def __init__(self, log: ReadableLog, queues: QueueTable, reader: QueueReader, state: StoreState) -> None:
+        self.log = log
         self._queues = queues
-        self._delays = delays
-        self._timers = timers
-        self._transactions = transactions
+        self._reader = reader
+        self._state = state
 
-    async def hold(self, reader: QueueReader) -> Hold | None:
+    async def hold(self) -> Hold | None:
         """The oldest message in the log that is still to be delivered; None without one."""
-        found = [await self._at(reader, topic, queue_id, offset) for topic, queue_id, offset in self._next()]
+        found = [await self._at(topic, queue_id, offset) for topic, queue_id, offset in self._next()]
         return min((hold for hold in found if hold is not None), key=lambda hold: hold.pos, default=None)
 
     def _next(self) -> Iterator[tuple[str, int, int]]:
         """(topic, queue id, first offset not delivered)"""
         for level in range(1, LEVELS + 1):
-            yield SCHEDULE_TOPIC, level - 1, self._delays.of(level)
-        yield TIMER_TOPIC, 0, self._timers.progress.low
-        yield HALF_TOPIC, 0, self._transactions.first_open(0)
+            yield SCHEDULE_TOPIC, level - 1, self._state.delays.of(level)
+        yield TIMER_TOPIC, 0, self._state.timers.progress.low
+        yield HALF_TOPIC, 0, self._state.transactions.first_open(0)
 
-    async def _at(self, reader: QueueReader, topic: str, queue_id: int, offset: int) -> Hold | None:
+    async def _at(self, topic: str, queue_id: int, offset: int) -> Hold | None:
         queue = self._queues.get((topic, queue_id))
         if queue is None or offset >= queue.max_offset:
             return None
         offset = max(offset, queue.min_offset)
-        units = await reader.units(topic, queue_id, offset, 1)
+        units = await self._reader.units(topic, queue_id, offset, 1)
         return Hold(int(units["pos"][0]), topic, queue_id, offset, int(units["size"][0]), int(units["tag_hash"][0])) if len(units) else None
 
     async def text(self, hold: Hold) -> str:
         """What keeps the log's head from deletion, for an operator."""
         try:
-            topic = decode_frame(await self._log.read_bytes(hold.pos, hold.size), check_crc=False).properties.get(REAL_TOPIC, _NOT_NAMED)
+            topic = decode_frame(await self.log.read_bytes(hold.pos, hold.size), check_crc=False).properties.get(REAL_TOPIC, _NOT_NAMED)
         except DledgerError:
             topic = _NOT_NAMED
         queue = f"{hold.topic}/{hold.queue_id} offset {hold.offset}"

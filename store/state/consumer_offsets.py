@@ -24,16 +24,26 @@ GroupTopic = tuple[str, str]
 
 
 class ConsumerOffsets:
-    """The positions of every group.  Implements ``StateMachineSection``; ``created_pos`` asks the topics' section where in the log a
-    topic was made (None: there is none), ``locked`` the locks' for the epoch of (group, topic, queue), 0 for none."""
+    """The offsets of every group.  Implements ``StateMachineSection``.
+
+    ``created_pos``: returns where in the log a topic was created (None: no such topic).  ``locked``: returns the lock epoch of (group,
+    topic, queue), 0 for none.  ``on_commit`` gets (group, topic, queue, offset, time) of every commit, ``on_reset`` (group, topic, queue).
+    """
 
     file_name = "consumerOffset.json"
 
-    def __init__(self, created_pos: Callable[[str], int | None], locked: Callable[[str, str, int], int] = lambda *_: 0) -> None:
+    def __init__(
+        self,
+        created_pos: Callable[[str], int | None],
+        locked: Callable[[str, str, int], int] = lambda *_: 0,
+        *,
+        on_commit: Callable[[str, str, int, int, int], None] = lambda *_: None,
+        on_reset: Callable[[str, str, int], None] = lambda *_: None,
+    ) -> None:
         self._created_pos = created_pos
         self._locked = locked
-        self.on_commit: Callable[[str, str, int, int, int], None] | None = None  # told of every commit: group, topic, queue, offset, time
-        self.on_reset: Callable[[str, str, int], None] | None = None  # told of every queue that a group was taken elsewhere in
+        self._on_commit = on_commit
+        self._on_reset = on_reset
         self._offsets: dict[GroupTopic, dict[int, int]] = {}
         self._generations: dict[GroupTopic, dict[int, int]] = {}
 
@@ -102,8 +112,7 @@ class ConsumerOffsets:
                 continue
             queues = self._offsets.setdefault((group, row.topic), {})
             queues[row.queue_id] = max(row.offset, queues.get(row.queue_id, 0))
-            if self.on_commit is not None:
-                self.on_commit(group, row.topic, row.queue_id, row.offset, context.at_ms)
+            self._on_commit(group, row.topic, row.queue_id, row.offset, context.at_ms)
         return OffsetsResult(group, len(rows) - len(refused), tuple(refused))
 
     def _refusal(self, group: str, row: OffsetRow) -> DledgerError | None:
@@ -121,8 +130,7 @@ class ConsumerOffsets:
         for row in command.offsets:
             self._offsets.setdefault((group, row.topic), {})[row.queue_id] = row.offset
             self._generations.setdefault((group, row.topic), {})[row.queue_id] = context.pos
-            if self.on_reset is not None:
-                self.on_reset(group, row.topic, row.queue_id)
+            self._on_reset(group, row.topic, row.queue_id)
         return OffsetsResult(group, len(command.offsets))
 
     def _delete(self, command: DeleteOffsets, _context: CommandContext) -> OffsetsResult:
@@ -132,9 +140,8 @@ class ConsumerOffsets:
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[0] == group]:
                 del table[key]
-        if self.on_reset is not None:
-            for topic, queue_id in queues:
-                self.on_reset(group, topic, queue_id)
+        for topic, queue_id in queues:
+            self._on_reset(group, topic, queue_id)
         return OffsetsResult(group, len(queues))
 
     def _check_topics(self, rows: tuple[OffsetRow, ...]) -> None:

@@ -16,7 +16,6 @@ PUBLIC = ("dledger_client/aio/", "dledger_client/sync/", "dledger_cli/commands/"
 LONG = {
     "benchmarks/catch_up.py:measure": 53,
     "dledger_client/aio/consumer.py:PullConsumer.read_chunks": 58,
-    "store/store.py:MessageStore.__init__": 57,
     "tests/cluster/test_everything_together.py:test_nothing_is_lost_doubled_or_out_of_order_whoever_dies": 70,
     "tests/sim/scenarios.py:run": 69,
     "tests/unit/wire/test_golden_frames.py:test_what_our_clients_make_and_the_leader_stamps": 69,
@@ -32,7 +31,6 @@ MANY_PARAMETERS = {
     "dledger_wire/batches/batch.py:encode_batch_parts": 9,
     "dledger_wire/frames/frames.py:encode_frames": 11,
     "dledger_wire/frames/frames.py:stamp_frames": 8,
-    "store/durability/persistence.py:Persistence.__init__": 9,
     "store/queues/queue_reader.py:QueueReader.read": 8,
     "store/store.py:MessageStore.read": 8,
     "tests/sim/cluster.py:SimCluster.__init__": 10,

@@ -113,7 +113,7 @@ def test_every_golden_record_has_its_case() -> None:
 def test_every_kind_has_a_golden_record_and_a_handler() -> None:
     async def scenario() -> None:
         rig = await StoreRig.open(CrashDisk())
-        assert {command.KIND for _, command in CASES} == set(COMMANDS) == rig.store._state.handlers.kinds()
+        assert {command.KIND for _, command in CASES} == set(COMMANDS) == rig.store._state.machine.handlers.kinds()
         await rig.close()
 
     run(scenario)

@@ -152,7 +152,7 @@ def test_a_snapshot_of_before_generations_is_read() -> None:
 def test_a_deleted_group_is_forgotten_and_begins_anew() -> None:
     found = Positions()
     told: list[tuple[str, str, int]] = []
-    found.offsets.on_reset = lambda *place: told.append(place)
+    found.offsets._on_reset = lambda *place: told.append(place)
     assert found.commit(["t", 0, 10], ["t", 3, 5]) == []
     found.reset(["t", 0, 3])
     found.commit(["t", 0, 1], group="other")
