@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dledger_client import Admin
+
 ROOT = Path(__file__).resolve().parents[2]
 ADRS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
 
@@ -26,3 +28,11 @@ def test_every_decision_has_date_and_status_and_stands_in_the_index() -> None:
         )
         assert head is not None, f"{file.name}: expected number, title, date and status"
         assert f"| {head[1]} | [{head[2]}]({file.name}) | {head[3]} | {head[4].split()[0]}" in index, file.name
+
+
+def test_the_guide_of_admin_names_all_its_calls() -> None:
+    guide = (ROOT / "docs" / "guides" / "administer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| (`.+`) \|$", guide, re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    calls = {name for name in vars(Admin) if not name.startswith("_")}
+    assert told == calls - {"close"}
