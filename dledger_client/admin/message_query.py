@@ -1,8 +1,8 @@
-"""Finding single messages: by key, by id, by time, by place.
+"""Search for single messages: by key, by id, by time, by offset.
 
-Owns which replica is asked.  The leader comes first, since it has everything that was acknowledged; any other replica serves when it does
-not answer.  An id may be the one the producer gave or the one of the message's place in the log: the latter names a store host, which only
-the cluster knows, so both are looked for.
+The leader is asked first, since it has everything that was acknowledged; without its answer any other replica serves.  An id is the
+producer's, or the one of the message's position in the log.  The latter names a store host, which only the cluster knows, so both are
+searched.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueryResult:
 
 
 async def call_replica(router: Router, group: str, method: str, request: bytes, deadline_ms: int) -> tuple[bytes, Node]:
-    """The answer of the leader, or of another replica when it gives none, and who it was."""
+    """The answer of the leader, or of another replica when the leader does not answer, and which node gave it."""
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
             return await _try_all(router, await router.ensure_group(group, deadline_ms), method, request)
@@ -62,7 +62,7 @@ async def _try_all(router: Router, view: ReplicaGroup, method: str, request: byt
     for node in sorted(view.nodes, key=lambda node: node.id != view.leader_id):
         try:
             return await router.channel(node.address).call(method, request, timeout_s=CALL_TIMEOUT_S), node
-        except TopicNotFoundError as error:  # it may lag; the others decide
+        except TopicNotFoundError as error:  # this replica may lag; the others decide
             missing = missing or error
         except DledgerError as error:
             if not (error.retriable or error.refresh_route):
@@ -74,7 +74,7 @@ async def _try_all(router: Router, view: ReplicaGroup, method: str, request: byt
 async def pages(
     router: Router, group: str, request: query_pb2.QueryMessagesRequest, deadline_ms: int
 ) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
-    """(answer, its frames, who gave it) to ``request``, then to what is left of it, which may be narrowed between two pages."""
+    """(answer, its frames, the node) for each page of ``request``, which the caller may narrow between two pages."""
     while True:
         data, node = await call_replica(router, group, methods.QUERY_MESSAGES.path, request.SerializeToString(), deadline_ms)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
@@ -85,25 +85,25 @@ async def pages(
 
 
 async def query_group(
-    router: Router, group: str, request: query_pb2.QueryMessagesRequest, most: int, deadline_ms: int
+    router: Router, group: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> tuple[list[ReceivedMessage], bool]:
-    """(up to ``most`` messages of one replica group, whether its index covered everything); 0: the replicas' default."""
+    """(up to ``max_messages`` messages of one replica group, whether its index covered everything); 0: the replicas' default."""
     found: list[ReceivedMessage] = []
     complete = True
     request.max_bytes = PAGE_BYTES
-    request.max_messages = min(most, MAX_PAGE)
+    request.max_messages = min(max_messages, MAX_PAGE)
     async with aclosing(pages(router, group, request, deadline_ms)) as answers:
         async for reply, payload, node in answers:
             found += messages_of(reply, payload, group, node)
             complete &= reply.complete
-            if not most or len(found) >= most:
+            if not max_messages or len(found) >= max_messages:
                 break
-            request.max_messages = min(most - len(found), MAX_PAGE)
+            request.max_messages = min(max_messages - len(found), MAX_PAGE)
     return found, complete
 
 
 def messages_of(reply: query_pb2.QueryMessagesResponse, payload: memoryview, group: str, node: Node) -> list[ReceivedMessage]:
-    """The messages of an answer.  UnreachableError for frames that are none."""
+    """The messages of an answer.  UnreachableError for damaged frames."""
     at, messages = 0, []
     try:
         for found in reply.messages:
@@ -116,36 +116,38 @@ def messages_of(reply: query_pb2.QueryMessagesResponse, payload: memoryview, gro
     return messages
 
 
-async def query_by_key(router: Router, topic: str, key: str, begin_ms: int, end_ms: int, most: int, deadline_ms: int) -> QueryResult:
+async def query_by_key(
+    router: Router, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int, deadline_ms: int
+) -> QueryResult:
     """Messages of ``topic`` with ``key`` among their keys."""
     if not key or " " in key:
         raise InvalidArgumentError(f"key {key!r}: expected one key, without spaces")
     request = query_pb2.QueryMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms)
     groups = [queues.replica_group for queues in await router.topic(topic, deadline_ms, fresh=True)]
-    return await _all(router, groups, request, most, deadline_ms)
+    return await _all(router, groups, request, max_messages, deadline_ms)
 
 
-async def query_by_id(router: Router, msg_id: str, topic: str, most: int, deadline_ms: int) -> QueryResult:
-    """Messages that have this id, given by their producer or by their place; of all topics when none is named."""
+async def query_by_id(router: Router, msg_id: str, topic: str, max_messages: int, deadline_ms: int) -> QueryResult:
+    """Messages with this id, the producer's or that of a position in the log; of all topics when none is named."""
     if not msg_id:
         raise InvalidArgumentError("an empty message id")
     groups = sorted(await router.ensure_groups(deadline_ms))
-    by_place = await query_by_offset_id(router, msg_id, deadline_ms)
-    if by_place is not None and (not topic or by_place.topic == topic):
-        return QueryResult([by_place])
+    by_offset_id = await query_by_offset_id(router, msg_id, deadline_ms)
+    if by_offset_id is not None and (not topic or by_offset_id.topic == topic):
+        return QueryResult([by_offset_id])
     if topic:
         groups = [queues.replica_group for queues in await router.topic(topic, deadline_ms, fresh=True)]
-    return await _all(router, groups, query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id), most, deadline_ms)
+    return await _all(router, groups, query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id), max_messages, deadline_ms)
 
 
 async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> ReceivedMessage | None:
-    """The message whose place this id is; None for an id that is no place's."""
+    """The message at the position that this id names; None for an id of another kind."""
     try:
         host, pos = parse_offset_message_id(msg_id)
     except InvalidArgumentError:
         return None
     groups = await router.ensure_groups(deadline_ms)
-    # The node that stored it need not be a member any more: then every group is asked.
+    # The node that stored it may no longer be a member: then every group is asked.
     own = [name for name, group in sorted(groups.items()) if any(node.address == host for node in group.nodes)]
     for group in own or sorted(groups):
         request = query_pb2.QueryMessagesRequest(pos=pos)
@@ -155,16 +157,18 @@ async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> R
     return None
 
 
-async def _all(router: Router, groups: Sequence[str], request: query_pb2.QueryMessagesRequest, most: int, deadline_ms: int) -> QueryResult:
+async def _all(
+    router: Router, groups: Sequence[str], request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+) -> QueryResult:
     result = QueryResult([])
     for group in groups:
         asked = query_pb2.QueryMessagesRequest()
         asked.CopyFrom(request)
-        found, complete = await query_group(router, group, asked, most, deadline_ms)
+        found, complete = await query_group(router, group, asked, max_messages, deadline_ms)
         result.messages += found
         result.complete &= complete
     result.messages.sort(key=lambda message: -message.store_timestamp)
-    del result.messages[most or len(result.messages) :]
+    del result.messages[max_messages or len(result.messages) :]
     return result
 
 
@@ -178,11 +182,11 @@ class QueueReader(Protocol):
     ) -> list[ReceivedMessage]: ...
 
 
-async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms: int, most: int) -> QueryResult:
-    """The first ``most`` messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
+async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms: int, max_messages: int) -> QueryResult:
+    """The first ``max_messages`` messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
     found: list[ReceivedMessage] = []
     for (group, queue_id), held in sorted((await consumer.offsets(topic, begin_ms)).items()):
-        offset, left = held.at_time, most
+        offset, left = held.at_time, max_messages
         while left > 0 and offset < held.max_offset:
             messages = await consumer.fetch(topic, queue_id, offset, min(left, MAX_PAGE), replica_group=group)
             inside = [message for message in messages if not end_ms or message.store_timestamp <= end_ms]
@@ -192,4 +196,4 @@ async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms
                 break
             offset = messages[-1].queue_offset + 1
     found.sort(key=lambda message: (message.store_timestamp, message.replica_group, message.physical_offset))
-    return QueryResult(found[:most])
+    return QueryResult(found[:max_messages])

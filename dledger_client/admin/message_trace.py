@@ -1,8 +1,8 @@
-"""What became of a message: every place it is stored in, the replicas that hold it there, the groups that came past it, its retries.
+"""Message traces: every stored copy of a message, the replicas that have it, and the consumer groups that have passed it.
 
-Owns putting together what the cluster knows.  Consumption is known by offsets: a group whose committed position is behind a message has
-consumed it, or was told to go past it; when that was is known as a span between two of its commits, and not at all for old ones.  Retries,
-dead letters and delayed messages are copies under other topics that keep the id their producer gave.
+Consumption is known by offsets: a group whose committed offset is past a message has consumed it, sent it back or skipped it.  The time
+is known as the span between two of the group's commits, and not at all for old ones.  Retries, dead letters and delayed messages are
+copies in other topics that keep the id their producer gave.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Trace:
     complete: bool = True
 
 
-async def trace(router: Router, topic: str, key: str, msg_id: str, most: int, deadline_ms: int) -> Trace:
+async def trace(router: Router, topic: str, key: str, msg_id: str, max_messages: int, deadline_ms: int) -> Trace:
     """By ``key`` of a topic, or by id (of a topic, or of all)."""
     if key:
-        found = await query_by_key(router, topic, key, 0, 0, most, deadline_ms)
+        found = await query_by_key(router, topic, key, 0, 0, max_messages, deadline_ms)
     else:
-        found = await query_by_id(router, msg_id, topic, most, deadline_ms)
+        found = await query_by_id(router, msg_id, topic, max_messages, deadline_ms)
     places: dict[tuple[str, int], ReceivedMessage] = {(each.replica_group, each.physical_offset): each for each in found.messages}
     complete = found.complete
     for unique_id in dict.fromkeys(each.properties.get("UNIQ_KEY", "") for each in found.messages):

@@ -1,6 +1,6 @@
-"""Sending messages back: what a consumer group could not process comes again, later, to that group alone.
+"""Sending messages back: what a consumer group could not process is delivered to that group again, later.
 
-Owns the one call and its answer.  Safe to repeat: a message is stored once an attempt, however often it is sent back, whoever leads.
+Safe to repeat: a message is stored once per attempt, however often it is sent back and whichever node leads.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ async def send_back(
     queue_id: int,
     offsets: Iterable[int],
     *,
-    group_name: str,
+    replica_group: str,
     deadline_ms: int,
     delay_level: int = 0,
     max_reconsume_times: int = 0,
 ) -> list[SendBackResult]:
-    """Send back messages that ``consumer_group`` read at these places of one queue of the replica group ``group_name``.
+    """Send back messages that ``consumer_group`` read at ``offsets`` of one queue of ``replica_group``.
 
     ``topic`` is where they were read: the retry topic of the group when they had been sent back before.  ``delay_level`` 0 lets the delay
-    grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  Tried
-    until the deadline; then nothing is known of the outcome, and the same call may be made again.
+    grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  It is
+    retried until the deadline; then the outcome is unknown, and the call may be repeated.
     """
     request = retry_pb2.SendBackRequest(
         group=consumer_group,
@@ -82,14 +82,14 @@ async def send_back(
         delay_level=delay_level,
         max_reconsume_times=max_reconsume_times,
     )
-    answer = await router.call_leader(group_name, methods.SEND_BACK.path, request.SerializeToString(), deadline_ms=deadline_ms)
-    return [_result(each, group_name) for each in parse(retry_pb2.SendBackResponse, answer, group_name).results]
+    answer = await router.call_leader(replica_group, methods.SEND_BACK.path, request.SerializeToString(), deadline_ms=deadline_ms)
+    return [_result(each, replica_group) for each in parse(retry_pb2.SendBackResponse, answer, replica_group).results]
 
 
-def _result(found: retry_pb2.SendBackResult, group_name: str) -> SendBackResult:
+def _result(found: retry_pb2.SendBackResult, replica_group: str) -> SendBackResult:
     try:
         outcome = SentBack(found.outcome)
     except ValueError:
-        raise garbage(group_name, f"an outcome of sending back that nobody knows ({found.outcome})") from None
+        raise garbage(replica_group, f"an unknown outcome of sending back ({found.outcome})") from None
     error = from_detail(found.error) if found.HasField("error") else None
     return SendBackResult(found.offset, outcome, found.reconsume_times, error)

@@ -475,7 +475,7 @@ class Admin:
             topic,
             queue_id,
             offsets,
-            group_name=group.name,
+            replica_group=group.name,
             deadline_ms=self._calls.deadline_ms(),
             delay_level=delay_level,
             max_reconsume_times=max_reconsume_times,

@@ -305,7 +305,7 @@ class PullConsumer:
             topic,
             queue_id,
             offsets,
-            group_name=await self._group_of(topic, queue_id, replica_group),
+            replica_group=await self._group_of(topic, queue_id, replica_group),
             deadline_ms=self._deadline_ms(),
             delay_level=delay_level,
             max_reconsume_times=max_reconsume_times,

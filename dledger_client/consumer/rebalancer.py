@@ -210,7 +210,7 @@ class Rebalancer:
                 queue.topic,
                 queue.queue_id,
                 [message.queue_offset for message in messages],
-                group_name=queue.replica_group,
+                replica_group=queue.replica_group,
                 deadline_ms=self._router.clock.monotonic_ms() + SEND_BACK_TIMEOUT_MS,
                 delay_level=DEAD_LETTER if limit == 0 else delay_level,
                 max_reconsume_times=max(0, limit),

@@ -23,7 +23,9 @@ async def send_all_back(bootstrap: str, topic: str, *, level: int) -> set[SentBa
     for first in range(0, COUNT, STEP):
         deadline_ms = environment.clock.monotonic_ms() + LIMIT_MS
         offsets = range(first, first + STEP)
-        calls = [send_back(router, GROUP, topic, 0, offsets, group_name="g0", deadline_ms=deadline_ms, delay_level=level) for _ in range(2)]
+        calls = [
+            send_back(router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level) for _ in range(2)
+        ]
         for results in await asyncio.gather(*calls):
             found |= {result.outcome for result in results}
     await router.close()

@@ -26,7 +26,7 @@ async def _send_all_back(router: Router, topic: str, *, level: int) -> set[SentB
     for first in range(0, COUNT, STEP):
         deadline_ms = router.clock.monotonic_ms() + LIMIT_MS
         offsets = range(first, first + STEP)
-        results = await send_back(router, GROUP, topic, 0, offsets, group_name="g0", deadline_ms=deadline_ms, delay_level=level)
+        results = await send_back(router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level)
         found |= {result.outcome for result in results}
     return found
 

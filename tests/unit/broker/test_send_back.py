@@ -26,7 +26,7 @@ async def back(rig: Rig, offsets: list[int], topic: str = "t", *, level: int = 0
 async def take_back(router: Router, rig: Rig, offsets: list[int], topic: str, level: int, most: int, wait_ms: int) -> list[SendBackResult]:
     deadline_ms = router.clock.monotonic_ms() + wait_ms
     return await send_back(
-        router, GROUP, topic, 0, offsets, group_name="g0", deadline_ms=deadline_ms, delay_level=level, max_reconsume_times=most
+        router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level, max_reconsume_times=most
     )
 
 
