@@ -71,7 +71,7 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
     network = MixedNetwork(socket_folder=folder)
     node = BrokerNode(settings, real_environment(folder, network), process=read_process_stats, utc_offset_ms=local_utc_offset_ms)
     signalled = _stop_signal()
-    if not await started(node.start(), signalled):
+    if not await started(node.open(), signalled):
         logger.info("stopped by a signal during startup")
         return
     try:
@@ -85,12 +85,12 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
         raise node.failed.result()
 
 
-async def started(start: Coroutine[Any, Any, None], signalled: asyncio.Future[None]) -> bool:
-    """Run ``start`` to its end; if ``signalled`` resolves first, cancel it at any point (it cleans up) and return False.
+async def started(opening: Coroutine[Any, Any, None], signalled: asyncio.Future[None]) -> bool:
+    """Run ``opening`` to its end; if ``signalled`` resolves first, cancel it at any point (it cleans up) and return False.
 
     A start may take long: it waits for peers that have the bytes of damaged entries, and for queues that are rebuilt.
     """
-    starting = asyncio.get_running_loop().create_task(start, name="start")
+    starting = asyncio.get_running_loop().create_task(opening, name="start")
     await asyncio.wait([signalled, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()

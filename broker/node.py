@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from broker.api.admin import AdminService
 from broker.api.fetch import FetchService
@@ -34,8 +35,8 @@ from broker.context import ServiceContext
 from broker.groups.dead_letters import DeadLetterService
 from broker.groups.send_back import SendBackService
 from broker.groups.sessions import SessionService
-from broker.leadership.role_manager import RoleHooks, RoleManager
-from broker.process.foreign_files import foreign_files, told
+from broker.leadership.role_manager import RoleManager
+from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
 from broker.process.process_stats import ProcessStats
 from broker.transactions.api import TransactionService
@@ -44,6 +45,7 @@ from dledger.core.types import NodeId
 from dledger.log.config import LogConfig
 from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
+from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
 from store.durability.checkpoint import CHECKPOINT_PATH
 from store.durability.persistence import ABORT_PATH
@@ -61,12 +63,20 @@ STOP_GRACE_S = 0.5
 STATE_PATHS = (QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, CHECKPOINT_PATH, ABORT_PATH)
 
 
-class BrokerNode:
-    """Start it once, stop it once.  ``failed`` resolves with the reason when the node cannot go on by itself."""
+T = TypeVar("T")
 
-    failed: asyncio.Future[BaseException]
-    raft: RaftNode
-    identity: FolderIdentity
+
+class RpcService(Protocol):
+    """A service that adds its methods to a server."""
+
+    def register(self, server: Server) -> None: ...
+
+
+class BrokerNode:
+    """One replica: ``open`` it once, ``stop`` it once.  Implements ``broker.leadership.role_manager.RoleTarget``.
+
+    Until ``open`` has opened the data folder only ``settings``, ``store`` and ``roles`` can be used.
+    """
 
     def __init__(
         self,
@@ -88,66 +98,76 @@ class BrokerNode:
         self._log_config = log_config
         self._servers: list[Server] = []
         node_id = settings.node.id
-        hooks = RoleHooks(self._tail_applied, self._become_master, self._resign, self._confirm, self._fail)
         lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
-        self.roles = RoleManager(env.clock, hooks, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
+        self.roles = RoleManager(env.clock, self, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
-            store_settings or store_settings_of(settings), self._group_env, role_changed=self.roles.role_changed, failed=self._fail
+            store_settings or store_settings_of(settings), self._group_env, role_changed=self.roles.role_changed, failed=self.fail
         )
+        self._failed: asyncio.Future[BaseException] | None = None
+        self._identity: FolderIdentity | None = None
+        self._raft: RaftNode | None = None
 
     # Life
 
-    async def start(self) -> None:
-        """Open the folder, recover, listen and take part.  Raises what is wrong; then everything is stopped again."""
-        self.failed = asyncio.get_running_loop().create_future()
+    @property
+    def is_open(self) -> bool:
+        """Whether the data folder is open and the replica takes part in its group."""
+        return self._raft is not None
+
+    @property
+    def raft(self) -> RaftNode:
+        return _opened(self._raft)
+
+    @property
+    def identity(self) -> FolderIdentity:
+        return _opened(self._identity)
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]:
+        """Resolves with the reason when the node stopped working by itself."""
+        return _opened(self._failed)
+
+    async def open(self) -> None:
+        """Open the data folder, recover, listen and take part.  Raises what is wrong; then everything is stopped again."""
+        self._failed = asyncio.get_running_loop().create_future()
         settings, env = self.settings, self._env
         cluster, group = settings.cluster.cluster, settings.group.name
-        self.identity = await open_identity(env, cluster, group, settings.node.id)
+        self._identity = identity = await open_identity(env, cluster, group, settings.node.id)
         foreign = await foreign_files(env.disk, thorough=False)
         if foreign:
-            _logger.warning("%s", told(env.disk, foreign))
+            _logger.warning("%s", describe_foreign(env.disk, foreign))
         node = settings.node
-        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), self.identity.store_id, node.address)
+        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
         self.roles.start()
         try:
-            self.raft = await RaftNode.open(
+            self._raft = await RaftNode.open(
                 raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
             )
-            # No await up to here from the end of ``open``: the services are registered before the first change of role.
-            self._register_services()
-            await self._listen()
+            # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
+            self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
+            await self._listen(self._services(ServiceContext(settings, self._group_env, self.store, self.raft, self.roles)))
         except BaseException:
             await self.stop(hand_over=False)
             raise
         self.raft.failed.add_done_callback(self._raft_failed)
 
-    def _register_services(self) -> None:
-        settings = self.settings
-        self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
-        self._context = ServiceContext(settings, self._group_env, self.store, self.raft, self.roles)
-        self.roles.register(DelayLevelService(self._context))
-        self.roles.register(TimerService(self._context))
-        self.roles.register(PreferredLeader(self._context))
-        self.roles.register(ClockWatch(self._context))
-        self._sessions = SessionService(self._context)
-        self.roles.register(self._sessions)
-        self._transactions = TransactionService(self._context)
-        self.roles.register(self._transactions)
-
-    async def _listen(self) -> None:
-        """Every address serves the same."""
-        context = self._context
-        services = (
+    def _services(self, context: ServiceContext) -> Sequence[RpcService]:
+        """The services that clients call; those that run on the master only are registered with the role manager."""
+        sessions, transactions = SessionService(context), TransactionService(context)
+        background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), ClockWatch(context))
+        for service in (*background, sessions, transactions):
+            self.roles.register(service)
+        return (
             ProduceService(context),
             FetchService(context, ReadAdvice(context, self._process().memory_bytes), self.identity.store_id),
             MetadataService(context),
             QueueOffsetsService(context),
             ProducerIdService(context),
-            GroupOffsetsService(context, self._sessions.offsets_reset),
-            self._sessions,
+            GroupOffsetsService(context, sessions.offsets_reset),
+            sessions,
             AutoCreateService(context),
-            self._transactions,
+            transactions,
             SendBackService(context),
             DeadLetterService(context),
             QueryService(context),
@@ -156,6 +176,9 @@ class BrokerNode:
             RetentionService(context),
             HealthService(self._serving),
         )
+
+    async def _listen(self, services: Sequence[RpcService]) -> None:
+        """Serve the same on every address."""
         for address in self.settings.addresses:
             server = self._env.network.serve(address)
             self.raft.register(server)
@@ -166,36 +189,36 @@ class BrokerNode:
 
     async def stop(self, *, hand_over: bool = True) -> None:
         """Stop in order: leadership goes to a caught-up follower, services end, everything derived becomes durable."""
-        if hasattr(self, "raft"):
-            await self.raft.stop(hand_over=hand_over)
+        if self._raft is not None:
+            await self._raft.stop(hand_over=hand_over)
         await self.roles.stop()
         for server in self._servers:
             await server.stop(STOP_GRACE_S)
         self._servers.clear()
         await self.store.close()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
 
     def _raft_failed(self, failed: asyncio.Future[BaseException]) -> None:
         if not failed.cancelled():
-            self._fail(failed.result())
+            self.fail(failed.result())
 
     # Role changes
 
-    async def _tail_applied(self, term: int) -> None:
+    async def wait_tail_applied(self, term: int) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
         await self.raft.drain_proposals(TAIL_TIMEOUT_S)
         await self.raft.clocks.wait_for_time(self.store.applied.store_ms)
 
-    async def _confirm(self) -> None:
+    async def confirm_leader(self) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
 
-    def _become_master(self, term: int) -> None:
+    def become_master(self, term: int) -> None:
         self.store.become_master(term)
 
-    def _resign(self) -> None:
+    def resign(self) -> None:
         self.store.resign()
 
     # Health
@@ -209,3 +232,9 @@ class BrokerNode:
         if service == f"dledger.master.{group}":
             return bool(self.roles.master_term)
         return None
+
+
+def _opened(part: T | None) -> T:
+    if part is None:
+        raise NotReadyError("the node is not open yet")
+    return part

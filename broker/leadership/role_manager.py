@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -53,17 +53,23 @@ class MasterService(Protocol):
     async def stop(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RoleHooks:
+class RoleTarget(Protocol):
     """What the state machine needs from the rest of the node."""
 
-    tail_applied: Callable[
-        [int], Awaitable[None]
-    ]  # returns once everything in the leader's log, or on its way there, is committed and applied
-    become_master: Callable[[int], None]  # the store restores queue offsets and accepts batches in that term
-    resign: Callable[[], None]  # the store refuses batches from now on
-    confirm: Callable[[], Awaitable[object]]  # returns once a majority has said, after the call, that this node leads
-    failed: Callable[[BaseException], None]  # a handler broke: a bug, the node stops
+    async def wait_tail_applied(self, term: int) -> None:
+        """Return once everything that the leader's log has, or was proposed to it, is committed and applied."""
+
+    def become_master(self, term: int) -> None:
+        """Restore queue offsets and accept batches in that term."""
+
+    def resign(self) -> None:
+        """Refuse batches from now on."""
+
+    async def confirm_leader(self) -> None:
+        """Return once a majority has confirmed, after the call, that this node leads."""
+
+    def fail(self, error: BaseException) -> None:
+        """A handler broke, which is a bug: the node stops."""
 
 
 @dataclass(slots=True)
@@ -75,14 +81,14 @@ class _Running:
 class RoleManager:
     """The role of one replica.  ``role_changed`` is called by the log's driver, everything else by the node."""
 
-    def __init__(self, clock: Clock, hooks: RoleHooks, log: Callable[[str], None], *, lease_ms: int) -> None:
+    def __init__(self, clock: Clock, target: RoleTarget, log: Callable[[str], None], *, lease_ms: int) -> None:
         self.state = RoleState.REPLICA
         self.master_term = 0
         self.steps: deque[str] = deque(maxlen=KEPT_STEPS)
         self._clock = clock
-        self._hooks = hooks
+        self._target = target
         self._log = log
-        self._lease = ServiceLease(clock, hooks.confirm, lease_ms)
+        self._lease = ServiceLease(clock, target.confirm_leader, lease_ms)
         self._services: list[MasterService] = []
         self._running: list[_Running] = []
         self._running_term = 0
@@ -129,7 +135,7 @@ class RoleManager:
         self._step(why)
         if self.master_term:
             self.master_term = 0
-            self._hooks.resign()
+            self._target.resign()
         self._cancel_services()
         if term:
             self._lease.elected()
@@ -147,7 +153,7 @@ class RoleManager:
                 try:
                     await self._handle(handled)
                 except Exception as error:  # noqa: BLE001 - supervisor: whatever breaks a role change stops the node
-                    self._hooks.failed(error)
+                    self._target.fail(error)
                     return
 
     async def _handle(self, term: int) -> None:
@@ -187,7 +193,7 @@ class RoleManager:
         except asyncio.CancelledError:
             self._step(f"term {term}: cancelled")
             raise
-        self._hooks.become_master(term)
+        self._target.become_master(term)
         self.master_term = term
         self._step(f"term {term}: tail applied, queue offsets restored")
 
@@ -195,7 +201,7 @@ class RoleManager:
         """Wait until the tail is applied; errors (a read barrier that timed out) are retried while the term lasts."""
         while True:
             try:
-                await self._hooks.tail_applied(term)
+                await self._target.wait_tail_applied(term)
             except DledgerError as error:
                 self._step(f"term {term}: tail not applied yet: {error}")
                 await asyncio.sleep(0.05)
@@ -208,7 +214,7 @@ class RoleManager:
         self._enter(RoleState.STARTING, term)
         self._running_term = term
         for service in self._services:
-            tasks = BackgroundTasks(f"{service.name} in term {term}", self._hooks.failed)
+            tasks = BackgroundTasks(f"{service.name} in term {term}", self._target.fail)
             self._running.append(_Running(service, tasks))  # before it starts: a half-started one is stopped too
             await service.start(term, tasks)
             self._step(f"term {term}: {service.name} on")

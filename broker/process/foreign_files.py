@@ -1,6 +1,6 @@
-"""Files in a node's data folder that no part of a node has written: left alone, and told to the operator.
+"""Files in a node's data folder that no part of a node has written: left alone, and reported to the operator.
 
-Owns the list of names a data folder may have.  Index files are their owner's to look at.
+Owns the list of names that a data folder may have.  Index files are checked by the key index.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _is_config(name: str) -> bool:
     return name.removesuffix(TEMPORARY).removesuffix(".bak").endswith(".json")
 
 
-def told(disk: Disk, found: list[str]) -> str:
+def describe_foreign(disk: Disk, found: list[str]) -> str:
     """One line about them."""
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return f"data folder {disk.local_path('')}: not files of a node, left alone: {', '.join(found[:SHOWN])}{more}"

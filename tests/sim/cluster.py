@@ -134,7 +134,7 @@ class SimCluster:
 
     async def _run(self, host: Host, node: BrokerNode) -> None:
         try:
-            await node.start()
+            await node.open()
             reason = await node.failed
         except Exception as error:
             reason = error
@@ -173,7 +173,7 @@ class SimCluster:
     @staticmethod
     def is_up(host: Host) -> bool:
         """Whether its node has opened its folder and takes part."""
-        return host.node is not None and hasattr(host.node, "raft") and host.ended is None
+        return host.node is not None and host.node.is_open and host.ended is None
 
     def kill(self, node_id: str) -> None:
         """kill -9: what the kernel has, stays."""

@@ -210,7 +210,7 @@ async def _flip_pieces(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> 
     """Bits of copies flip on their way, in every third piece or so."""
     until_s = cluster.loop.now_s + fault.lasts_s
     for host in cluster.hosts.values():
-        if host.node is not None and hasattr(host.node, "raft"):
+        if host.node is not None and host.node.is_open:
             _flip_pieces_of(cluster, host.node.raft._replica.source, until_s, fault.amount)
     await asyncio.sleep(fault.lasts_s)
 

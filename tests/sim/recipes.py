@@ -115,7 +115,7 @@ class StalePieces:
     async def watch(self) -> None:
         while self._cluster.loop.now_s < self._until_s:
             for host in self._cluster.running():
-                if host.node is not None and hasattr(host.node, "raft") and host.node.raft._replica.source not in self._sources:
+                if host.node is not None and host.node.is_open and host.node.raft._replica.source not in self._sources:
                     self._stand_before(host.node.raft._replica.source)
             await asyncio.sleep(POLL_S)
 

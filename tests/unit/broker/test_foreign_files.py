@@ -1,4 +1,4 @@
-"""Files in a data folder that are nobody's: left as they are, and told by name."""
+"""Files in a data folder that are nobody's: left as they are, and describe_foreign by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.foreign_files import foreign_files, told
+from broker.process.foreign_files import describe_foreign, foreign_files
 from dledger.log.report import DamageKind
 from dledger.runtime.real_disk import RealDisk
 from dledger_cli.files.check import check_node
@@ -83,7 +83,7 @@ def test_verify_names_every_foreign_file_once(tmp_path: Path) -> None:
         disk = RealDisk(str(tmp_path))
         assert await foreign_files(disk, thorough=True) == FOREIGN
         assert await foreign_files(disk, thorough=False) == FOREIGN[:5] + FOREIGN[6:]
-        assert told(disk, ["a", "b"]).endswith("not files of a node, left alone: a, b")
+        assert describe_foreign(disk, ["a", "b"]).endswith("not files of a node, left alone: a, b")
         findings = [finding async for finding in check_node(str(tmp_path), lambda _bytes: None)]
         remarks = [finding.file for finding in findings if finding.kind is DamageKind.FOREIGN_FILE]
         assert remarks == [disk.local_path(path) for path in FOREIGN]

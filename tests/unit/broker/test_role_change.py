@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.leadership.role_manager import RoleHooks, RoleManager, RoleState
+from broker.leadership.role_manager import RoleManager, RoleState
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId, Role
 from dledger_wire.errors import NotReadyError
@@ -53,21 +53,26 @@ class World:
         self.majority.set()
         self.failures: list[BaseException] = []
         self.tail_errors: list[Exception] = []
-        hooks = RoleHooks(
-            self._tail_applied,
-            lambda term: self.journal.append(f"master {term}"),
-            lambda: self.journal.append("resign"),
-            self.majority.wait,
-            self.failures.append,
-        )
-        self.roles = RoleManager(SimClock(loop), hooks, lambda _text: None, lease_ms=LEASE_MS)
+        self.roles = RoleManager(SimClock(loop), self, lambda _text: None, lease_ms=LEASE_MS)
         self.first = Service("first", self.journal)
         self.second = Service("second", self.journal)
         self.roles.register(self.first)
         self.roles.register(self.second)
         self.roles.start()
 
-    async def _tail_applied(self, term: int) -> None:
+    def become_master(self, term: int) -> None:
+        self.journal.append(f"master {term}")
+
+    def resign(self) -> None:
+        self.journal.append("resign")
+
+    async def confirm_leader(self) -> None:
+        await self.majority.wait()
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    async def wait_tail_applied(self, term: int) -> None:
         if self.tail_errors:
             raise self.tail_errors.pop(0)
         await self.tail.wait()

@@ -250,7 +250,7 @@ def test_every_replica_finds_every_message_whoever_died_meanwhile(seed: int) -> 
 
 
 def _applied(rig: Rig) -> list[int]:
-    nodes = [host.node for host in rig.cluster.running() if host.node is not None and hasattr(host.node, "raft")]
+    nodes = [host.node for host in rig.cluster.running() if host.node is not None and host.node.is_open]
     return [node.store.applied_index for node in nodes] if len(nodes) == 3 else [0, 1]
 
 

@@ -28,7 +28,7 @@ async def fill(rig: Rig, first: int, upto: int) -> None:
 
 async def settled(rig: Rig) -> None:
     def equal() -> bool:
-        nodes = [host.node for host in rig.cluster.running() if host.node is not None and hasattr(host.node, "raft")]
+        nodes = [host.node for host in rig.cluster.running() if host.node is not None and host.node.is_open]
         marks = {node.store.applied_index for node in nodes} | {node.raft.commit_index for node in nodes}
         return len(nodes) == 3 and len(marks) == 1 and rig.cluster.master() is not None
 
