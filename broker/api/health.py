@@ -1,7 +1,8 @@
 """The standard gRPC health service (grpc.health.v1), so that stock probes and load balancers can ask.
 
 Services: ``""`` (the process), ``dledger.raft.GROUP`` (knows a leader), ``dledger.master.GROUP`` (master services are on here).
-Owns the two messages of that protocol, which are one field each; a generated stub would cost a dependency.
+The messages are those of grpcio-health-checking.  Its servicers are not used: they attach to a ``grpc.Server``, while our handlers serve
+gRPC, our TCP protocol and the simulator alike, and they are told each change, while our states are asked for.
 """
 
 from __future__ import annotations
@@ -9,14 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dledger_wire.errors import InvalidArgumentError
+from grpc_health.v1 import health_pb2
+
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
-SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 WATCH_INTERVAL_S = 0.5
 
-_STRING_FIELD_1 = 0x0A
-_VARINT_FIELD_1 = 0x08
+CHECK = methods.UnaryMethod("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
+WATCH = methods.StreamMethod("/grpc.health.v1.Health/Watch", health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse)
+
+
+class ServiceNotFoundError(DledgerError):
+    """A health check names a service that this node does not have.  Only gRPC probes see it, as NOT_FOUND."""
+
+    code = "SERVICE_NOT_FOUND"
 
 
 class HealthService:
@@ -26,40 +35,25 @@ class HealthService:
         self._state = state
 
     def register(self, server: Server) -> None:
-        server.add_unary("/grpc.health.v1.Health/Check", self.check)
-        server.add_stream("/grpc.health.v1.Health/Watch", self.watch)
+        CHECK.serve(server, self.check)
+        WATCH.serve(server, self.watch)
 
-    async def check(self, request: bytes, _context: CallContext) -> bytes:
-        name = parse_service_name(request)
-        serving = self._state(name)
-        if serving is None:
-            raise InvalidArgumentError(f"no service {name!r} here")
-        return _response(SERVING if serving else NOT_SERVING)
+    async def check(self, request: health_pb2.HealthCheckRequest, _caller: CallContext) -> health_pb2.HealthCheckResponse:
+        if self._state(request.service) is None:
+            raise ServiceNotFoundError(f"no health service {request.service!r} here")
+        return self._response(request.service)
 
-    async def watch(self, stream: ByteStream, _context: CallContext) -> None:
-        request = await stream.read()
-        name = parse_service_name(request or b"")
-        told = 0
+    async def watch(self, stream: ByteStream, _caller: CallContext) -> None:
+        request = methods.decode(health_pb2.HealthCheckRequest, await stream.read() or b"")
+        sent = None
         while True:
-            serving = self._state(name)
-            status = SERVICE_UNKNOWN if serving is None else SERVING if serving else NOT_SERVING
-            if status != told:
-                await stream.write(_response(status))
-                told = status
+            response = self._response(request.service)
+            if response != sent:
+                await stream.write(methods.encode(response))
+                sent = response
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-
-def parse_service_name(request: bytes) -> str:
-    """``service`` of a HealthCheckRequest: nothing, or field 1 with a length below 128."""
-    if not request:
-        return ""
-    if len(request) < 2 or request[0] != _STRING_FIELD_1 or request[1] != len(request) - 2:
-        raise InvalidArgumentError("not a HealthCheckRequest")
-    try:
-        return request[2:].decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError("not a HealthCheckRequest") from error
-
-
-def _response(status: int) -> bytes:
-    return bytes((_VARINT_FIELD_1, status))
+    def _response(self, service: str) -> health_pb2.HealthCheckResponse:
+        serving, statuses = self._state(service), health_pb2.HealthCheckResponse
+        status = statuses.SERVICE_UNKNOWN if serving is None else statuses.SERVING if serving else statuses.NOT_SERVING
+        return health_pb2.HealthCheckResponse(status=status)

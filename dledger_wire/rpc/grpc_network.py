@@ -77,6 +77,7 @@ _STATUS_OF_CODE = {
     "OUTCOME_UNKNOWN": grpc.StatusCode.ABORTED,
     "UNREACHABLE": grpc.StatusCode.UNAVAILABLE,
     "DEADLINE_EXCEEDED": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "SERVICE_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "TOPIC_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "TOPIC_EXISTS": grpc.StatusCode.ALREADY_EXISTS,
     "TOPIC_PERMISSION": grpc.StatusCode.PERMISSION_DENIED,

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.api.health import HealthService, parse_service_name
+from broker.api.health import CHECK, HealthService, ServiceNotFoundError
 from broker.process.data_dir_lock import DataFolderLock, holder_pid
 from broker.process.identity import open_identity
 from dledger.runtime.env import Environment
 from dledger.runtime.real_env import real_environment
 from dledger_cli.bench.report import Figures, percentiles
-from dledger_wire.errors import DataDirectoryError, DledgerError, InvalidArgumentError
+from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
+from dledger_wire.rpc.transport import UnaryHandler
 
 
 def environment(folder: Path) -> Environment:
@@ -89,17 +90,28 @@ def test_health_messages() -> None:
         peer = ""
         metadata: dict[str, str] = {}  # noqa: RUF012
 
-    def check(request: bytes) -> bytes:
-        return asyncio.run(health.check(request, Nobody()))
+    class OneMethod:
+        def add_unary(self, path: str, handler: UnaryHandler) -> None:
+            self.path, self.handler = path, handler
 
-    name = b"dledger.master.g0"
+    server = OneMethod()
+    CHECK.serve(server, health.check)  # type: ignore[arg-type]
+
+    def check(request: bytes) -> bytes:
+        return asyncio.run(server.handler(request, Nobody()))
+
+    name, long_name = b"dledger.master.g0", b"s" * 200
+    assert server.path == "/grpc.health.v1.Health/Check"
     assert check(b"") == b"\x08\x01"
     assert check(bytes((10, len(name))) + name) == b"\x08\x02"
-    with pytest.raises(DledgerError, match="no service 'x'"):
+    assert check(bytes((10, len(name))) + name + b"\x10\x01") == b"\x08\x02", "a field of a later version"
+    with pytest.raises(ServiceNotFoundError, match="no health service 'x'"):
         check(b"\x0a\x01x")
-    for wrong in (b"\x0a", b"\x0a\x05x", b"\x12\x01x", b"\x0a\x01\xff"):
+    with pytest.raises(ServiceNotFoundError, match="no health service 's"):
+        check(b"\x0a\xc8\x01" + long_name)
+    for wrong in (b"\x0a", b"\x0a\x05x", b"\x0a\x01\xff"):
         with pytest.raises(InvalidArgumentError):
-            parse_service_name(wrong)
+            check(wrong)
 
 
 def test_percentiles_and_the_result_line() -> None:
