@@ -41,7 +41,7 @@ from dledger_wire.check import require
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
-# While the log is being replaced, the core hears only how its last writes ended.
+# While the log is being replaced, the core only gets the completions of its last writes.
 _WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, SnapshotInstalled)
 
 _logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Driver:
         self._owner = owner
         self._sync_flush = sync_flush
         self._flush_bytes = flush_bytes
-        # Otherwise a node whose disk fails behind its back would take part until the next write.
+        # Otherwise a node whose disk fails in the background would take part until the next write.
         log.background_failed = self._storage_failed
         self._loop = asyncio.get_running_loop()
         self._stepping = False
@@ -122,7 +122,7 @@ class Driver:
             self._timer = None
 
     def step(self, event: Event, incoming: Sequence[RawEntry] = ()) -> list[Effect]:
-        """Feed the core and carry out what it asks for.  An error in here is a bug: the node is stopped, then it is raised."""
+        """Step the core and execute its effects.  An error in here is a bug: the node is stopped, then it is raised."""
         if self._stopped or (self._paused and not isinstance(event, _WHEN_PAUSED)):
             return []
         require(not self._stepping, "a step inside a step: %s in %s", event, self._event)
@@ -144,14 +144,14 @@ class Driver:
     # Replacing the log
 
     async def pause(self) -> None:
-        """Let no event reach the core (they are lost, as on a bad link) and wait until everything written is on stable storage."""
+        """Drop all events (as a bad link would) and wait until everything written is on stable storage."""
         self._paused = True
         while self._durable < self._written:
             self._drained.clear()
             await self._drained.wait()
 
     def resume(self, log: Log, copy: SnapshotInstalled | None = None) -> None:
-        """Go on, with the log that took the old one's place when ``copy`` says so."""
+        """Resume, with the log that replaced the old one if ``copy`` is given."""
         if copy is not None:
             self._log = log
             self._encoded = None
@@ -249,7 +249,7 @@ class Driver:
             await self._wake.wait()
             self._wake.clear()
             if self._core.role is Role.LEADER:
-                # The links are waiting in line too: what they send now is on the other disks as soon as it is on this one.
+                # Let the links send first: the entries then reach the other disks while this one syncs.
                 await asyncio.sleep(0)
             while self._durable < self._written:
                 await self._flush_once()
@@ -270,7 +270,7 @@ class Driver:
             try:
                 await self._log.flush(sync=True)
             except StorageFullError:
-                continue  # the write stream tells the core
+                continue  # the write stream reports it to the core
             except StorageFailedError as error:
                 self._storage_failed(error)
                 return
@@ -317,7 +317,7 @@ class Driver:
         held, durable = self._held, self._durable
         while held and held[0][0] <= durable:
             _number, send = held.popleft()
-            # What an older term acknowledged may have been cut meanwhile: to that leader the answer is as good as lost.
+            # An acknowledgement of an older term may speak of truncated entries: drop it.
             if isinstance(send.message, AppendResponse) and send.message.term < self._core.term:
                 continue
             self._owner.send(send.to, send.message)
@@ -325,7 +325,7 @@ class Driver:
     # Timer
 
     def _arm_timer(self) -> None:
-        """One timer; a deadline that moved away leaves it as it is (it fires early, finds nothing due, and is set anew)."""
+        """One timer.  A deadline that moved away leaves it as it is: it fires early, finds nothing due, and is rearmed."""
         if self._stopped:
             return
         wakeup_ms = self._core.next_wakeup_ms()

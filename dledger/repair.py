@@ -64,7 +64,7 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
 
 
 class LogRepairer:
-    """Puts damaged entries of the log in use right, one after the other, for whoever came upon them."""
+    """Repairs damaged entries of the log in use, one at a time."""
 
     def __init__(self, new_repair: Callable[[], PeerRepair], log: Callable[[], Log], tasks: BackgroundTasks) -> None:
         self._new_repair = new_repair
@@ -76,7 +76,7 @@ class LogRepairer:
 
     @property
     def unrepaired(self) -> list[str]:
-        """The damage that is known and could not be put right so far, by index; what was trimmed or replaced since is none any more."""
+        """Known damage that could not be repaired so far, by index; trimmed or replaced entries no longer count."""
         log = self._log()
         self._unrepaired = {
             entry: text for entry, text in self._unrepaired.items() if entry.index >= log.first_index and log.entry_id(entry.index) == entry
@@ -100,7 +100,7 @@ class LogRepairer:
             entry = self._log().entry_id(index)
             if entry is None:
                 return False
-            whole = await self._is_whole(index)  # somebody else may have put it right meanwhile
+            whole = await self._is_whole(index)  # it may have been repaired meanwhile
             if not whole:
                 if entry not in self._unrepaired:  # who needs the entry asks again and again
                     self._unrepaired[entry] = damage.message
@@ -151,7 +151,7 @@ class PeerRepair:
         self._limit_ms = int(limit_s * 1000)
 
     async def run(self, log: Log, report: RecoveryReport) -> tuple[Log, RecoveryReport]:
-        """The log opened anew without damage; StorageDamagedError names what could not be repaired, and ``log`` is closed then."""
+        """The log, reopened without damage.  StorageDamagedError names what could not be repaired, and ``log`` is closed then."""
         deadline_ms = self._env.clock.monotonic_ms() + self._limit_ms
         try:
             while report.damaged:
@@ -171,14 +171,14 @@ class PeerRepair:
         return log, report
 
     async def _round(self, log: Log, report: RecoveryReport) -> int:
-        """Try every damaged entry once; how many were put right."""
+        """Try every damaged entry once; how many were repaired."""
         repaired = 0
         for finding in report.damaged:
             place = log.locate(finding.index)
             if finding.kind not in FETCHED or place is None:
                 if finding is report.damaged[0]:
                     raise self._hopeless(finding)
-                break  # a filler, or what cannot be found: judged anew when the entries before it are whole
+                break  # a filler, or what cannot be found: checked again when the entries before it are intact
             try:
                 entry = await self._fetch(place)
             except _ReplacedError as replaced:
@@ -222,7 +222,7 @@ class PeerRepair:
                 answer = await channel.call(methods.FETCH_ENTRY.path, self._request(place), timeout_s=FETCH_TIMEOUT_S)
                 return _checked(answer, place)
             except DledgerError as error:
-                # Cutting cannot be undone, so the word of a replica with another folder than the one known counts for nothing.
+                # Truncation cannot be undone, so only a replica on its known folder counts.
                 is_other = error.detail_int("committed_term", place.term) != place.term
                 if is_other and self._stores.is_known(node, error.details.get("store_id", "")):
                     raise _ReplacedError(f"{node}: {error.message}") from error
@@ -259,7 +259,7 @@ class PeerRepair:
 
 
 async def _names_itself(log: Log, place: EntryPlace) -> bool:
-    """Whether the damaged entry's own header says what its index unit says: a unit has no checksum, its word alone cuts nothing."""
+    """Whether the damaged entry's header agrees with its index unit.  A unit has no checksum, so alone it does not justify truncation."""
     try:
         return Header.unpack(await log.read_stored(place.pos, ENTRY_HEADER_SIZE)).is_of(place)
     except StorageDamagedError:  # the file ends before

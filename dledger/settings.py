@@ -71,7 +71,7 @@ def peer_statuses(
     link: Callable[[NodeId], tuple[bool, str]],
     timeout_ms: int,
 ) -> tuple[PeerStatus, ...]:
-    """Every member as this node sees it; ``link`` tells whether one is connected, and why it is refused."""
+    """Every member as this node sees it; ``link`` gives whether one is connected, and why it is refused."""
     known = {peer.node: peer for peer in core.peers}
     found = []
     for node in (*membership.voters, *membership.learners):
@@ -112,8 +112,8 @@ class RaftStatus:
     applied_index: int
     pending_bytes: int
     disk_full: bool
-    damaged: tuple[str, ...]  # what is damaged in the log and no peer could put right so far
-    copying: str  # how far a copy is that this node takes from a peer; empty when it takes none
+    damaged: tuple[str, ...]  # damage in the log that no peer could repair so far
+    copying: str  # progress of the snapshot this node receives; empty when there is none
     refused_messages: int  # of peers: damaged, or none that a correct peer sends; each of them ended its link
     failed: str
     peers: tuple[PeerStatus, ...]

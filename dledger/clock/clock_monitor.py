@@ -51,7 +51,7 @@ class ClockMonitor:
         return self.time.for_leader() if isinstance(message, HeartbeatResponse) else None
 
     def received(self, source: NodeId, message: Message, clocks: Clocks) -> None:
-        """A peer told its clocks with a message, which the core has seen."""
+        """A peer sent its clocks with a message that the core has handled."""
         if isinstance(message, Heartbeat):
             if self.node.leader == source:
                 self.time.led(source, clocks)

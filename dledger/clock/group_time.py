@@ -19,16 +19,15 @@ from dledger_wire.clock import Clock
 
 SLEW = 0.01
 MAX_SKEW_MS = 10_000
-KEPT = (
-    8  # words of a peer; the one that came fastest counts, so that a message that lay somewhere does not look like a clock that is behind
-)
+# Samples kept of a peer; the fastest message counts, so that a delayed one does not look like a slow clock.
+KEPT = 8
 FRESH_MS = 10_000
 MAX_MS = 1 << 50  # some thirty thousand years: anything beyond is no time
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What one node tells another (see ``Clocks`` in raft.proto); 0 is not known."""
+    """The clocks that one node sends to another (see ``Clocks`` in raft.proto); 0 is not known."""
 
     wall_ms: int
     group_ms: int = 0
@@ -39,17 +38,17 @@ class _Offsets:
     """How far a clock elsewhere is ahead of the own monotonic one, by its newest words."""
 
     def __init__(self) -> None:
-        self._words: deque[int] = deque(maxlen=KEPT)
-        self._heard_ms = 0
+        self._samples: deque[int] = deque(maxlen=KEPT)
+        self._last_ms = 0
 
-    def heard(self, told_ms: int, now_ms: int) -> None:
-        if 0 < told_ms < MAX_MS:
-            self._words.append(told_ms - now_ms)
-            self._heard_ms = now_ms
+    def add(self, sent_ms: int, now_ms: int) -> None:
+        if 0 < sent_ms < MAX_MS:
+            self._samples.append(sent_ms - now_ms)
+            self._last_ms = now_ms
 
     def at(self, now_ms: int) -> int | None:
-        """The offset; None when nothing was heard lately."""
-        return max(self._words) if self._words and now_ms - self._heard_ms <= FRESH_MS else None
+        """The offset; None without a recent sample."""
+        return max(self._samples) if self._samples and now_ms - self._last_ms <= FRESH_MS else None
 
 
 class GroupTime:
@@ -65,7 +64,7 @@ class GroupTime:
         self._peers: dict[NodeId, _Offsets] = {}
         self._groups: dict[NodeId, _Offsets] = {}
         self._leader: NodeId | None = None
-        self._led, self._agreed = _Offsets(), _Offsets()  # by the leader's word
+        self._led, self._agreed = _Offsets(), _Offsets()  # as sent by the leader
 
     # Clock
 
@@ -94,7 +93,7 @@ class GroupTime:
         self._offset, self._target, self._guessed = float(offset), offset, guessed
         self._moved_ms = self._clock.monotonic_ms()
 
-    # What is told
+    # What is sent
 
     def for_leader(self) -> Clocks:
         return Clocks(self._clock.wall_ms(), self.wall_ms() if self.is_known else 0)
@@ -106,20 +105,20 @@ class GroupTime:
         return Clocks(self._clock.wall_ms(), self.wall_ms() if self.is_known else 0, agreed_ms)
 
     def answered(self, peer: NodeId, clocks: Clocks) -> None:
-        """A follower told this leader its clocks."""
+        """A follower sent its clocks to this leader."""
         now_ms = self._clock.monotonic_ms()
-        self._peers.setdefault(peer, _Offsets()).heard(clocks.wall_ms, now_ms)
-        self._groups.setdefault(peer, _Offsets()).heard(clocks.group_ms, now_ms)
+        self._peers.setdefault(peer, _Offsets()).add(clocks.wall_ms, now_ms)
+        self._groups.setdefault(peer, _Offsets()).add(clocks.group_ms, now_ms)
 
     def led(self, leader: NodeId, clocks: Clocks) -> None:
-        """The leader told this follower its clocks."""
+        """The leader sent its clocks to this follower."""
         now_ms = self._clock.monotonic_ms()
         if leader != self._leader:
             self._leader, self._led, self._agreed = leader, _Offsets(), _Offsets()
             self._peers.clear()
             self._groups.clear()
-        self._led.heard(clocks.group_ms, now_ms)
-        self._agreed.heard(clocks.agreed_ms, now_ms)
+        self._led.add(clocks.group_ms, now_ms)
+        self._agreed.add(clocks.agreed_ms, now_ms)
         offset = self._led.at(now_ms)
         if offset is not None:
             self._set(offset)
@@ -131,8 +130,8 @@ class GroupTime:
         now_ms = self._clock.monotonic_ms()
         self._leader = None
         agreed = self._majority(own, voters, now_ms)
-        if not self.is_known and (told := self._told_groups(voters, now_ms)):
-            self._set(told[(len(told) - 1) // 2])
+        if not self.is_known and (sent := self._group_offsets(voters, now_ms)):
+            self._set(sent[(len(sent) - 1) // 2])
         if agreed is not None:
             if not self.is_known or self._guessed:
                 self._set(agreed)
@@ -142,14 +141,14 @@ class GroupTime:
         return agreed
 
     def guess(self, own: NodeId, voters: Sequence[NodeId], not_before_ms: int) -> None:
-        """No majority agrees and the group must go on: the earliest clock that is not behind the log counts until one does."""
+        """No majority agrees and the group must continue: use the earliest clock that is not behind the log until one does."""
         if self.lead(own, voters) is None and not self.is_known:
             now_ms = self._clock.monotonic_ms()
             clocks = [each for each in self._offsets(own, voters, now_ms).values() if now_ms + each >= not_before_ms]
             self._set(min(clocks, default=not_before_ms - now_ms), guessed=True)
 
     def _offsets(self, own: NodeId, voters: Sequence[NodeId], now_ms: int) -> dict[NodeId, int]:
-        """By voter, those heard of lately."""
+        """By voter, those with recent samples."""
         found = {}
         for voter in voters:
             offset = self._clock.wall_ms() - now_ms if voter == own else self._offset_of(voter, now_ms)
@@ -161,15 +160,15 @@ class GroupTime:
         known = self._peers.get(peer)
         return known.at(now_ms) if known is not None else None
 
-    def _told_groups(self, voters: Sequence[NodeId], now_ms: int) -> list[int]:
-        told = [known.at(now_ms) for voter in voters if (known := self._groups.get(voter)) is not None]
-        return sorted(offset for offset in told if offset is not None)
+    def _group_offsets(self, voters: Sequence[NodeId], now_ms: int) -> list[int]:
+        sent = [known.at(now_ms) for voter in voters if (known := self._groups.get(voter)) is not None]
+        return sorted(offset for offset in sent if offset is not None)
 
     def _majority(self, own: NodeId, voters: Sequence[NodeId], now_ms: int) -> int | None:
         offsets = sorted(self._offsets(own, voters, now_ms).values())
         if not offsets:
             return None
-        middle = offsets[(len(offsets) - 1) // 2]  # a majority of all voters is more than half of those heard: this is one of them
+        middle = offsets[(len(offsets) - 1) // 2]  # a majority of all voters is more than half of those with samples: this is one of them
         near = sum(abs(offset - middle) <= self.max_skew_ms for offset in offsets)
         return middle if 2 * near > len(voters) else None
 

@@ -10,7 +10,7 @@ class CoreConfig:
     """Timers and windows of one replica.
 
     ``election_timeout_ms`` is the lower end: the drawn timeout lies in [election_timeout_ms, 2 * election_timeout_ms).
-    ``commit_notice_delay_ms``: how long a follower that gets no entries may wait to hear of a commit; under load the next entries tell it.
+    ``commit_notice_delay_ms``: how long an idle follower may wait for a commit notice; under load the next entries carry it.
     ``loses_unsynced``: a loss of power may take what was acknowledged (ASYNC_FLUSH), so a majority may forget what is committed.
     The windows bound what a leader keeps in flight to one follower, and what it keeps uncommitted (then it answers BUSY).
     """

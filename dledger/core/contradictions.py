@@ -31,7 +31,7 @@ def contradiction(core: CoreState, source: NodeId, message: Message) -> str | No
     if isinstance(message, AppendRequest) and term >= core.term:
         return _of_entries(core, message)
     if isinstance(message, SnapshotOffer) and message.last.term > term:
-        return f"offers a copy up to {message.last} in term {term}"
+        return f"offers a snapshot up to {message.last} in term {term}"
     return None
 
 

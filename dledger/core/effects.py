@@ -134,7 +134,7 @@ class UnregisteredMember:
 class FetchSnapshot:
     """This replica needs entries its leader ``source`` has deleted: fetch a snapshot that reaches ``last``, its commit index.
 
-    Comes again while the copy runs (the one that runs goes on) and after it failed (then it begins anew).  The copy has become pointless
+    Repeated while the download runs (it continues) and after it failed (it is retried).  The snapshot has become pointless
     once ``Raft.snapshot_wanted`` is None.
     """
 
@@ -145,7 +145,7 @@ class FetchSnapshot:
 
 @dataclass(slots=True)
 class MessageRefused:
-    """A message of ``source`` contradicts this core and was dropped: the link it came on is to be broken."""
+    """A message of ``source`` contradicts this core and was dropped: the driver must close its link."""
 
     source: NodeId
     reason: str
@@ -160,7 +160,7 @@ class Sound:
 class Diverged:
     """Under ASYNC_FLUSH: a majority lost entry ``index``, which was committed here, and ``source`` has another one committed in its place.
 
-    Log and state of this replica are of no use from there on; it must begin anew with what the others have.
+    Log and state of this replica are invalid from there on; it must start from scratch with what the others have.
     """
 
     source: NodeId

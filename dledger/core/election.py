@@ -231,7 +231,7 @@ class Elections:
         return core.vote == source or (core.vote is None and core.leader is None)
 
     def _make_way(self, source: NodeId, message: VoteRequest) -> None:
-        """Let the one that asks first have its election in peace."""
+        """Yield to the node that asked first."""
         core = self._core
         last = core.log.last
         if core.role is Role.PRE_CANDIDATE:

@@ -13,7 +13,7 @@ from dledger.core.types import EntryId, EntryKind, Membership, NodeId
 
 @dataclass(slots=True)
 class Tick:
-    """Time passed; ``now_ms`` of the step tells how far.  Due timers fire."""
+    """Time passed; ``now_ms`` of the step is the new time.  Due timers fire."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Applied:
 
 @dataclass(slots=True)
 class ReadRequested:
-    """Somebody wants a linearizable read; answered by ``ReadReady`` or ``ReadFailed`` with the same ``token``."""
+    """A linearizable read is requested; answered by ``ReadReady`` or ``ReadFailed`` with the same ``token``."""
 
     token: int
 
@@ -89,10 +89,10 @@ class PeerLost:
 
 @dataclass(slots=True)
 class SnapshotInstalled:
-    """A catch-up copy ended: the log now ends at ``last`` and starts at ``first_index``, everything durable and committed.
+    """A snapshot was installed: the log now ends at ``last`` and starts at ``first_index``, everything durable and committed.
 
     To be stepped only while ``Raft.snapshot_wanted`` is set, right after the log was replaced and with no event in between.  ``before`` and
-    ``terms`` describe the copy as ``Saved`` does; without them the core serves nothing of it to others.
+    ``terms`` describe the snapshot as ``Saved`` does; without them the core serves none of it to others.
     """
 
     first_index: int
@@ -129,7 +129,7 @@ class Campaign:
 
 @dataclass(slots=True)
 class Deprioritize:
-    """Whether this node is to lead only when nobody else can: others are given an election timeout more to stand before it does."""
+    """Whether this node is to lead only as a last resort: it waits an election timeout longer before it campaigns."""
 
     on: bool
 

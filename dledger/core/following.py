@@ -21,9 +21,9 @@ class Following:
 
     def __init__(self, core: CoreState) -> None:
         self._core = core
-        # The copy asked for; None again when a leader's entries turn out to fit, which makes it pointless.
+        # The snapshot requested; None again when a leader's entries turn out to fit.
         self.snapshot_wanted: FetchSnapshot | None = None
-        # How far the group is, and when this node was last told, by any leader.  For those who ask; nothing is decided by it.
+        # The group's commit index as any leader last sent it, and when.  For status only; nothing is decided by it.
         self.heard_commit = 0
         self.heard_ms: int | None = None
 
@@ -134,7 +134,7 @@ class Following:
         elif core.log.holds(message.last):
             self._acknowledge(source, message.last.index)
         elif core.takes_entries:
-            # Repeated while it runs: whoever fetches keeps going, or begins again if that failed.
+            # Repeated while the download runs: it continues, or is retried if it failed.
             self.snapshot_wanted = FetchSnapshot(source, message.first_available, message.last)
             core.emit(self.snapshot_wanted)
 
@@ -145,13 +145,13 @@ class Following:
         if event.last.index <= core.commit:
             return
         require(core.role is not Role.LEADER, "a leader's log was replaced")
-        require(event.last.term <= core.term, "a copy up to %s in term %d", event.last, core.term)
+        require(event.last.term <= core.term, "a snapshot up to %s in term %d", event.last, core.term)
         before, terms = event.before, event.terms
         if before is None:
             before, terms = event.last, ()
         core.log.replace(terms, before, event.last, core.term)
         core.commit_to(event.last.index)
-        # Where the copy's configuration stands is not told; it is committed, so any index up to the end serves.
+        # The index of the snapshot's configuration is not known here; it is committed, so any index up to the end serves.
         core.memberships.replaced(event.membership, event.last.index)
         if core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
             core.elections.become_follower(core.term, None)

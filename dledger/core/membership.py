@@ -103,7 +103,7 @@ class Memberships:
         self._changed()
 
     def replaced(self, membership: Membership, index: int) -> None:
-        """The log was replaced by a copy; ``membership`` is the one at its end."""
+        """A snapshot replaced the log; ``membership`` is the one at its end."""
         before = self.current
         self._configs = [(index, membership)]
         self._refresh()
@@ -127,7 +127,7 @@ class Memberships:
             core.publish_role()
 
     def commit_advanced(self) -> None:
-        """Old configurations may go; whoever is out now is out for good."""
+        """Drop old configurations; removed members are out for good."""
         if len(self._configs) > 1:
             self._forget_old()
             self.role_may_change()
@@ -171,7 +171,7 @@ class Memberships:
 
 
 def _is_single_step(current: Membership, wanted: Membership) -> bool:
-    """At most one voter more or less, at least one left, nobody there twice, and a change at all, if only of the folders named."""
+    """At most one voter more or less, at least one left, no duplicates, and some change, if only of registered folders."""
     members = wanted.members
     if not wanted.voters or len(set(members)) != len(members):
         return False

@@ -61,7 +61,7 @@ class AppendResponse:
 class Heartbeat:
     """Keeps leadership.  ``commit`` never exceeds what the leader knows the receiver to hold; ``round`` numbers read-index rounds.
 
-    ``newest_commit`` is the leader's own: nothing is committed by it, it tells the receiver how far it is behind.
+    ``newest_commit`` is the leader's own: it commits nothing, it only shows the receiver its lag.
     """
 
     term: int

@@ -56,9 +56,9 @@ class Progress:
         self.commit_sent = 0
         self.notice_open = False  # a heartbeat is out and not answered
         self.heartbeat_match = -1  # ``match`` at the last heartbeat
-        self.probe_due = False  # the answer to the last heartbeat shall let one request out
+        self.probe_due = False  # the response to the last heartbeat lets one request out
         self.round = 0
-        self.store = ""  # the data folder it answers from; empty: it has not answered, or tells none
+        self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none
 
     def answered(self, now_ms: int) -> None:
         self.contact_ms = now_ms
@@ -78,7 +78,7 @@ class Progress:
         self.next = last_index + 1
 
     def acked(self, index: int) -> bool:
-        """The peer holds our entry ``index`` on stable storage; whether that is news.  Never lowers anything."""
+        """The peer holds our entry ``index`` on stable storage; whether ``match`` rose.  Never lowers anything."""
         news = index > self.match
         if news:
             self.match = index

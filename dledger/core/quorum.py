@@ -21,7 +21,7 @@ class VoteTally:
     """Answers of one round.  Counted per voter, the first answer wins; others than voters do not count.
 
     A majority keeps two out of one term.  That the winner has all that is committed, only voters show that hold what they acknowledged:
-    where ``suspects`` are among those who granted, a majority of others must be too; or *every* voter, so that nobody is left who could
+    where ``suspects`` are among those who granted, a majority of others must be too; or *every* voter, so that none is left that could
     have more; or else a majority of suspects, which is the loss that ASYNC_FLUSH is documented to take.
     """
 

@@ -196,7 +196,7 @@ class Raft:
             core.elections.become_follower(core.term, None)
 
     def _fail(self) -> None:
-        """Writes are lost and nobody knows which: a leader lets the best voter take over, and this node says nothing any more."""
+        """Writes are lost and it is unknown which: a leader lets the best voter take over, and this node falls silent."""
         core = self._core
         if core.role is Role.LEADER:
             core.transfers.resign()
@@ -238,7 +238,7 @@ class Raft:
             core.reads.refuse(source, message.token)
 
     def _newer_term(self, source: NodeId, message: Message) -> bool:
-        """Adopt the term unless the message is a question about an election; whether to go on with the message."""
+        """Adopt the term unless the message asks about an election; whether to process the message."""
         core = self._core
         if isinstance(message, VoteRequest):
             return True  # a pre-vote changes nothing, and a live leader must not be deposed: decided there
@@ -248,7 +248,7 @@ class Raft:
             core.elections.become_follower(message.term, source)
             return True
         if core.role is Role.LEADER and source not in core.memberships.current:
-            return False  # a node that was removed cannot depose anybody
+            return False  # a removed node cannot depose a leader
         core.elections.become_follower(message.term, None)
         return False
 

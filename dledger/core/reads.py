@@ -22,7 +22,7 @@ from dledger.core.quorum import quorum_value
 from dledger.core.state import CoreState
 from dledger.core.types import NodeId, Role
 
-# In the answer to a leader of an older term: it tells the newer one, confirms nothing and is no sign that anybody follows.
+# In the answer to a leader of an older term: it carries the newer term, confirms nothing and does not show that the peer follows.
 NO_ROUND = 0
 
 

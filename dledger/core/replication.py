@@ -72,7 +72,7 @@ class Replication:
         self._set_peers(core.log.last.index + 1)
         for peer in self._voters:
             if peer not in voters:
-                peer.contact_ms = core.now_ms  # it may be silent an election timeout long from now on, like everybody
+                peer.contact_ms = core.now_ms  # its election timeout starts now, like every peer's
         self._set_quorum_deadline()
         if core.transfers.target is not None and core.transfers.target not in core.memberships.current.voters:
             core.transfers.target_gone()
@@ -113,7 +113,7 @@ class Replication:
         return None
 
     def append_own(self, meta: EntryMeta) -> None:
-        """Add an entry of this leader's and send it to everybody."""
+        """Append an entry of this leader and send it to all peers."""
         core = self._core
         if core.log.durable == core.log.last.index:
             self._durable_moved_ms = core.now_ms
@@ -123,7 +123,7 @@ class Replication:
         core.emit(Append(index, (meta,)))
         peers = list(self.peers.values())
         if meta.kind is EntryKind.CONFIG:
-            # Those it removes are told too, so that they stop standing for election.
+            # Removed members get it too, so that they stop campaigning.
             self._send_all(peers)
             core.memberships.appended(index, (meta,))
             peers = list(self.peers.values())
@@ -170,7 +170,7 @@ class Replication:
         core = self._core
         prev_term = core.log.term_at(peer.next - 1)
         if prev_term is None:
-            self._offer_snapshot(peer)  # trimmed here while it was under way
+            self._offer_snapshot(peer)  # trimmed here meanwhile
             return
         core.send(peer.node, AppendRequest(term=core.term, prev=EntryId(peer.next - 1, prev_term), entries=(), commit=core.commit))
 

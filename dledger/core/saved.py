@@ -38,6 +38,6 @@ class LogView(Protocol):
     def metas(self, first_index: int, last_index: int) -> Sequence[EntryMeta]:
         """The entries from ``first_index`` up to at most ``last_index``; fewer is fine.
 
-        None at all means that they are out of reach here; a follower that needs them is then offered a copy.
+        None means that they are not available here; a follower that needs them is then offered a snapshot.
         """
         ...

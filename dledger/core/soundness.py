@@ -20,7 +20,7 @@ from dledger.core.types import NodeId
 
 
 class Soundness:
-    """The suspicion of one core; ``suspect`` false is what it nearly always is."""
+    """Whether one core is suspect; normally it is not."""
 
     def __init__(self, core: CoreState, *, suspect: bool) -> None:
         self._core = core
@@ -59,7 +59,7 @@ class Soundness:
             self.confirmed()
 
     def confirmed(self) -> None:
-        """All that counts is here: also the word of a leader that has committed an entry of its own term, about itself."""
+        """Everything required is here; a leader that has committed an entry of its own term confirms itself."""
         if self.suspect:
             self.suspect = False
             self._core.emit(Sound())

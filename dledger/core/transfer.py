@@ -21,7 +21,7 @@ class Transfers:
         self._core = core
         self.target: NodeId | None = None
         self._ordered = False
-        # After stepping down: whom we expect to hear from as leader.
+        # After stepping down: the expected new leader.
         self._awaited: NodeId | None = None
         self._deadline_ms = 0
         self._next_hand_over_ms = 0
@@ -63,7 +63,7 @@ class Transfers:
         self.advanced(progress)
 
     def hand_over(self) -> None:
-        """Give leadership away because this node's disk is full or slow; again later when nobody takes it."""
+        """Transfer leadership because this node's disk is full or slow; retried later if no voter takes it."""
         core = self._core
         if self.target is not None or core.now_ms < self._next_hand_over_ms:
             return
@@ -85,7 +85,7 @@ class Transfers:
             self._core.send(self.target, TimeoutNow(term=self._core.term))
 
     def resign(self) -> None:
-        """This leader is no member any more: the best voter shall take over, then it steps down."""
+        """This leader is no longer a member: order the best voter to take over, then step down."""
         core = self._core
         best = core.replication.best_voter()
         if best is not None:
@@ -104,7 +104,7 @@ class Transfers:
             self._end(done=False)
 
     def leadership_lost(self) -> None:
-        """Perhaps the target took it; its first message tells."""
+        """The target may have taken over; its first message confirms that."""
         if self.target is not None:
             self._awaited, self.target = self.target, None
             self._deadline_ms = self._core.now_ms + self._core.config.election_timeout_ms

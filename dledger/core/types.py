@@ -63,7 +63,7 @@ class EntryMeta:
 class Membership:
     """Voters and learners of a group, as written in the newest configuration entry of the log (committed or not).
 
-    ``stores`` names the data folders of those whose folder is known, by member: whoever comes with another folder is not that member,
+    ``stores`` names the data folders of those whose folder is known, by member: a node on another folder is not that member,
     since it has not promised what the member has.  What the id means is not the core's business.
     """
 

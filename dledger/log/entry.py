@@ -4,7 +4,7 @@ Owns the meaning of the 48-byte header (``dledger_wire/layout.py`` owns its form
 
 The chain CRC covers the previous entry's chain CRC and this header without the chain field; the header holds the body's CRC.  So one
 chain value stands for the whole log up to its entry, and an entry that is intact but belongs to another log, another place or an
-overwritten history is told from the right one.
+overwritten history is distinguished from the right one.
 """
 
 from __future__ import annotations

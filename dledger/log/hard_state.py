@@ -3,7 +3,7 @@
 One file with two slots written in turn; a generation counter says which is newer, so a torn write leaves the previous promise whole.
 Each slot holds its record twice, in blocks of their own: damage to a single block never brings an older promise back to life.  A record
 fits a sector, so a torn write leaves each copy the old one or the new one; a slot without a readable copy is therefore damaged, may have
-held the newest promise, and is refused.  Every start writes both slots' copies anew, so that single damages do not add up.
+held the newest promise, and is refused.  Every start rewrites both slots' copies, so that single damages do not accumulate.
 
     0      slot 0, copy 0      8192   slot 1, copy 0
     4096   slot 0, copy 1      12288  slot 1, copy 1

@@ -82,11 +82,11 @@ class Log:
         self._cut_floor = 0
         self._cuts = 0
         self._failure: StorageFailedError | StorageDamagedError | None = None
-        # Told when background work fails the log; a failing flush tells its caller.
+        # Called when background work fails the log; a failing flush raises to its caller.
         self.background_failed: Callable[[StorageFailedError | StorageDamagedError], None] = _not_told
         self._tasks = BackgroundTasks("log", self._on_crash)
         self._units_timer: asyncio.TimerHandle | None = None
-        self._wanted_index = 0  # up to where somebody needs the log durable
+        self._wanted_index = 0  # up to where a caller needs the log durable
         self._syncing: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -259,7 +259,7 @@ class Log:
     def incompatibility(self, prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
         """Why entries that a peer sent behind ``prev`` cannot stand in this log; None when they can, or ``prev`` is not in it.
 
-        What ``append`` and ``cut`` take for granted: chain checksums, places without gaps, and no cut deeper than memory tells.
+        Checks what ``append`` and ``cut`` assume: chain checksums, positions without gaps, and no cut below what is in memory.
         """
         if self.term_at(prev.index) != prev.term:
             return None
@@ -277,7 +277,7 @@ class Log:
         return None
 
     def _chain_and_end(self, index: int) -> tuple[int | None, int | None]:
-        """Chain CRC and end of an entry in the log, or of what lies below it; None where memory does not tell."""
+        """Chain CRC and end of an entry in the log, or of what lies below it; None where memory does not have it."""
         if index < self.first_index:
             return self._start.before_chain_crc, self._start.first_pos
         if index == self._last.index:
@@ -377,7 +377,7 @@ class Log:
     async def make_durable(self, index: int) -> bool:
         """See to it that the entries up to ``index`` are durable; False when they cannot be (a full disk, a log that failed or closes).
 
-        May be called by anybody at any time, beside flushes and other calls, and be cancelled: the writing is a task of the log's own.
+        May be called at any time, beside flushes and other calls, and may be cancelled: the write is a task of the log.
         """
         if self._durable_index < index:
             self._wanted_index = max(self._wanted_index, index)
@@ -396,7 +396,7 @@ class Log:
                     if self._durable_index < min(self._wanted_index, self._last.index):  # another flush may have seen to it
                         await self._flush(True, _SYNC_BYTES)
         except StorageFullError:
-            return  # whoever asked asks again; the write stream tells the node
+            return  # callers retry; the write stream reports it to the node
         finally:
             self._syncing = None
 
@@ -546,7 +546,7 @@ class Log:
     async def trim(self, first_index: int) -> int:
         """Delete whole sealed segments so that the log starts at or before ``first_index``; returns the new first index.
 
-        The caller sees to it that everything below is committed, applied and nobody's any more.
+        The caller ensures that everything below is committed, applied and no longer needed.
         """
         async with self._trimming:
             self._check_usable()

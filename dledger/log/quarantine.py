@@ -1,4 +1,4 @@
-"""Bytes that are no part of the log any more and are kept all the same, for whoever wants to know what happened.
+"""Quarantine: bytes removed from the log and kept for diagnosis.
 
 Owns the names in ``quarantine``: the segment's, the position of the first byte, and a number or what became of them.
 """

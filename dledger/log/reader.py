@@ -66,7 +66,7 @@ class LogReader:
         return entries
 
     async def _write_unit(self, segment: Segment, place: EntryPlace) -> None:
-        """Write an index unit anew that says something else than its entry, which is whole, in its place and of the right term."""
+        """Rewrite an index unit that contradicts its entry, which is intact, in its position and of the right term."""
         path = units_path(segment.start_pos)
         _logger.warning("%s: the index unit of entry %d is wrong; rewritten", self._disk.local_path(path), place.index)
         self._places.correct(place)

@@ -144,7 +144,7 @@ async def _remove_empty_end(disk: Disk, files: FilePool, empty: list[int], segme
 
 
 async def discard_from(disk: Disk, files: FilePool, segment: Segment, index: int) -> None:
-    """Take back the word for ``index``, which lies in ``segment``, and all after it: the next start cuts a tail there.
+    """Discard ``index``, which lies in ``segment``, and everything after it: the next start truncates the log there.
 
     What is cut is kept in ``quarantine``.  Running it again after a crash in the middle of it ends the same way.
     """

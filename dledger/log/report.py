@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def is_repaired_by_start(self) -> bool:
-        """Whether the next start of the node puts it right by itself: units are derived, the hard state has more copies."""
+        """Whether the next start repairs it: units are derived, the hard state has more copies."""
         derived = (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.QUEUE_FILE, DamageKind.INDEX_FILE)
         return self.kind in (*derived, DamageKind.TORN_TAIL, DamageKind.PREPARED, DamageKind.HARD_STATE_COPY)
 

@@ -142,7 +142,7 @@ class FilePool:
             await self._close_idle()
 
     async def drop(self, path: str) -> None:
-        """Forget the open file of ``path`` (it is about to be removed); whoever reads from it still may."""
+        """Forget the open file of ``path`` (it is about to be removed); reads in progress continue."""
         handle = self._handles.pop(path, None)
         if handle is None:
             return
@@ -151,7 +151,7 @@ class FilePool:
             await handle.file.close()
 
     async def close(self) -> None:
-        """Close everything; a file that somebody is using closes when he is done."""
+        """Close everything; a file in use is closed when its user is done."""
         for path in list(self._handles):
             await self.drop(path)
 

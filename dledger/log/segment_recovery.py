@@ -11,7 +11,7 @@ only prepared: removed, what is not zero in it kept in quarantine; this one is t
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
 units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.discard_from``); cut, kept in
 quarantine |
-| bad bytes, in the last segment | file missing | damage: nothing tells a torn tail from a lost entry |
+| bad bytes, in the last segment | file missing | damage: a torn tail cannot be distinguished from a lost entry |
 | zeros or filler, in the last segment | none beyond | the log ends here |
 
 Damage is reported, not cut, and the units of a damaged segment are left as they are: they are the proof.
@@ -102,7 +102,7 @@ async def was_only_prepared(disk: Disk, files: FilePool, start_pos: int, at: Pos
 
 
 async def load_units(disk: Disk, files: FilePool, start_pos: int, first_index: int | None, next_start: int | None) -> UnitsFound:
-    """Read a segment's units; ``first_index`` None takes the first unit's word for it."""
+    """Read a segment's units; with ``first_index`` None the first unit's index counts."""
     path = units_path(start_pos)
     if not await disk.exists(path):
         return UnitsFound(False, b"", decode_units(b""), 0, 0)
@@ -250,7 +250,7 @@ class SegmentRecovery:
         return Finding(path, stop.pos - self.start_pos, self.position.index, found[0], found[1])
 
     async def _mend_filler(self, file: File, pos: int) -> bool:
-        """Write the filler at ``pos`` anew, if the next segment's first entry follows the last one here."""
+        """Rewrite the filler at ``pos`` if the next segment's first entry follows the last one here."""
         next_start = self.next_start
         if next_start is None or next_start - pos < FILLER_SIZE or not await continues(self.disk, self.files, next_start, self.position):
             return False
@@ -290,7 +290,7 @@ class SegmentRecovery:
         return True
 
     def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
-        """Report damage and go on behind it by the word of its index unit; False when that is not to be had."""
+        """Report damage and skip it by its index unit; False when the unit is not usable."""
         self.report.damaged.append(damage)
         if good >= units.sound or len(self.report.damaged) >= MAX_FINDINGS:
             return False

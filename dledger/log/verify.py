@@ -139,7 +139,7 @@ class _Check:
                         end - 1 - start_pos,
                         0,
                         DamageKind.BAD_FILLER,
-                        "a byte behind the filler is not zero (the next start writes it anew)",
+                        "a byte behind the filler is not zero (the next start rewrites it)",
                     )
         for finding in self._units(start_pos, first_index, units, found, sealed=next_start is not None):
             yield finding
@@ -152,7 +152,7 @@ class _Check:
         return self._finding(start_pos, (first or start_pos) - start_pos, 0, DamageKind.PREPARED, text)
 
     async def _take_first_word(self, start_pos: int, at: _At) -> None:
-        """Behind damage that hid where entries end: the first entry's own word is all there is."""
+        """Behind damage that hid where entries end, only the first entry's own header tells where it belongs."""
         async with InUse(self._files, log_path(start_pos)) as file:
             head = await file.pread(0, ENTRY_HEADER_SIZE)
         at.index = max(1, Header.unpack(head).index) if len(head) == ENTRY_HEADER_SIZE else 1
@@ -216,7 +216,7 @@ class _Check:
 
 
 def _step_over(walk: SegmentWalk, units: UnitsFound, good: int) -> bool:
-    """Go on behind a bad entry by the word of its index unit."""
+    """Skip a bad entry, as far as its index unit tells where it ends."""
     if good >= units.sound:
         return False
     unit = units.units[good]

@@ -2,7 +2,7 @@
 
 Owns what is on disk: the segments there, how far the last one is written and synced.  The rules recovery rests on:
 * before a new segment gets a byte, the one before it is sealed: filler written, exact size, synced, its units written and synced;
-* units are written after the sync of their entries and before anybody hears of it, so that after a killed process each entry that was
+* units are written after the sync of their entries and before it is reported, so that after a killed process each entry that was
   ever reported durable has one (what the power takes is what was written within ``units_sync_delay_ms``);
 * before entries are cut, their units are made void and that is synced;
 * segments are cut last first.
@@ -148,7 +148,7 @@ class Writer:
         self.preparer.wrote(end)
 
     async def _roll(self, entry: RawEntry) -> None:
-        """Seal the active segment and go on in the one that starts with ``entry``."""
+        """Seal the active segment and continue in the one that starts with ``entry``."""
         active = self.segments.last
         filler_size = entry.pos - self.end_pos
         require(filler_size >= FILLER_SIZE, "entry %d at %d leaves %d bytes after %d", entry.index, entry.pos, filler_size, self.end_pos)

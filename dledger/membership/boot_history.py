@@ -16,7 +16,7 @@ from dledger.runtime.env import Disk
 from dledger_wire.errors import DataDirectoryError
 
 PATH = "lives.json"
-KEPT = 32  # starts whose draw is kept: a peer that met none of the latest so many cannot tell
+KEPT = 32  # starts whose value is kept; a peer that saw none of them cannot detect a restore
 DRAW_BITS = 32
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class BootHistory:
         return BootHistory(self.starts + 1, (*self.drawn, drawn)[-KEPT:])
 
     def rollback_reason(self, known: Boot) -> str | None:
-        """Why these are not the starts of a folder that once came with ``known``; None when they may be."""
+        """Why this folder was restored to a state before ``known``; None when it may not have been."""
         if self.starts < known.start:
             return f"it was started {self.starts} times, and came with start {known.start} before"
         at = len(self.drawn) - 1 - (self.starts - known.start)
@@ -55,14 +55,14 @@ class BootHistory:
 
 
 async def record_boot(disk: Disk, random: DrawSource) -> BootHistory:
-    """Count this start, on stable storage.  When that cannot be written, this start shows itself as the one before."""
-    lives = await _load(disk)
-    recorded = lives.recorded(random.getrandbits(DRAW_BITS))
+    """Record this start, on stable storage.  If that fails, this start presents itself as the previous one."""
+    boots = await _load(disk)
+    recorded = boots.recorded(random.getrandbits(DRAW_BITS))
     try:
         await disk.write_atomic(PATH, json.dumps({"starts": recorded.starts, "drawn": recorded.drawn}).encode() + b"\n")
     except OSError as error:
         _logger.warning("cannot write %s: %s", disk.local_path(PATH), error)
-        return lives
+        return boots
     return recorded
 
 
@@ -74,12 +74,12 @@ async def _load(disk: Disk) -> BootHistory:
     await file.close()
     try:
         saved = json.loads(data)
-        lives = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
+        boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(disk, str(error)) from None
-    if len(lives.drawn) != min(lives.starts, KEPT):
-        raise _damaged(disk, f"{lives.starts} starts, but draws of {len(lives.drawn)}")
-    return lives
+    if len(boots.drawn) != min(boots.starts, KEPT):
+        raise _damaged(disk, f"{boots.starts} starts, but draws of {len(boots.drawn)}")
+    return boots
 
 
 def _damaged(disk: Disk, what: str) -> DataDirectoryError:

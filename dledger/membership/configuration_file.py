@@ -76,14 +76,14 @@ class ConfigurationFile:
         return self._index, self._configuration
 
     async def save(self) -> None:
-        """Write the file; a failure is told and costs the next start some time."""
+        """Write the file; a failure is logged and costs the next start some time."""
         try:
             await self.write()
         except OSError as error:
             _logger.warning("cannot write %s: %s", PATH, error)
 
     async def write(self) -> int:
-        """Write the file, as far as this node's own disk has the entries it tells of; up to where the file now holds.
+        """Write the file, as far as its entries are durable here; returns the last index it covers.
 
         What is deleted from the log's head must be in the file before.
         """

@@ -21,7 +21,7 @@ class Handshake:
     configuration: int
     term: int
     last_index: int
-    lives: BootHistory
+    boots: BootHistory
 
     def encode(self, node_id: NodeId) -> bytes:
         hello = raft_pb2.LinkHello(
@@ -30,8 +30,8 @@ class Handshake:
             configuration=self.configuration,
             term=self.term,
             last_index=self.last_index,
-            starts=self.lives.starts,
-            lives=self.lives.drawn,
+            starts=self.boots.starts,
+            lives=self.boots.drawn,
         )
         return bytes(hello.SerializeToString())
 
@@ -44,5 +44,5 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
         raise InvalidArgumentError("malformed handshake") from error
     if not hello.store_id:
         raise InvalidArgumentError(f"store: {hello.node_id!r} sent no store id")
-    lives = BootHistory(hello.starts, tuple(hello.lives))
-    return NodeId(hello.node_id), Handshake(hello.store_id, hello.configuration, hello.term, hello.last_index, lives)
+    boots = BootHistory(hello.starts, tuple(hello.lives))
+    return NodeId(hello.node_id), Handshake(hello.store_id, hello.configuration, hello.term, hello.last_index, boots)

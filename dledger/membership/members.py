@@ -17,7 +17,7 @@ from dledger_wire.errors import InvalidArgumentError
 
 
 class Members:
-    """Addresses of everybody a configuration has named."""
+    """Addresses and committed folders of all members that a configuration has named."""
 
     def __init__(self, addresses: Mapping[NodeId, str], links: Mapping[NodeId, str]) -> None:
         self._links = dict(links)
@@ -38,7 +38,7 @@ class Members:
 
     @property
     def links(self) -> dict[NodeId, str]:
-        """Where this node dials whom: at the address, unless its settings name another place."""
+        """Where this node dials each replica: its address, unless the settings name another one."""
         return {**self._addresses, **self._links}
 
     def links_of(self, membership: Membership) -> dict[NodeId, str]:
@@ -59,7 +59,7 @@ class Members:
         return self._settled.store_of(member)
 
     def learn(self, index: int, configuration: Configuration) -> None:
-        """From the entry ``index`` of the log, or of a copy; in the log's order."""
+        """From the entry ``index`` of the log or a snapshot; in the log's order."""
         self._open.append((index, configuration))
         self._recount()
 

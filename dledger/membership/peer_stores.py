@@ -31,7 +31,7 @@ class PeerStores:
         self._disk = disk
         self._own_id = own_id
         self._stores: dict[NodeId, str] = {}
-        self._lives: dict[NodeId, Boot] = {}  # of the folder in _stores
+        self._boots: dict[NodeId, Boot] = {}  # of the folder in _stores
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
@@ -43,7 +43,7 @@ class PeerStores:
         try:
             saved = json.loads(data)
             self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
-            self._lives = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
+            self._boots = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = self._disk.local_path(PATH)
             raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
@@ -52,8 +52,8 @@ class PeerStores:
         """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older
         copy of it.
 
-        ``index`` is the committed configuration that says so.  Who has a newer one may have been added anew by it, so it is let in: what
-        its folder counts for is decided by the log, message by message.
+        ``index`` is the committed configuration that says so.  A peer with a newer configuration may have been added again by it, so it is
+        admitted: what its folder counts for is decided by the log, message by message.
         """
         known = self._stores.get(peer, "")
         expected = named or known
@@ -63,8 +63,8 @@ class PeerStores:
                 f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
                 "a member whose folder was lost or exchanged must be replaced as a member"
             )
-        life = self._lives.get(peer)
-        why = said.lives.rollback_reason(life) if life is not None and said.store_id == known else None
+        life = self._boots.get(peer)
+        why = said.boots.rollback_reason(life) if life is not None and said.store_id == known else None
         if why is not None:
             raise older_folder(peer, why)
 
@@ -73,18 +73,18 @@ class PeerStores:
         store = named or self._stores.get(peer, "") or said.store_id
         if said.store_id != store:
             return
-        newest = said.lives.newest
-        if (self._stores.get(peer), self._lives.get(peer)) == (store, newest):
+        newest = said.boots.newest
+        if (self._stores.get(peer), self._boots.get(peer)) == (store, newest):
             return
         self._keep(peer, store)
         if newest is not None:
-            self._lives[peer] = newest
+            self._boots[peer] = newest
         await self.save()
 
     def _keep(self, peer: NodeId, store: str) -> None:
         if self._stores.get(peer) != store:
             self._stores[peer] = store
-            self._lives.pop(peer, None)
+            self._boots.pop(peer, None)
 
     def is_known(self, peer: NodeId, store_id: str) -> bool:
         """Whether ``peer`` was met with this folder before, or is named with it."""
@@ -99,17 +99,17 @@ class PeerStores:
         for peer in before:
             if peer not in committed or (by_snapshot and not committed.store_of(peer)):
                 del self._stores[peer]
-                self._lives.pop(peer, None)
+                self._boots.pop(peer, None)
         for peer, store in committed.stores:
             if peer != self._own_id:
                 self._keep(peer, store)
         return self._stores != before
 
     async def save(self) -> None:
-        """Write the list; a failure is told, and what is in memory counts."""
+        """Write the list; a failure is logged, and what is in memory counts."""
         async with self._saving:
-            lives = {peer: (life.start, life.drawn) for peer, life in sorted(self._lives.items())}
-            data = json.dumps({"stores": dict(sorted(self._stores.items())), "lives": lives}, indent=1).encode() + b"\n"
+            boots = {peer: (life.start, life.drawn) for peer, life in sorted(self._boots.items())}
+            data = json.dumps({"stores": dict(sorted(self._stores.items())), "lives": boots}, indent=1).encode() + b"\n"
             try:
                 await self._disk.write_atomic(PATH, data)
             except OSError as error:
@@ -117,7 +117,7 @@ class PeerStores:
 
 
 def older_folder(node: NodeId, why: str) -> InvalidArgumentError:
-    """The refusal of a folder that was put back from an older copy; the node it is told to stops by it (``is_older_folder``)."""
+    """The refusal of a folder restored from an older copy; the node that receives it stops (``is_older_folder``)."""
     text = f"{node}: its data folder is older than what it acknowledged ({why}): replace it as a member"
     return InvalidArgumentError(text, older_folder=node)
 

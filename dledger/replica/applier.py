@@ -30,7 +30,7 @@ class StateMachine(Protocol):
 
     @property
     def applied_index(self) -> int:
-        """What a restart need not apply again."""
+        """Entries up to this index need not be applied again after a restart."""
         ...
 
     async def apply(self, entries: Sequence[RawEntry]) -> None: ...
@@ -40,7 +40,7 @@ class StateMachine(Protocol):
         ...
 
     async def suspend(self) -> None:
-        """Let go of log and files: both are being replaced.  ``log_opened`` of the node follows with the new log, then ``apply``."""
+        """Release log and files: both are being replaced.  ``log_opened`` of the node follows with the new log, then ``apply``."""
         ...
 
 
@@ -88,7 +88,7 @@ class Applier:
                 future.set_exception(make())
 
     def take_over(self, before: Applier) -> None:
-        """Go on for those who wait for an applier that has stopped."""
+        """Take over the waiters of an applier that has stopped."""
         self._waiters, before._waiters, self._numbers = before._waiters, [], before._numbers
 
     async def run(self) -> None:

@@ -11,7 +11,7 @@ from dledger.membership.configuration import Configuration
 
 
 class CoreLogView:
-    """Implements ``dledger.core.saved.LogView``.  ``log`` is set anew when a snapshot replaces the log."""
+    """Implements ``dledger.core.saved.LogView``.  ``log`` is replaced when a snapshot replaces the log."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

@@ -2,7 +2,7 @@
 
 Owns the order of these steps, and the teardown when one fails: the log is closed again, nothing else is left open.  The order matters:
 the mark of unsynced data comes before the log, an interrupted snapshot install is finished before anything of the folder is opened,
-and the state machine recovers before the core is told what is applied.
+and the state machine recovers before the core learns what is applied.
 """
 
 from __future__ import annotations

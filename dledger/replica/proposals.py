@@ -32,7 +32,7 @@ class Payload(Protocol):
 
 @dataclass(slots=True)
 class Waiting:
-    """One payload and whom to answer."""
+    """One payload and the future of its caller."""
 
     payload: Payload
     future: asyncio.Future[EntryId]
@@ -95,7 +95,7 @@ class Proposals:
         return self._pending_bytes >= self._join_bytes and len(self._rounds) < self._max_rounds
 
     def peek(self) -> tuple[int, int]:
-        """How many waiting payloads the next entry takes, and their bytes.  Forgets payloads nobody waits for any more first."""
+        """How many waiting payloads the next entry takes, and their bytes.  Drops cancelled payloads first."""
         pending = self._pending
         while pending and pending[0].future.cancelled():
             self._pending_bytes -= pending.popleft().payload.size_bytes
@@ -129,7 +129,7 @@ class Proposals:
             self._cut.append(rounds.pop())
 
     def applied(self, index: int, term_at: Callable[[int], int]) -> None:
-        """Everything up to ``index`` is committed and applied; ``term_at`` tells the term of the entry that was committed there."""
+        """Everything up to ``index`` is committed and applied; ``term_at`` gives the term of the entry that was committed there."""
         rounds = self._rounds
         while rounds and rounds[0].entry.index <= index:
             _settle(rounds.popleft(), term_at)

@@ -1,4 +1,4 @@
-"""Proposing entries: when waiting payloads become an entry of the log, and what their callers are told.
+"""Proposing entries: when waiting payloads become an entry of the log, and which error their callers get.
 
 Owns the offers to the core: payloads wait until an entry is due, go into it in order, and resolve when it is applied.  ``Proposals`` has
 the queue and its arithmetic.

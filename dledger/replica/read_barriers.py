@@ -12,14 +12,14 @@ from dledger_wire.errors import NotReadyError
 
 
 class ReadBarriers:
-    """Reads asked for and not confirmed yet."""
+    """Reads requested and not confirmed yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._token = 0
 
     async def ask(self, request: Callable[[int], object]) -> int:
-        """The read index of a new read; ``request`` puts its token to the core.  NotReadyError when nobody confirms it."""
+        """The read index of a new read; ``request`` passes its token to the core.  NotReadyError when it is not confirmed."""
         self._token += 1
         token = self._token
         confirmed: asyncio.Future[int] = asyncio.get_running_loop().create_future()

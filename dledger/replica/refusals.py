@@ -24,5 +24,5 @@ _TEXTS: dict[RefusedReason, str] = {
 
 
 def refusal(reason: RefusedReason) -> DledgerError:
-    """The error for a caller who does not get what he asked for; not for NOT_LEADER, which names the leader."""
+    """The error for a refused request; not for NOT_LEADER, which names the leader."""
     return _REFUSALS[reason]("refused: " + _TEXTS.get(reason, reason.value.replace("_", " ")))

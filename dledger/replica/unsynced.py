@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LogDivergedError(StorageDamagedError):
-    """A majority lost power with entries not synced, among them one that was committed here; the next start begins anew."""
+    """A majority lost power with unsynced entries, one of them committed here; the next start begins from scratch."""
 
 
 class UnsyncedMark:

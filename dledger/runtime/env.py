@@ -60,7 +60,7 @@ class File(Protocol):
         """Grow the file to ``size`` bytes of zeros; never shrinks it nor touches what is there.
 
         ``fill`` writes the zeros and syncs them, so that later syncs meet written blocks (limits.md); otherwise the space is reserved
-        only.  The caller sees to it that nobody writes into that range meanwhile.
+        only.  The caller ensures that nothing is written into that range meanwhile.
         """
         ...
 

@@ -64,9 +64,9 @@ class _Workers:
             result, error = None, None
             try:
                 result = function()
-            except Exception as caught:  # noqa: BLE001 - handed to whoever awaits the future
+            except Exception as caught:  # noqa: BLE001 - handed to the future
                 error = caught
-            # The loop may have been closed meanwhile (a node stopped hard): then nobody waits for the answer.
+            # The loop may have been closed meanwhile (a node stopped hard): then no caller waits for the result.
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_resolve, future, result, error)
             del function, future, job, result, error
@@ -233,7 +233,7 @@ class RealDisk:
         try:
             await self.in_order(open_file)
         except asyncio.CancelledError:
-            self._writer.submit(close_unwanted)  # behind the opening, which nobody waits for any more
+            self._writer.submit(close_unwanted)  # behind the open, whose caller is gone
             raise
         return opened[0]
 
@@ -301,7 +301,7 @@ def _open(local: str, create: bool, root: str) -> int:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """What fails on a descriptor names no file; whoever reads the error needs it."""
+    """An error on a descriptor names no file; the operator needs the name."""
     try:
         yield
     except OSError as error:

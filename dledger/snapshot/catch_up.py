@@ -65,7 +65,7 @@ class SnapshotTarget(Protocol):
 
 
 class CatchUp:
-    """Downloads copies."""
+    """Snapshot downloads of one replica, one at a time."""
 
     def __init__(
         self, identity: NodeIdentity, env: Environment, tasks: BackgroundTasks, target: SnapshotTarget, *, unfinished: bool
@@ -77,20 +77,20 @@ class CatchUp:
         self._task: asyncio.Task[None] | None = None
         self._leftover = unfinished  # files of a snapshot that an earlier run did not finish
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
-        self.state = ""  # for an operator; empty when no copy is under way
+        self.state = ""  # for operators; empty when no snapshot is in progress
 
     @property
     def _running(self) -> bool:
         return self._task is not None and not self._task.done()
 
     def offered(self) -> None:
-        """The leader offers a copy; one that is under way goes on."""
+        """The leader offers a snapshot; a download in progress continues."""
         if not self._running:
             self._leftover = True
             self._task = self._tasks.spawn(self._run(), "copy")
 
     def entries_committed(self) -> None:
-        """Entries were committed here the usual way: what an unfinished copy left behind is of no use."""
+        """Entries were replicated normally: what an unfinished snapshot left behind is not needed."""
         if self._leftover and not self._running and self._target.snapshot_wanted is None:
             self._leftover, self.state = False, ""
             self._task = self._tasks.spawn(self._clear(), "clear-copy")
@@ -141,7 +141,7 @@ class CatchUp:
         raise UnreachableError(f"no peer provided a snapshot: {'; '.join(problems)}")
 
     def _candidates(self, offer: FetchSnapshot) -> list[tuple[NodeId, str]]:
-        """The leader last; those that gave damaged bytes only when nobody else is left."""
+        """The leader last; sources that sent damaged bytes only when no other is left."""
         addresses = {node: address for node, address in self._target.snapshot_sources().items() if node != self._identity.node_id}
         trusted = {node: address for node, address in addresses.items() if node not in self._distrusted}
         if not trusted:
@@ -229,7 +229,7 @@ async def _read(stream: ByteStream) -> bytes:
 
 
 def _checked(plan: SnapshotPlan, piece: bytes) -> tuple[int, memoryview]:
-    """Place and bytes of a piece.  CorruptEntryError unless it belongs to this copy and came whole."""
+    """Position and bytes of a piece.  CorruptEntryError unless it belongs to this snapshot and is intact."""
     header, payload = envelope.decode(copy_pb2.CopyPiece, piece)
     if header.copy_id != plan.copy_id:
         raise CorruptEntryError(f"a piece of snapshot {header.copy_id!r}, expected {plan.copy_id!r}")

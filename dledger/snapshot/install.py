@@ -42,7 +42,7 @@ def installation_of(plan: SnapshotPlan, configuration: str) -> Installation:
 
 
 async def check_whole(disk: Disk, plan: SnapshotPlan) -> None:
-    """CorruptEntryError when something of a copy is not there."""
+    """CorruptEntryError when a file of the snapshot is missing."""
     paths = [path for segment in plan.segments for path in (received_log_path(segment.start_pos), received_units_path(segment.start_pos))]
     paths += [received_state_path(number) for number, file in enumerate(plan.files) if file.size_bytes >= 0]
     for path in paths:
@@ -51,9 +51,9 @@ async def check_whole(disk: Disk, plan: SnapshotPlan) -> None:
 
 
 async def decide(disk: Disk, installation: Installation) -> bool:
-    """From here on the copy counts; everything of it must be synced already.
+    """Commit to the install; every file of the snapshot must be synced already.
 
-    False when the disk is full and nothing was decided.  After any other error nobody knows: the old log may not be used any more.
+    False when the disk is full and nothing was decided.  After any other error the outcome is unknown: the old log must not be used.
     """
     text = json.dumps(asdict(installation), sort_keys=True)
     try:
@@ -68,7 +68,7 @@ async def decide(disk: Disk, installation: Installation) -> bool:
 
 
 async def finish(disk: Disk, configuration_path: str) -> bool:
-    """Move a copy that was decided on into place; False when there is none.  Nothing of the folder may be open."""
+    """Move a snapshot that was committed to into place; False when there is none.  No file of the folder may be open."""
     if not await disk.exists(INSTALL_PATH):
         return False
     installation = await _load(disk)
@@ -122,7 +122,7 @@ async def _move(disk: Disk, source: str, target: str) -> None:
 
 
 async def clear(disk: Disk) -> None:
-    """Remove what is left of a copy."""
+    """Remove the files of an unfinished snapshot."""
     for folder in (LOG_FOLDER, UNITS_FOLDER, "state"):
         for name in await disk.list(f"{SNAPSHOT_FOLDER}/{folder}"):
             if not name.endswith("/"):

@@ -65,7 +65,7 @@ class SnapshotPlan:
         return self.segments[-1].end_pos - self.start.first_pos
 
     def incompatibility(self, log: Log, commit_index: int) -> str | None:
-        """Why the copy may not take the place of ``log``: it must bring something, and take nothing away that was acknowledged."""
+        """Why the snapshot may not replace ``log``: it must add entries, and must not remove acknowledged ones."""
         if self.last.index <= commit_index or log.term_at(self.last.index) == self.last.term:
             return f"the snapshot ends at entry {self.last.index}, entry {commit_index} is committed here"
         if self.last.term > log.saved.term:

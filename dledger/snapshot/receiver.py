@@ -99,7 +99,7 @@ class EntryCheck:
 
 
 class SnapshotReceiver:
-    """Receives the log of one plan.  ``pos`` is where it goes on; ``done`` when everything is here."""
+    """Receives the log of one plan.  ``pos`` is the next position; ``done`` when everything is received."""
 
     def __init__(self, disk: Disk, plan: SnapshotPlan) -> None:
         self._disk = disk
@@ -215,7 +215,7 @@ class SnapshotReceiver:
             await self._finish_segment()
 
     async def _finish_segment(self) -> None:
-        """The segment under way is whole: seal it, write its units, note it, go on with the next one."""
+        """The current segment is complete: seal it, write its units, record it, continue with the next one."""
         file, check, segment = self._file, self._check, self._segment
         if file is None or check is None:
             raise InvariantBrokenError("no segment in progress")

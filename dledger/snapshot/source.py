@@ -27,7 +27,7 @@ from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
 PIECE_BYTES = 1 << 20
-# A small budget is given out in small pieces, so that whoever waits for the next one need not wait for seconds.
+# A small budget is spent in small pieces, so that a receiver does not wait seconds for the next one.
 PIECES_PER_S = 4
 SMALLEST_PIECE = 4096
 MAX_SNAPSHOTS = 4
@@ -41,7 +41,7 @@ Request = TypeVar("Request", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What is taken in one moment: the log up to the entry the state holds, and the configuration there."""
+    """A consistent cut: the log up to the entry the state holds, and the configuration there."""
 
     log: Log
     state: StateSnapshot
@@ -77,7 +77,7 @@ class Budget:
 
 
 class SnapshotSource:
-    """What one node gives to others."""
+    """The snapshots that one node serves."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SnapshotSource:
 
     @property
     def pinned_index(self) -> int | None:
-        """The first entry that a copy still needs; None when no copy is being taken."""
+        """The first entry that a snapshot in progress still needs; None when there is none."""
         self._forget_unused()
         return min((copy.plan.start.first_index for copy in self._copies.values()), default=None)
 
@@ -118,7 +118,7 @@ class SnapshotSource:
         del self._copies[copy_id], self._logs[copy_id]
 
     def clear(self) -> None:
-        """Forget all copies: the log they were taken from is being replaced."""
+        """Drop all snapshots: the log they were taken from is being replaced."""
         for copy_id in list(self._copies):
             self._drop(copy_id)
 
@@ -129,7 +129,7 @@ class SnapshotSource:
         if not self._is_member(request.node_id):
             raise InvalidArgumentError(f"{self._identity.node_id} knows no member {request.node_id!r} of {self._identity.group}")
         self._forget_unused()
-        # A node that asks again has lost the thread of its earlier copy; what it has already fits the new one too.
+        # A node that requests another plan abandoned its earlier snapshot; what it has received fits the new one too.
         for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.node_id == request.node_id]:
             self._drop(copy_id)
         if len(self._copies) >= MAX_SNAPSHOTS:

@@ -71,7 +71,7 @@ def encode(message: Message, entries: Sequence[RawEntry] = (), clocks: Clocks | 
 
 
 def decode(data: bytes) -> tuple[Message, list[RawEntry], Clocks | None]:
-    """The message, the raw entries behind it, their bodies checked, and the sender's clocks if it told them.
+    """The message, the raw entries behind it, their bodies checked, and the sender's clocks if it sent them.
 
     InvalidArgumentError for anything that is not a Raft message.
     """
@@ -90,7 +90,7 @@ def decode(data: bytes) -> tuple[Message, list[RawEntry], Clocks | None]:
 
 
 def entry_meta(entry: RawEntry) -> EntryMeta:
-    """What the core is told of an entry; a configuration is read from its body."""
+    """An entry as the core sees it; a configuration is read from its body."""
     if entry.kind is EntryKind.CONFIG:
         return EntryMeta(entry.term, entry.size_bytes, entry.kind, Configuration.decode(entry.body_bytes()).membership)
     return EntryMeta(entry.term, entry.size_bytes, entry.kind)

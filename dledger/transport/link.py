@@ -252,7 +252,7 @@ class RaftLinks:
         return link is not None and link.connected
 
     def link_state(self, peer: NodeId) -> tuple[bool, str]:
-        """Whether this node has a link to ``peer``, and if not, why one was refused, here or there; empty when nobody refused."""
+        """Whether this node has a link to ``peer``, and if not, why one was refused, here or there; empty when none was refused."""
         connected = self.connected(peer)
         return connected, "" if connected else self._refused.get(peer, "")
 
@@ -319,7 +319,7 @@ class RaftLinks:
         except UnreachableError as error:
             _logger.info("%s: link from %s broke: %s", self.identity.node_id, peer, error.message)
         finally:
-            if self._inbound.get(caller) is stream:  # not when the peer has dialled anew meanwhile
+            if self._inbound.get(caller) is stream:  # not when the peer has dialled again meanwhile
                 del self._inbound[caller]
             if all(other != peer for other, _store in self._inbound):
                 self.broke(peer)
@@ -360,7 +360,7 @@ class RaftLinks:
         return peer, said.store_id
 
     def _tell_refusal(self, address: str, refusal: InvalidArgumentError) -> None:
-        # Ports of the same caller differ at each try: tell a reason once per host.
+        # A caller's port differs at each attempt: log a reason once per host.
         key = f"{address.rpartition(':')[0]} {refusal.message}"
         if key not in self._refusals and len(self._refusals) < 100:
             self._refusals[key] = None

@@ -204,7 +204,7 @@ def test_a_folder_put_back_from_an_older_copy_is_refused_and_its_node_stops(capl
         await cluster.start_one(name)
         await leader.propose(Text("later"))
         await caught_up(cluster)
-        await cluster.until(lambda: leader._replica.admission.stores._lives[name].start == 2)
+        await cluster.until(lambda: leader._replica.admission.stores._boots[name].start == 2)
         await cluster.kill(name)
         for voter in (leader.identity.node_id, other):  # what they have in memory is gone, what they have written is not
             await cluster.kill(voter)
@@ -273,13 +273,13 @@ def test_a_folder_of_before_folders_were_named_is_named_at_its_next_start() -> N
 
 
 def test_starts_are_told_apart() -> None:
-    lives = BootHistory()
+    boots = BootHistory()
     for drawn in range(100, 100 + KEPT + 3):
-        lives = lives.recorded(drawn)
-    assert lives.starts == KEPT + 3
-    assert lives.newest == Boot(KEPT + 3, 100 + KEPT + 2)
-    assert lives.rollback_reason(Boot(KEPT, 100 + KEPT - 1)) is None
-    assert "its start 34 was a different one" in str(lives.rollback_reason(Boot(34, 7)))
-    assert "was started 35 times, and came with start 36 before" in str(lives.rollback_reason(Boot(36, 7)))
-    assert lives.rollback_reason(Boot(1, 7)) is None, "too long ago to tell"
+        boots = boots.recorded(drawn)
+    assert boots.starts == KEPT + 3
+    assert boots.newest == Boot(KEPT + 3, 100 + KEPT + 2)
+    assert boots.rollback_reason(Boot(KEPT, 100 + KEPT - 1)) is None
+    assert "its start 34 was a different one" in str(boots.rollback_reason(Boot(34, 7)))
+    assert "was started 35 times, and came with start 36 before" in str(boots.rollback_reason(Boot(36, 7)))
+    assert boots.rollback_reason(Boot(1, 7)) is None, "too long ago to tell"
     assert BootHistory().rollback_reason(Boot(1, 7)) is not None
