@@ -229,7 +229,9 @@ class Fetcher:
         if whole and len(idle) < self._idle_streams:
             idle.append(stream)
             return
-        self._closing.spawn(_close_quietly(stream), f"close stream to {address}")
+        with contextlib.suppress(RuntimeError):  # a read that is freed after its loop ended: nothing is left to close
+            asyncio.get_running_loop()
+            self._closing.spawn(_close_quietly(stream), f"close stream to {address}")
 
     async def read(self, replica_group: str, request: broker_pb2.FetchRequest, deadline_ms: int) -> list[Chunk]:
         """The whole response to one request, from the first replica that gives it."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import warnings
 from typing import Any, cast
 
 import pytest
@@ -53,3 +55,13 @@ def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = SlowStream(stuck=True)
     abandoned(stream)
     assert not stream.closed
+
+
+def test_a_read_that_is_freed_after_its_loop_ended_warns_of_nothing() -> None:
+    fetcher = Fetcher(cast(Router, cast(Any, Routes())), "any", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        giving_back = fetcher._give_back("h:1", cast(ByteStream, SlowStream()), whole=False)
+        with pytest.raises(StopIteration):
+            giving_back.send(None)
+        gc.collect()
