@@ -12,7 +12,8 @@ from typing import Self, Unpack
 
 from dledger_client.cluster.metadata import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.accumulator import ProducerEngine
+from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
@@ -33,12 +34,12 @@ class _Delayed:
     queue_key: QueueKey
     queue_id: int | None
     deadline_ms: int
-    outcome: DeliveryReport
+    report: DeliveryReport
 
-    def add_to(self, engine: ProducerEngine) -> tuple[DeliveryReport, int] | None:
+    def append_to(self, accumulator: RecordAccumulator) -> tuple[DeliveryReport, int] | None:
         if self.one:
-            return engine.add(self.messages[0], self.queue_key, self.queue_id)
-        return engine.add_batch(self.messages, self.queue_key, self.queue_id)
+            return accumulator.append(self.messages[0], self.queue_key, self.queue_id)
+        return accumulator.append_batch(self.messages, self.queue_key, self.queue_id)
 
 
 class Producer:
@@ -76,20 +77,20 @@ class Producer:
         self._options = ProducerOptions.of(group, settings)
         self._environment = environment_for(bootstrap)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
-        self._engine: ProducerEngine | None = None
+        self._opened_core: ProducerCore | None = None
         self._delayed: deque[_Delayed] = deque()
         self._adding: asyncio.Task[None] | None = None
         self._closed = False
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
-    def _core(self) -> ProducerEngine:
-        """The inside; made at first use, on the running loop."""
-        if self._engine is None:
+    def _core(self) -> ProducerCore:
+        """Internal: made at first use, on the running loop."""
+        if self._opened_core is None:
             environment = self._environment
             router = environment.open_router(self._bootstrap)
-            self._engine = ProducerEngine(router, self._options, environment.unique_ids(), pack_host(environment.address))
-        return self._engine
+            self._opened_core = ProducerCore(router, self._options, environment.unique_ids(), pack_host(environment.address))
+        return self._opened_core
 
     @property
     def _description(self) -> str:
@@ -101,9 +102,9 @@ class Producer:
         return f"<aio.{type(self).__name__} {self._description}>"
 
     def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None and not engine.closed and not self._is_wrapped:
-            held = engine.buffered_bytes
+        core = getattr(self, "_opened_core", None)
+        if core is not None and not core.closed and not self._is_wrapped:
+            held = core.accumulator.buffered_bytes
             warn_unclosed(self, f" with {held} bytes of messages that are not acknowledged" if held else "")
 
     async def __aenter__(self) -> Self:
@@ -153,14 +154,14 @@ class Producer:
             >>> futures = [producer.send_async(Message("orders", b"%d" % number)) for number in range(100)]
             >>> results = [await future for future in futures]
         """
-        engine = self._core
-        if not self._delayed and engine.knows(message.topic, queue_id):
+        accumulator = self._core.accumulator
+        if not self._delayed and accumulator.knows(message.topic, queue_id):
             try:
-                place = engine.add(message, queue_key, queue_id)
+                appended = accumulator.append(message, queue_key, queue_id)
             except DledgerError as error:
-                return _failed(engine, message, error)
-            if place is not None:
-                return AsyncSendFuture(*place)
+                return _failed(accumulator, message, error)
+            if appended is not None:
+                return AsyncSendFuture(*appended)
         return AsyncSendFuture(self._delay([message], queue_key, queue_id, one=True), 0)
 
     async def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
@@ -184,18 +185,18 @@ class Producer:
         """
         if not messages:
             raise InvalidArgumentError("a batch without a message")
-        outcome = self._delay(list(messages), queue_key, queue_id, one=False)
-        return [await AsyncSendFuture(outcome, number) for number in range(len(messages))]
+        report = self._delay(list(messages), queue_key, queue_id, one=False)
+        return [await AsyncSendFuture(report, number) for number in range(len(messages))]
 
     def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> DeliveryReport:
         """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
-        engine = self._core
-        outcome = engine.detached_outcome(messages[0].topic)
-        deadline_ms = engine.router.clock.monotonic_ms() + self._options.send_timeout_ms
-        self._delayed.append(_Delayed(messages, one, queue_key, queue_id, deadline_ms, outcome))
+        core = self._core
+        report = core.accumulator.detached_report(messages[0].topic)
+        deadline_ms = core.router.clock.monotonic_ms() + self._options.send_timeout_ms
+        self._delayed.append(_Delayed(messages, one, queue_key, queue_id, deadline_ms, report))
         if self._adding is None or self._adding.done():
             self._adding = asyncio.get_running_loop().create_task(self._add_delayed(), name="add delayed messages")
-        return outcome
+        return report
 
     async def _add_delayed(self) -> None:
         try:
@@ -203,38 +204,38 @@ class Producer:
         except asyncio.CancelledError:
             lost, self._delayed = self._delayed, deque()
             for delayed in lost:
-                delayed.outcome.fail(NotSentError("the event loop ended before the producer was closed; nothing was stored"))
+                delayed.report.fail(NotSentError("the event loop ended before the producer was closed; nothing was stored"))
             count = sum(len(delayed.messages) for delayed in lost)
             _logger.error("the event loop ended before the producer was closed: %d messages were not sent", count)
             raise
 
-    async def _add_all_delayed(self, engine: ProducerEngine) -> None:
+    async def _add_all_delayed(self, core: ProducerCore) -> None:
         while self._delayed:
             delayed = self._delayed[0]
             try:
-                await engine.resolve(delayed.messages[0].topic, delayed.deadline_ms, delayed.queue_id)
-                place = delayed.add_to(engine)
-                if place is None:
+                await core.resolve(delayed.messages[0].topic, delayed.deadline_ms, delayed.queue_id)
+                appended = delayed.append_to(core.accumulator)
+                if appended is None:
                     await self._room(delayed.deadline_ms)
                     continue
             except DledgerError as error:
                 self._delayed.popleft()
-                delayed.outcome.fail(error)
+                delayed.report.fail(error)
                 continue
             except Exception as error:  # a selector of the application, a body that is none: those behind it go on
                 _logger.exception("a message for %s cannot be sent", delayed.messages[0].topic)
                 self._delayed.popleft()
-                delayed.outcome.fail(NotSentError(f"it cannot be sent ({error!r}); nothing was stored"))
+                delayed.report.fail(NotSentError(f"it cannot be sent ({error!r}); nothing was stored"))
                 continue
             self._delayed.popleft()
-            outcome, index = place
-            delayed.outcome.cut_into([(-index, outcome)])
+            report, index = appended
+            delayed.report.split_into([(-index, report)])
 
     async def _room(self, deadline_ms: int) -> None:
-        engine = self._core
+        core = self._core
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        engine.when_room(lambda: None if room.done() else room.set_result(None))
-        left_ms = deadline_ms - engine.router.clock.monotonic_ms()
+        core.accumulator.when_room(lambda: None if room.done() else room.set_result(None))
+        left_ms = deadline_ms - core.router.clock.monotonic_ms()
         try:
             async with asyncio.timeout(max(0, left_ms) / 1000):
                 await room
@@ -286,8 +287,8 @@ class Producer:
         """
         if self._adding is not None:
             await asyncio.wait([self._adding])
-        if self._engine is not None:
-            await self._engine.flush()
+        if self._opened_core is not None:
+            await self._opened_core.flush()
 
     async def close(self) -> None:
         """Flush, then close the connections. Safe to repeat.
@@ -295,16 +296,16 @@ class Producer:
         Examples:
             >>> await producer.close()
         """
-        engine = self._engine
-        if engine is None or self._closed:
+        core = self._opened_core
+        if core is None or self._closed:
             return
         self._closed = True
         await self.flush()
-        await engine.close()
-        await engine.router.close()
+        await core.close()
+        await core.router.close()
 
 
-def _failed(engine: ProducerEngine, message: Message, error: DledgerError) -> AsyncSendFuture:
-    outcome = engine.detached_outcome(message.topic)
-    outcome.fail(error)
-    return AsyncSendFuture(outcome, 0)
+def _failed(accumulator: RecordAccumulator, message: Message, error: DledgerError) -> AsyncSendFuture:
+    report = accumulator.detached_report(message.topic)
+    report.fail(error)
+    return AsyncSendFuture(report, 0)

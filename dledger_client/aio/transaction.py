@@ -323,7 +323,7 @@ class TransactionProducer(Producer):
         Examples:
             >>> await producer.close()
         """
-        if self._engine is not None and not self._closed:
+        if self._opened_core is not None and not self._closed:
             await self.flush()
         await self._tasks.stop()
         for ends in self._ends.values():

@@ -1,479 +1,380 @@
-"""A producer's inside, shared by the synchronous and the asyncio face: messages in, batches out to the links of the groups.
+"""Messages on the producer's side before they are sent: choice of the queue, batching, the memory limit.
 
-Owns the lanes, the memory they may take, the choice of queues and the unique ids.  ``add`` may be called from any thread and costs a few
-list operations under one lock; everything else runs on the client's event loop.
+Owns its lock, and everything under it: topics, open and ready batches, buffered bytes.  Any thread may append; senders take batches out.
+It never waits, reads no clock (times are passed in, a batch ages from the moment a sender sees it) and knows no event loop:
+``WakeUp.wake_up`` is called, without the lock, when a sender has something to do.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from dledger_client.cluster.metadata import Router, TopicQueues
-from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.message import Message
-from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSENT, ProducerBatch, QueueBatcher
+from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, ProducerBatch, QueueBatcher
 from dledger_client.producer.compression import BodyCompression
-from dledger_client.producer.delayed_messages import parked
-from dledger_client.producer.delivery_report import DeliveryReport, settled
-from dledger_client.producer.half_messages import parked_half
-from dledger_client.producer.latency_fault import LatencyFaultTolerance
-from dledger_client.producer.partitioner import Partitioner, QueueKey, QueueSelector
-from dledger_client.producer.record_encoder import encode_messages
-from dledger_client.producer.redispatch import Redispatcher
-from dledger_client.producer.sender import Sender
+from dledger_client.producer.delayed_messages import staged_delayed
+from dledger_client.producer.delivery_report import DeliveryReport
+from dledger_client.producer.half_messages import staged_half
+from dledger_client.producer.latency_fault import Availability
+from dledger_client.producer.partitioner import Partitioner, QueueKey, Run
 from dledger_client.producer.settings import ProducerOptions
-from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import (
-    DledgerError,
-    InvalidArgumentError,
-    MessageTooLargeError,
-    NotSentError,
-    OutcomeUnknownError,
-    TopicNotFoundError,
-    TopicPermissionError,
-)
+from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
 from dledger_wire.frames.compress import compression_of
-from dledger_wire.frames.message_id import UniqueIds
-from dledger_wire.names import is_system_topic
-from dledger_wire.status import Perm
-from dledger_wire.tasks import BackgroundTasks
 
-REFRESH_S = 30.0
-REFRESH_PAUSE_S = 0.5
-REFRESH_TIMEOUT_MS = 5000
-
-_logger = logging.getLogger(__name__)
+CLOSED = "the producer is closed, or was made before the process forked"
 
 
-class ProducerEngine:
-    """Made on the loop it runs on."""
+class WakeUp(Protocol):
+    """Whoever runs the senders."""
 
-    def __init__(self, router: Router, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
-        self.router = router
-        self.options = options
+    def wake_up(self, replica_group: str) -> None:
+        """There is something to send to ``replica_group``.  Called from any thread."""
+        ...
+
+
+class RecordAccumulator:
+    """One producer's messages that are not sent."""
+
+    def __init__(self, options: ProducerOptions, availability: Availability, senders: WakeUp) -> None:
+        self.closed = False
+        self.buffered_bytes = 0  # of all messages that are not acknowledged
+        self._options, self._availability, self._senders = options, availability, senders
         self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
         self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
-        self.faults = LatencyFaultTolerance(
-            options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
-        )
-        self.closed = False
-        self.buffered_bytes = 0
-        self._ids = ids
-        self._born_host = born_host
-        self._loop = asyncio.get_running_loop()
-        self.lock = threading.Lock()  # of everything that add touches
-        self._settling = threading.Lock()
-        self.topics: dict[str, Partitioner] = {}
-        self._lanes: dict[tuple[str, str, int], QueueBatcher] = {}
-        self._links: dict[str, Sender] = {}
-        self.tasks = BackgroundTasks("producer", self._bug)
-        self._room: list[Callable[[], object]] = []  # who waits for buffer room
-        self._refreshing: asyncio.Task[None] | None = None
-        self.doubted = asyncio.Event()  # a topic may have other queues than we think
-        self._fresh: dict[str, list[QueueBatcher]] = {}  # by group: lanes that got something since the link last looked
-        self.refused = Redispatcher(self)
+        self._lock = threading.Lock()
+        self._settling = threading.Lock()  # shared by all delivery reports
+        self._topics: dict[str, Partitioner] = {}
+        self._batchers: dict[tuple[str, str, int], QueueBatcher] = {}
+        self._touched: dict[str, list[QueueBatcher]] = {}  # by replica group: got a batch since its sender last asked
+        self._room: list[Callable[[], object]] = []  # waiters for buffer space
 
-    # Routes
-
-    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
-        """Learn the queues of a topic, anew when ``queue_id`` is none of those known: it may have been made since.
-
-        TopicNotFoundError, TopicPermissionError, or what kept the cluster from answering.
-        """
-        if self.knows(topic, queue_id):
-            return
-        if is_system_topic(topic):
-            raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
-        try:
-            await self._look_up(topic, deadline_ms)
-        except TopicNotFoundError as missing:
-            key, queues = self.options.create_topic_key, self.options.default_topic_queues
-            if not key or not await create_topic(self.router, topic, key, queues, deadline_ms):
-                raise missing
-            await self._look_up(topic, deadline_ms)
-        if self._refreshing is None:
-            self._refreshing = self.tasks.spawn(self._refresh(), "look at topics again")
-
-    async def _look_up(self, topic: str, deadline_ms: int) -> None:
-        found = await self.router.topic(topic, deadline_ms, fresh=True)
-        lanes = [lane for queues in sorted(found, key=lambda queues: queues.replica_group) for lane in self._lanes_of_topic(queues)]
-        if not lanes:
-            raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
-        start = self.router.random.randrange(0, len(lanes))
-        with self.lock:
-            known = self.topics.get(topic)
-            if known is None or known.lanes != lanes:  # else the one in use keeps its place in the queues
-                self.topics[topic] = Partitioner(lanes, start, self.faults, self.options.sticky_messages)
-
-    async def _refresh(self) -> None:
-        """Queues come and go: all topics are looked at again from time to time, one that refused a batch at once."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_S):
-                    await self.doubted.wait()
-            self.doubted.clear()
-            for topic in list(self.topics):
-                try:
-                    await self._look_up(topic, self.router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS)
-                except (TopicNotFoundError, TopicPermissionError):
-                    with self.lock:
-                        self.topics.pop(topic, None)  # whoever sends to it next is told
-                except DledgerError as error:
-                    _logger.info("topic %s: %s", topic, error.message)
-            self.refused.rehome()
-            await asyncio.sleep(REFRESH_PAUSE_S)
-
-    def _lanes_of_topic(self, queues: TopicQueues) -> list[QueueBatcher]:
-        if not queues.perm & Perm.WRITE:
-            return []
-        found = []
-        for queue_id in range(queues.write_queues):
-            with self.lock:
-                found.append(self._lane((queues.topic, queues.replica_group, queue_id)))
-        if queues.replica_group not in self._links:
-            self._fresh[queues.replica_group] = []
-            link = self._links[queues.replica_group] = Sender(self, queues.replica_group)
-            self.tasks.spawn(self._serve(link), f"produce to {queues.replica_group}")
-        return found
-
-    async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:
-        """See ``Producer.stored``."""
-        if not self.options.producer_id:
-            raise InvalidArgumentError("only a producer with a producer_id of its own can know what it stored before")
-        await self.resolve(topic, deadline_ms)
-        lanes = self.topics[topic].lanes
-        for group in sorted({lane.group for lane in lanes}):
-            await self._links[group].ensure_session()
-        return {(lane.group, lane.queue_id): self._links[lane.group].stored.get((topic, lane.queue_id), 0) for lane in lanes}
+    # Topics
 
     def knows(self, topic: str, queue_id: int | None = None) -> bool:
-        """Whether the topic's queues are known and, if it is given, ``queue_id`` is one of them."""
-        known = self.topics.get(topic)
-        return known is not None and (queue_id is None or known.has(queue_id))
+        """Whether the queues of a topic are known and, if given, ``queue_id`` is one of them."""
+        partitioner = self._topics.get(topic)
+        return partitioner is not None and (queue_id is None or partitioner.has(queue_id))
 
-    def lanes_of(self, group: str) -> list[QueueBatcher]:
-        """The caller holds the lock."""
-        return [lane for lane in self._lanes.values() if lane.group == group]
+    def topics(self) -> list[str]:
+        with self._lock:
+            return list(self._topics)
 
-    # Adding, from any thread
+    def set_queues(self, topic: str, queues: Sequence[tuple[str, int]], first: int) -> None:
+        """The queues of a topic that take messages, as (replica group, queue id); ``first``: where messages without a key start."""
+        with self._lock:
+            batchers = [self._batcher(topic, replica_group, queue_id) for replica_group, queue_id in queues]
+            known = self._topics.get(topic)
+            if known is None or known.batchers != batchers:  # else the sticky queue stays the same
+                self._topics[topic] = Partitioner(batchers, first, self._availability, self._options.sticky_messages)
 
-    def add(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
-        """Put a message into a batch: (its batch's outcome, its number there); None when there is no room.
+    def remove_topic(self, topic: str) -> None:
+        """The topic takes no more messages: the next append fails."""
+        with self._lock:
+            self._topics.pop(topic, None)
 
-        The topic must be resolved.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
+    def queues(self, topic: str) -> list[tuple[str, int]]:
+        """The queues of a topic that take messages, as (replica group, queue id)."""
+        with self._lock:
+            return [(batcher.replica_group, batcher.queue_id) for batcher in self._partitioner(topic).batchers]
+
+    def takes_messages(self, batcher: QueueBatcher) -> bool | None:
+        """Whether the queue is one of its topic's; None when the topic is gone."""
+        with self._lock:
+            partitioner = self._topics.get(batcher.topic)
+            return None if partitioner is None else batcher in partitioner.batchers
+
+    def _partitioner(self, topic: str) -> Partitioner:
+        partitioner = self._topics.get(topic)
+        if partitioner is None:
+            raise TopicNotFoundError(f"topic {topic} was deleted, or takes no more messages")
+        return partitioner
+
+    def _batcher(self, topic: str, replica_group: str, queue_id: int) -> QueueBatcher:
+        key = (topic, replica_group, queue_id)
+        found = self._batchers.get(key)
+        if found is None:
+            found = self._batchers[key] = QueueBatcher(*key)
+            self._touched.setdefault(replica_group, [])
+        return found
+
+    # Appending, from any thread
+
+    def append(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
+        """Put a message into a batch: (the batch's report, the message's index in it); None when there is no room.
+
+        The topic must be known.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
         """
         if len(message.body) > self._large_bytes:
-            message = self._packed(message)
+            message = self._compressed(message)
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
-        options = self.options
-        wake = False
+        is_free = queue_key is None and queue_id is None
         selected = None
         if callable(queue_key):
             selected = self._selected(message.topic, queue_key, size)
             if selected is None:
                 return None
-        with self.lock:
-            topic = self._topic_with_room(message.topic, size)
+        has_news = False
+        with self._lock:
+            topic = self._with_room(message.topic, size)
             if topic is None:
                 return None
-            free = queue_key is None and queue_id is None
             if message.delay_level or message.deliver_at_ms or message.transaction_group:
-                meant = topic.next_parked() if free else selected or topic.choose(message.topic, queue_key, queue_id)
-                message, lane = self._parking_place(message, meant)
-                free, queue_key = False, None
-            elif free:
-                lane = topic.sticky
+                target = topic.next_staged() if is_free else selected or topic.choose(message.topic, queue_key, queue_id)
+                message, batcher = self._staged(message, target)
+                is_free, queue_key = False, None
+            elif is_free:
+                batcher = topic.sticky
                 topic.took()
             else:
-                lane = selected or topic.choose(message.topic, queue_key, queue_id)
-            batch = lane.open
+                batcher = selected or topic.choose(message.topic, queue_key, queue_id)
+            batch = batcher.open
             if batch is None:
-                batch = lane.open = self._new_batch(lane)
-                wake = True
+                batch = batcher.open = self._new_batch(batcher)
+                has_news = True
             index = len(batch.messages)
             batch.messages.append(message)
-            if not free:
+            if not is_free:
                 batch.keys[index] = queue_key if isinstance(queue_key, str) else None
             batch.size_bytes += size
             self.buffered_bytes += size
-            if batch.size_bytes >= options.batch_bytes:
-                self._seal(lane)
-                wake = True
-            if wake:
-                self._fresh[lane.group].append(lane)
-        if wake:
-            self._wake(lane)
-        return batch.outcome, index
+            if batch.size_bytes >= self._options.batch_bytes:
+                self._close_batch(batcher)
+                has_news = True
+            if has_news:
+                self._touched[batcher.replica_group].append(batcher)
+        if has_news:
+            self._senders.wake_up(batcher.replica_group)
+        return batch.report, index
 
-    def add_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
+    def append_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
         """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
-        name, limit = _common_topic(messages), self.options.max_message_bytes
-        messages = [self._packed(each) if len(each.body) > self._large_bytes else each for each in messages]
+        topic, max_bytes = _common_topic(messages), self._options.max_message_bytes
+        messages = [self._compressed(each) if len(each.body) > self._large_bytes else each for each in messages]
         size = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
-        if size > limit:
-            raise _too_large(name, f"batch of {len(messages)} messages", size, limit)
+        if size > max_bytes:
+            raise _too_large(topic, f"batch of {len(messages)} messages", size, max_bytes)
         selected = None
         if callable(queue_key):
-            selected = self._selected(name, queue_key, size)
+            selected = self._selected(topic, queue_key, size)
             if selected is None:
                 return None
-        with self.lock:
-            topic = self._topic_with_room(name, size)
-            if topic is None:
+        with self._lock:
+            partitioner = self._with_room(topic, size)
+            if partitioner is None:
                 return None
-            free = queue_key is None and queue_id is None
-            lane = topic.sticky if free else selected or topic.choose(name, queue_key, queue_id)
-            self._seal(lane)
-            batch = self._new_batch(lane)
-            batch.messages, batch.size_bytes, batch.atomic = list(messages), size, True
-            if not free:
+            is_free = queue_key is None and queue_id is None
+            batcher = partitioner.sticky if is_free else selected or partitioner.choose(topic, queue_key, queue_id)
+            self._close_batch(batcher)
+            batch = self._new_batch(batcher)
+            batch.messages, batch.size_bytes, batch.is_atomic = list(messages), size, True
+            if not is_free:
                 batch.keys[0] = queue_key if isinstance(queue_key, str) else None
             self.buffered_bytes += size
-            self.append(batch)
-        return batch.outcome, 0
+            self._add_ready(batch)
+        self._senders.wake_up(batcher.replica_group)
+        return batch.report, 0
 
-    def _topic_with_room(self, name: str, size: int) -> Partitioner | None:
-        """The queues of a topic; None when there is no room for ``size`` more bytes.  The caller holds the lock."""
-        if self.closed:
-            raise NotSentError("the producer is closed, or was made before the process forked")
-        if self.buffered_bytes + size > self.options.max_buffered_bytes and self.buffered_bytes:
-            return None
-        topic = self.topics.get(name)
-        if topic is None:
-            raise _no_topic(name)
-        return topic
-
-    def _selected(self, name: str, selector: QueueSelector, size: int) -> QueueBatcher | None:
-        """The queue that a function of the application chooses, called when there is room and without the lock: it may send itself."""
-        with self.lock:
-            topic = self._topic_with_room(name, size)
-        return topic.choose(name, selector, None) if topic is not None else None
-
-    def append(self, batch: ProducerBatch) -> None:
-        """Put a whole batch behind the others of its queue.  The caller holds the lock."""
-        lane = batch.lane
-        lane.waiting.append(batch)
-        self._fresh[lane.group].append(lane)
-        self._wake(lane)
-
-    def _packed(self, message: Message) -> Message:
-        """What is sent of a large message.  MessageTooLargeError by the size of its body as consumers get it."""
-        size, limit = len(message.body), self.options.max_message_bytes
-        if size > limit:
-            raise _too_large(message.topic, "body", size, limit)
-        return self._compression.packed(message) if size > self.options.compress_over_bytes else message
-
-    def _parking_place(self, message: Message, lane: QueueBatcher) -> tuple[Message, QueueBatcher]:
-        """Where a message waits that may come to ``lane`` later, or never.  The caller holds the lock."""
-        if message.transaction_group:
-            message, queue_id = parked_half(message, lane.queue_id), 0
-        else:
-            message, queue_id = parked(message, lane.queue_id)
-        return message, self._lane((message.topic, lane.group, queue_id))
-
-    def _lane(self, key: tuple[str, str, int]) -> QueueBatcher:
-        """The caller holds the lock: lanes are made in any thread."""
-        found = self._lanes.get(key)
-        if found is None:
-            found = self._lanes[key] = QueueBatcher(*key)
-        return found
-
-    def _new_batch(self, lane: QueueBatcher) -> ProducerBatch:
-        now_ms = self.router.clock.monotonic_ms()
-        return ProducerBatch(lane, self.new_outcome(lane), now_ms, now_ms + self.options.send_timeout_ms)
-
-    def new_outcome(self, lane: QueueBatcher) -> DeliveryReport:
-        return DeliveryReport(self._settling, lane.topic, lane.group, lane.queue_id)
-
-    def detached_outcome(self, topic: str) -> DeliveryReport:
-        """An outcome of a message that is in no batch yet."""
+    def detached_report(self, topic: str) -> DeliveryReport:
+        """A report of a message that is in no batch yet."""
         return DeliveryReport(self._settling, topic, "", -1)
 
-    def _seal(self, lane: QueueBatcher) -> None:
-        """The open batch takes no more; messages without a key go on in the next queue.  The caller holds the lock."""
-        batch, lane.open = lane.open, None
-        if batch is not None:
-            lane.waiting.append(batch)
-        topic = self.topics.get(lane.topic)
-        if topic is not None and topic.sticky is lane:
-            topic.rotate()
-
-    def _wake(self, lane: QueueBatcher) -> None:
-        link = self._links[lane.group]
-        if not link.wake_requested:
-            link.wake_requested = True
-            if _running_loop() is self._loop:
-                self._loop.call_soon(self._woken, link)
-            else:
-                self._loop.call_soon_threadsafe(self._woken, link)
-
-    def _woken(self, link: Sender) -> None:
-        # First the flag: whoever adds after the look below wakes again.
-        link.wake_requested = False
-        with self.lock:
-            fresh, self._fresh[link.group] = self._fresh[link.group], []
-        for lane in fresh:
-            link.add(lane)
-        link.wake()
-
     def when_room(self, callback: Callable[[], object]) -> None:
-        """Call back, on the loop, when there is room for more (or the producer is closed)."""
-        with self.lock:
+        """Call back when there is room for more, or the producer is closed."""
+        with self._lock:
             self._room.append(callback)
 
-    # What the links need
+    def _with_room(self, topic: str, size: int) -> Partitioner | None:
+        """The queues of a topic; None when there is no room for ``size`` more bytes."""
+        if self.closed:
+            raise NotSentError(CLOSED)
+        if self.buffered_bytes + size > self._options.max_buffered_bytes and self.buffered_bytes:
+            return None
+        partitioner = self._topics.get(topic)
+        return partitioner if partitioner is not None else self._partitioner(topic)
 
-    def take(self, lane: QueueBatcher, *, idle: bool, flush: bool) -> ProducerBatch | None:
-        """The next batch of a lane: a full one, or the open one when it has lingered, and nothing else is in flight or nobody lingers."""
-        linger_ms = self.options.linger_ms
-        with self.lock:
-            if not lane.waiting and lane.open is not None:
-                lingered = self.router.clock.monotonic_ms() - lane.open.created_ms >= linger_ms
-                if flush or (lingered and (idle or linger_ms)):
-                    self._seal(lane)
-            return lane.waiting.popleft() if lane.waiting else None
+    def _selected(self, topic: str, selector: QueueKey, size: int) -> QueueBatcher | None:
+        """The queue that the application's selector chooses.  Called without the lock: a selector may send, too."""
+        with self._lock:
+            partitioner = self._with_room(topic, size)
+        return partitioner.choose(topic, selector, None) if partitioner is not None else None
 
-    def encode(self, batch: ProducerBatch) -> None:
-        """Make the record of a batch; its messages get their unique ids."""
-        ids = self._ids.take(len(batch.messages))
-        batch.outcome.ids = ids
-        lane = batch.lane
-        born_ms = self.router.clock.wall_ms()
-        batch.parts = encode_messages(lane.topic, lane.queue_id, batch.messages, ids, born_ms=born_ms, born_host=self._born_host)
+    def _compressed(self, message: Message) -> Message:
+        """A large message as it is sent.  MessageTooLargeError by the size of its body before compression, as consumers get it."""
+        size, max_bytes = len(message.body), self._options.max_message_bytes
+        if size > max_bytes:
+            raise _too_large(message.topic, "body", size, max_bytes)
+        return self._compression.packed(message) if size > self._options.compress_over_bytes else message
 
-    def stored(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> None:
-        outcome = batch.outcome
-        outcome.first_offset, outcome.store_timestamp, outcome.duplicate = (
-            result.first_queue_offset,
-            result.store_timestamp_ms,
-            result.duplicate,
-        )
-        self.release(batch)
-        if not batch.told:
-            outcome.settle()
+    def _staged(self, message: Message, target: QueueBatcher) -> tuple[Message, QueueBatcher]:
+        """A delayed or half message as it is sent now, and the queue that holds it until it is delivered to ``target``."""
+        if message.transaction_group:
+            message, queue_id = staged_half(message, target.queue_id), 0
+        else:
+            message, queue_id = staged_delayed(message, target.queue_id)
+        return message, self._batcher(message.topic, target.replica_group, queue_id)
 
-    def expire(self, lane: QueueBatcher, now_ms: int) -> list[ProducerBatch]:
-        """Take out what was never stored and whose time is up."""
+    def _new_batch(self, batcher: QueueBatcher) -> ProducerBatch:
+        return ProducerBatch(batcher, DeliveryReport(self._settling, batcher.topic, batcher.replica_group, batcher.queue_id))
+
+    def _close_batch(self, batcher: QueueBatcher) -> None:
+        """The open batch takes no more messages; those without a key continue in the next queue."""
+        batch, batcher.open = batcher.open, None
+        if batch is not None:
+            batcher.ready.append(batch)
+        topic = self._topics.get(batcher.topic)
+        if topic is not None and topic.sticky is batcher:
+            topic.rotate()
+
+    def _add_ready(self, batch: ProducerBatch) -> None:
+        batch.batcher.ready.append(batch)
+        self._touched[batch.batcher.replica_group].append(batch.batcher)
+
+    # Taking out, by the sender of a replica group
+
+    def touched(self, replica_group: str, now_ms: int) -> list[QueueBatcher]:
+        """The queues that got a batch since the last call; their new batches age from now on."""
+        timeout_ms = self._options.send_timeout_ms
+        with self._lock:
+            touched, self._touched[replica_group] = self._touched.get(replica_group, []), []
+            for batcher in touched:
+                if batcher.open is not None:
+                    batcher.open.seen(now_ms, timeout_ms)
+                for batch in batcher.ready:
+                    batch.seen(now_ms, timeout_ms)
+        return touched
+
+    def drain(self, batcher: QueueBatcher, now_ms: int, *, is_idle: bool, flush: bool) -> ProducerBatch | None:
+        """The next batch of a queue: a full one, or the open one once it has lingered.  ``is_idle``: nothing is in flight."""
+        options = self._options
+        with self._lock:
+            batch = batcher.open
+            if not batcher.ready and batch is not None:
+                batch.seen(now_ms, options.send_timeout_ms)
+                has_lingered = now_ms - batch.created_ms >= options.linger_ms
+                if flush or (has_lingered and (is_idle or options.linger_ms)):
+                    self._close_batch(batcher)
+            if not batcher.ready:
+                return None
+            batcher.ready[0].seen(now_ms, options.send_timeout_ms)
+            return batcher.ready.popleft()
+
+    def requeue(self, batcher: QueueBatcher, batches: Sequence[ProducerBatch]) -> None:
+        """Put batches back in front of the others."""
+        with self._lock:
+            batcher.ready.extendleft(reversed(batches))
+
+    def expire(self, batcher: QueueBatcher, now_ms: int | None) -> list[ProducerBatch]:
+        """Remove the batches whose deadline is over (``now_ms`` None: all); the caller fails them."""
         expired = []
-        with self.lock:
-            if lane.open is not None and now_ms >= lane.open.deadline_ms:
-                self._seal(lane)
-            while lane.waiting and now_ms >= lane.waiting[0].deadline_ms:
-                expired.append(lane.waiting.popleft())
+        with self._lock:
+            if batcher.open is not None and batcher.open.is_expired(now_ms):
+                self._close_batch(batcher)
+            while batcher.ready and batcher.ready[0].is_expired(now_ms):
+                expired.append(batcher.ready.popleft())
         for batch in expired:
             self.release(batch)
-        return [batch for batch in expired if not batch.told]
+        return expired
+
+    def unsent(self, batcher: QueueBatcher) -> list[ProducerBatch]:
+        """The batches of a queue that are not sent, in order."""
+        with self._lock:
+            return [*batcher.ready, *([batcher.open] if batcher.open is not None else [])]
 
     def fail(self, batch: ProducerBatch, error: DledgerError) -> None:
-        """Nobody tries a batch any more."""
+        """Fail a batch for good."""
         self.release(batch)
-        if not batch.told:
-            batch.outcome.fail(error)
+        batch.fail(error)
 
     def release(self, batch: ProducerBatch) -> None:
+        """The batch is resolved: its memory is free."""
         batch.parts = None
-        with self.lock:
+        with self._lock:
             self.buffered_bytes -= batch.size_bytes
-            waiting: list[Callable[[], object]] = []
-            if self.buffered_bytes <= self.options.max_buffered_bytes * 3 // 4 or not self.buffered_bytes:
-                waiting, self._room = self._room, []
-        for callback in waiting:
+            waiters: list[Callable[[], object]] = []
+            if self.buffered_bytes <= self._options.max_buffered_bytes * 3 // 4 or not self.buffered_bytes:
+                waiters, self._room = self._room, []
+        for callback in waiters:
             callback()
 
-    # Flushing and closing
+    # Other queues for what is known not to be stored
 
-    async def flush(self) -> None:
-        """Return when every message added so far is acknowledged or failed."""
-        held = self.held()
-        for link in self._links.values():
-            link.flush()
-        for outcome, _ in held:
-            await settled(outcome)
+    def redispatch(self, batch: ProducerBatch) -> None:
+        """Move a batch whose queue is gone to other queues of its topic, by the keys of its messages."""
+        with self._lock:
+            groups = self._spread(batch, self._partitioner(batch.batcher.topic).elsewhere(batch, with_keys=True))
+        self._wake_up(groups)
 
-    def held(self) -> list[tuple[DeliveryReport, int]]:
-        """The outcomes of every message added so far that is not acknowledged, with their numbers of messages.  On the loop."""
-        for link in self._links.values():
-            self._woken(link)
-        batches = [batch for link in self._links.values() for batch in link.batches() if not batch.told]
-        return [(batch.outcome, len(batch.messages)) for batch in [*batches, *self.refused.batches()]]
+    def leave_group(self, replica_group: str, *, move_unsent: bool) -> None:
+        """A replica group cannot be reached: messages without a key go to another one.  ``move_unsent``: also those not sent yet."""
+        groups: list[str] = []
+        with self._lock:
+            for topic in self._topics.values():
+                if topic.sticky.replica_group == replica_group:
+                    topic.rotate()
+            for batcher in self._batchers.values() if move_unsent else ():
+                partitioner = self._topics.get(batcher.topic)
+                if batcher.replica_group == replica_group and partitioner is not None and partitioner.sticky.replica_group != replica_group:
+                    groups += self._move_unsent(batcher, partitioner)
+        self._wake_up(groups)
 
-    async def _serve(self, link: Sender) -> None:
-        try:
-            await link.run()
-        except asyncio.CancelledError:
-            if not self.closed:
-                self._abandoned()
-            raise
+    def _move_unsent(self, batcher: QueueBatcher, partitioner: Partitioner) -> list[str]:
+        """Move the batches that were never sent and hold messages without a key; the replica groups that got some."""
+        unsent = [*batcher.ready, *([batcher.open] if batcher.open is not None else [])]
+        batcher.ready.clear()
+        batcher.open = None
+        groups: list[str] = []
+        for batch in unsent:
+            if batch.attempts or len(batch.keys) == len(batch.messages):
+                batcher.ready.append(batch)
+            else:
+                groups += self._spread(batch, partitioner.elsewhere(batch, with_keys=False))
+        return groups
 
-    def _abandoned(self) -> None:
-        """The event loop ends, and nobody closed the producer."""
-        lost = sum(count for _, count in self.held())
-        self._end("the event loop ended before the producer was closed")
-        if lost:
-            _logger.error("the event loop ended before the producer was closed: %d messages were not acknowledged", lost)
+    def _spread(self, batch: ProducerBatch, runs: Sequence[Run]) -> list[str]:
+        """Put the messages of an unstored batch into the queues of ``runs``; returns the replica groups."""
+        parts = []
+        for first, end, batcher in runs:
+            part = batch.part(batcher, first, end)
+            part.order = 0
+            parts.append((first, part.report))
+            self._add_ready(part)
+        batch.parts = None
+        batch.report.split_into(parts)
+        return [batcher.replica_group for _, _, batcher in runs]
 
-    async def close(self) -> None:
-        """Send what is there, then end.  What is not stored by its deadline fails."""
-        await self.flush()
-        with self.lock:
+    def _wake_up(self, replica_groups: Sequence[str]) -> None:
+        for replica_group in dict.fromkeys(replica_groups):
+            self._senders.wake_up(replica_group)
+
+    # Closing
+
+    def close(self) -> None:
+        """Take no more messages.  Batches that are here can still be taken out."""
+        with self._lock:
             self.closed = True
-        await self.tasks.stop()
-        self._end("the producer was closed")
+            waiters, self._room = self._room, []
+        for callback in waiters:
+            callback()
 
-    def forked(self) -> None:
-        """In a forked child: the loop is not here, and locks may be held by threads that are not here either."""
-        self.lock = threading.Lock()
+    def disown(self) -> None:
+        """Take no more messages; threads that no longer run, after a fork, may hold the lock or wait for room."""
+        self._lock = threading.Lock()
         self.closed = True
 
-    def _bug(self, bug: BaseException) -> None:
-        """Nobody is to wait for what nobody sends any more."""
-        self._end(f"the producer stopped by a bug ({type(bug).__name__}: {bug})")
 
-    def _end(self, why: str) -> None:
-        """Take nothing more, and fail what is left."""
-        with self.lock:
-            self.closed = True
-            waiting, self._room = self._room, []
-            lanes = list(self._lanes.values())
-        self.refused.fail_all()
-        for lane in lanes:
-            for batch in lane.unresolved():
-                if not batch.told and not batch.outcome.settled:
-                    if batch.first_sequence != UNSENT:
-                        batch.outcome.fail(OutcomeUnknownError(f"{why}; it may be stored"))
-                    else:
-                        batch.outcome.fail(NotSentError(f"{why}; nothing was stored"))
-        for callback in waiting:
-            callback()
-
-
-def _too_large(topic: str, what: str, size: int, limit: int) -> MessageTooLargeError:
-    return MessageTooLargeError(f"{topic}: {what} of {size} bytes; expected at most {limit}", limit_bytes=limit)
-
-
-def _no_topic(name: str) -> TopicNotFoundError:
-    return TopicNotFoundError(f"topic {name} was there, and is gone or takes no more messages")
+def _too_large(topic: str, what: str, size: int, max_bytes: int) -> MessageTooLargeError:
+    return MessageTooLargeError(f"{topic}: {what} of {size} bytes; expected at most {max_bytes}", limit_bytes=max_bytes)
 
 
 def _common_topic(messages: Sequence[Message]) -> str:
-    """The topic of a batch that is to be stored as one.  InvalidArgumentError when there is no such batch."""
+    """The topic of messages to be stored as one batch.  InvalidArgumentError when they cannot be."""
     if not messages:
         raise InvalidArgumentError("a batch without a message")
-    name = messages[0].topic
-    if any(message.topic != name for message in messages):
+    topic = messages[0].topic
+    if any(message.topic != topic for message in messages):
         raise InvalidArgumentError("the messages of a batch have different topics; expected one")
     if any(message.delay_level or message.deliver_at_ms for message in messages):
         raise InvalidArgumentError("a batch holds delayed messages; expected none")
-    return name
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop of this thread, if it runs one."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    return topic

@@ -12,7 +12,7 @@ from dledger_wire.frames.timer import timer_property
 from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 
-def parked(message: Message, queue_id: int) -> tuple[Message, int]:
+def staged_delayed(message: Message, queue_id: int) -> tuple[Message, int]:
     """(the message as it is sent now, the queue of its topic there) for one meant for ``queue_id`` of its topic."""
     copy = message.clone()
     place = encode_properties({"REAL_TOPIC": message.topic, "REAL_QID": str(queue_id)})

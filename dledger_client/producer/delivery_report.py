@@ -23,9 +23,9 @@ Callback = Callable[[Any], object]
 
 
 class DeliveryReport:
-    """What became of ``count`` messages of one queue; after ``settle`` either an error for all or the place of the first.
+    """The result of a batch: once settled, either an error for all of its messages or the offset of the first.
 
-    ``parts`` are the outcomes of the batches a refused batch was cut into, each with the number of its first message.
+    ``parts`` are the reports of the batches that a batch was split into, each with the index of its first message.
     """
 
     __slots__ = (
@@ -34,19 +34,19 @@ class DeliveryReport:
         "duplicate",
         "error",
         "first_offset",
-        "group",
         "ids",
         "parts",
         "queue_id",
+        "replica_group",
         "settled",
         "store_timestamp",
         "topic",
     )
 
-    def __init__(self, lock: threading.Lock, topic: str, group: str, queue_id: int) -> None:
+    def __init__(self, lock: threading.Lock, topic: str, replica_group: str, queue_id: int) -> None:
         self._lock = lock
         self._callbacks: list[Callable[[], object]] | None = None
-        self.topic, self.group, self.queue_id = topic, group, queue_id
+        self.topic, self.replica_group, self.queue_id = topic, replica_group, queue_id
         self.settled = False
         self.error: DledgerError | None = None
         self.first_offset = -1
@@ -55,9 +55,13 @@ class DeliveryReport:
         self.ids: Any = None  # (n, 32) matrix of the unique ids
         self.parts: list[tuple[int, DeliveryReport]] | None = None
 
+    def sibling(self, topic: str, replica_group: str, queue_id: int) -> DeliveryReport:
+        """A report of another batch of the same producer."""
+        return DeliveryReport(self._lock, topic, replica_group, queue_id)
+
     def settle(self) -> None:
-        """Everything about the outcome is set; tell who waits.  Called once."""
-        require(not self.settled, "an outcome was settled twice")
+        """The result is set: notify whoever waits.  Called once."""
+        require(not self.settled, "a report was settled twice")
         with self._lock:
             self.settled = True
             callbacks, self._callbacks = self._callbacks, None
@@ -81,44 +85,44 @@ class DeliveryReport:
             self._callbacks.append(callback)
             return True
 
-    def cut_into(self, parts: list[tuple[int, DeliveryReport]]) -> None:
-        """The batch goes on as several; this outcome is settled when all of them are."""
+    def split_into(self, parts: list[tuple[int, DeliveryReport]]) -> None:
+        """The batch is sent as several; this report is settled when all of theirs are."""
         self.parts = parts
         left = len(parts)
 
-        def one_more() -> None:
+        def part_settled() -> None:
             nonlocal left
             left -= 1
             if not left:
                 self.settle()
 
         for _, part in parts:
-            if not part.when_settled(one_more):
-                one_more()
+            if not part.when_settled(part_settled):
+                part_settled()
 
     def _part_of(self, index: int) -> tuple[DeliveryReport, int]:
-        outcome = self
-        while outcome.parts is not None:
-            first, outcome = next((first, part) for first, part in reversed(outcome.parts) if first <= index)
+        report = self
+        while report.parts is not None:
+            first, report = next((first, part) for first, part in reversed(report.parts) if first <= index)
             index -= first
-        return outcome, index
+        return report, index
 
     def error_of(self, index: int) -> DledgerError | None:
         return self.error if self.parts is None else self._part_of(index)[0].error
 
     def result_of(self, index: int) -> SendResult:
-        outcome, place = self._part_of(index)
-        if outcome.error is not None:
-            raise outcome.error
+        report, index_in_part = self._part_of(index)
+        if report.error is not None:
+            raise report.error
         return SendResult(
             SendStatus.SEND_OK,
-            outcome.ids[place].tobytes().decode("ascii"),
-            outcome.topic,
-            outcome.group,
-            outcome.queue_id,
-            outcome.first_offset + place,
-            outcome.store_timestamp,
-            outcome.duplicate,
+            report.ids[index_in_part].tobytes().decode("ascii"),
+            report.topic,
+            report.replica_group,
+            report.queue_id,
+            report.first_offset + index_in_part,
+            report.store_timestamp,
+            report.duplicate,
         )
 
 
@@ -126,7 +130,7 @@ class SendFuture:
     """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
     Args:
-        outcome: The report of the batch.
+        report: The report of the batch.
         index: The number of the message in the batch.
 
     Examples:
@@ -134,10 +138,10 @@ class SendFuture:
         >>> print(future.result(timeout=5.0).queue_offset)
     """
 
-    __slots__ = ("_index", "_outcome")
+    __slots__ = ("_index", "_report")
 
-    def __init__(self, outcome: DeliveryReport, index: int) -> None:
-        self._outcome = outcome
+    def __init__(self, report: DeliveryReport, index: int) -> None:
+        self._report = report
         self._index = index
 
     def done(self) -> bool:
@@ -146,7 +150,7 @@ class SendFuture:
         Examples:
             >>> finished = future.done()
         """
-        return self._outcome.settled
+        return self._report.settled
 
     def result(self, timeout: float | None = None) -> SendResult:
         """The result of the send.
@@ -164,9 +168,9 @@ class SendFuture:
         Examples:
             >>> result = future.result(timeout=5.0)
         """
-        if not self._outcome.settled:
+        if not self._report.settled:
             self._wait(timeout)
-        return self._outcome.result_of(self._index)
+        return self._report.result_of(self._index)
 
     def exception(self, timeout: float | None = None) -> DledgerError | None:
         """The error of the send.
@@ -183,9 +187,9 @@ class SendFuture:
         Examples:
             >>> error = future.exception()
         """
-        if not self._outcome.settled:
+        if not self._report.settled:
             self._wait(timeout)
-        return self._outcome.error_of(self._index)
+        return self._report.error_of(self._index)
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call a function when the result is known.
@@ -196,25 +200,25 @@ class SendFuture:
         Examples:
             >>> future.add_done_callback(lambda done: print(done.exception()))
         """
-        if not self._outcome.when_settled(lambda: callback(self)):
+        if not self._report.when_settled(lambda: callback(self)):
             callback(self)
 
     def _wait(self, timeout: float | None) -> None:
         settled = threading.Event()
-        if self._outcome.when_settled(settled.set) and not settled.wait(timeout):
+        if self._report.when_settled(settled.set) and not settled.wait(timeout):
             raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
 
     def __repr__(self) -> str:
-        if not self._outcome.settled:
+        if not self._report.settled:
             return f"<{type(self).__name__} pending>"
-        return f"<{type(self).__name__} {self._outcome.error_of(self._index) or 'stored'}>"
+        return f"<{type(self).__name__} {self._report.error_of(self._index) or 'stored'}>"
 
 
 class AsyncSendFuture(SendFuture):
     """The result of one sent message for asyncio: ``await future`` waits; ``result`` and ``exception`` do not.
 
     Args:
-        outcome: The report of the batch.
+        report: The report of the batch.
         index: The number of the message in the batch.
 
     Examples:
@@ -224,16 +228,16 @@ class AsyncSendFuture(SendFuture):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, SendResult]:
-        if not self._outcome.settled:
-            yield from settled(self._outcome).__await__()
-        return self._outcome.result_of(self._index)
+        if not self._report.settled:
+            yield from settled(self._report).__await__()
+        return self._report.result_of(self._index)
 
     def _wait(self, timeout: float | None) -> None:
-        raise asyncio.InvalidStateError("the outcome is not known yet; await the future")
+        raise asyncio.InvalidStateError("the report is not known yet; await the future")
 
 
-async def settled(outcome: DeliveryReport) -> None:
-    """Wait until the outcome is settled; to be called on the client's loop."""
+async def settled(report: DeliveryReport) -> None:
+    """Wait until the report is settled; to be called on the client's loop."""
     waiter = asyncio.get_running_loop().create_future()
-    if outcome.when_settled(lambda: None if waiter.done() else waiter.set_result(None)):
+    if report.when_settled(lambda: None if waiter.done() else waiter.set_result(None)):
         await waiter

@@ -23,7 +23,7 @@ def half_of(message: Message, producer_group: str) -> Message:
     return half
 
 
-def parked_half(half: Message, queue_id: int) -> Message:
+def staged_half(half: Message, queue_id: int) -> Message:
     """The message as it is sent now, for one meant for ``queue_id`` of its topic."""
     place = {"TRAN_MSG": "true", "PGROUP": half.transaction_group, "REAL_TOPIC": half.topic, "REAL_QID": str(queue_id)}
     copy = half.clone()

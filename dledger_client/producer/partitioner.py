@@ -1,9 +1,9 @@
 """The choice of a queue: which of a topic's queues a message goes to.
 
-Owns RocketMQ's selectors.  A message without a key goes to the sticky queue, which moves on with every full batch and every
-``sticky_messages`` messages, and passes over groups that answer badly.  Messages that are parked first (delays, transactions) go round
-one by one: their batches are those of the parking place.  A key or a selector decides by itself, so that what belongs together stays
-together.
+Owns RocketMQ's selectors.  A message without a key goes to the sticky queue.  That one changes with every full batch and after
+``sticky_messages`` messages, and skips replica groups that are slow or unreachable.  Staged messages (delayed, transactional) go
+round-robin, one by one, because they are batched in the queue that holds them.  A key or a selector always decides alone, so that messages
+with equal keys stay in one queue.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from itertools import groupby
 from typing import TypeAlias
 
 from dledger_client.producer.batches import ProducerBatch, QueueBatcher
-from dledger_client.producer.latency_fault import LatencyFaultTolerance
+from dledger_client.producer.latency_fault import Availability
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
 
-# How many queues the topic has -> the number of the one to take.
+# How many queues the topic has -> the index of the one to take.
 QueueSelector: TypeAlias = Callable[[int], int]
-QueueKey: TypeAlias = str | QueueSelector | None  # None beside a queue's number
+QueueKey: TypeAlias = str | QueueSelector | None  # None beside a queue id
+Run: TypeAlias = tuple[int, int, QueueBatcher]  # consecutive messages of a batch: first, end, and the queue they go to
 
 
 def by_hash(argument: object) -> QueueSelector:
@@ -57,80 +58,82 @@ def by_random(random: Random | None = None) -> QueueSelector:
 
 
 class Partitioner:
-    """The queues of a topic a producer may write to, over all groups, and the one that takes messages without a key now."""
+    """The queues of a topic that take messages, over all replica groups, and the sticky one among them."""
 
-    def __init__(self, lanes: list[QueueBatcher], start: int, faults: LatencyFaultTolerance, sticky_messages: int = 1 << 30) -> None:
-        self.lanes = lanes
+    def __init__(self, batchers: list[QueueBatcher], first: int, availability: Availability, sticky_messages: int = 1 << 30) -> None:
+        self.batchers = batchers
         self._sticky_messages = sticky_messages
-        self._by_number = {lane.queue_id: lane for lane in reversed(lanes)}  # of several groups' the first one
-        self._faults = faults
-        self._several_groups = len({lane.group for lane in lanes}) > 1
-        self._place = self._parked_place = start % len(lanes)
-        self._given = 0  # messages to the sticky queue since it is that
-        self.sticky = lanes[self._place]
+        self._by_queue_id = {batcher.queue_id: batcher for batcher in reversed(batchers)}  # the first replica group's
+        self._availability = availability
+        self._has_several_groups = len({batcher.replica_group for batcher in batchers}) > 1
+        self._index = self._staged_index = first % len(batchers)
+        self._taken = 0  # messages since the sticky queue last changed
+        self.sticky = batchers[self._index]
 
     def rotate(self) -> None:
-        """Go on to the next queue, of a group that answers well if there is one."""
-        self._place, self._given = self._behind(self._place), 0
-        self.sticky = self.lanes[self._place]
+        """Change to the next queue, of an available replica group if there is one."""
+        self._index, self._taken = self._next(self._index), 0
+        self.sticky = self.batchers[self._index]
 
-    def _behind(self, place: int) -> int:
-        count = len(self.lanes)
-        places = [(place + step) % count for step in range(1, count + 1)] if self._several_groups else [(place + 1) % count]
-        return next((place for place in places if self._faults.is_available(self.lanes[place].group)), places[0])
+    def _next(self, index: int) -> int:
+        count = len(self.batchers)
+        if not self._has_several_groups:
+            return (index + 1) % count
+        indexes = [(index + step) % count for step in range(1, count + 1)]
+        return next((each for each in indexes if self._availability.is_available(self.batchers[each].replica_group)), indexes[0])
 
     def took(self) -> None:
-        """The sticky queue was given a message."""
-        self._given += 1
-        if self._given >= self._sticky_messages:
+        """The sticky queue got a message."""
+        self._taken += 1
+        if self._taken >= self._sticky_messages:
             self.rotate()
 
-    def next_parked(self) -> QueueBatcher:
-        """The queue that a message without a key is meant for which is parked first."""
-        self._parked_place = self._behind(self._parked_place)
-        return self.lanes[self._parked_place]
+    def next_staged(self) -> QueueBatcher:
+        """The queue for a message without a key that is staged first."""
+        self._staged_index = self._next(self._staged_index)
+        return self.batchers[self._staged_index]
 
     def choose(self, topic: str, key: QueueKey, queue_id: int | None) -> QueueBatcher:
-        """The queue of a key, the one a selector names, or the one with that number."""
+        """The queue of a key, the one a selector chooses, or the one with that id."""
         if key is None:
-            return self.by_queue(topic, -1 if queue_id is None else queue_id)
+            return self._by_id(topic, -1 if queue_id is None else queue_id)
         if isinstance(key, str):
-            return self.lanes[abs(cached_java_hash(key)) % len(self.lanes)]
+            return self.batchers[abs(cached_java_hash(key)) % len(self.batchers)]
         if not callable(key):
             raise InvalidArgumentError(f"queue_key {key!r}: expected text, or a function that chooses one of so many queues")
         try:
-            number = key(len(self.lanes))
-        except FAULTS as error:  # a user's function: whatever it raises is this message's failure, and nobody else's
+            index = key(len(self.batchers))
+        except FAULTS as error:  # the application's function: its failure is this message's, and no other's
             raise InvalidArgumentError(f"topic {topic}: the queue selector raised {error!r}") from error
-        if not isinstance(number, int) or not 0 <= number < len(self.lanes):
-            raise InvalidArgumentError(f"topic {topic}: the queue selector chose {number!r}; expected 0 to {len(self.lanes) - 1}")
-        return self.lanes[number]
+        if not isinstance(index, int) or not 0 <= index < len(self.batchers):
+            raise InvalidArgumentError(f"topic {topic}: the queue selector chose {index!r}; expected 0 to {len(self.batchers) - 1}")
+        return self.batchers[index]
 
     def has(self, queue_id: int) -> bool:
-        return queue_id in self._by_number
+        return queue_id in self._by_queue_id
 
-    def by_queue(self, topic: str, queue_id: int) -> QueueBatcher:
-        lane = self._by_number.get(queue_id)
-        if lane is not None:
-            return lane
-        known = ", ".join(str(lane.queue_id) for lane in self.lanes)
+    def _by_id(self, topic: str, queue_id: int) -> QueueBatcher:
+        batcher = self._by_queue_id.get(queue_id)
+        if batcher is not None:
+            return batcher
+        known = ", ".join(str(batcher.queue_id) for batcher in self.batchers)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
 
-    def elsewhere(self, batch: ProducerBatch, *, with_keys: bool) -> list[tuple[int, int, QueueBatcher]]:
-        """Where the messages of a batch may go in place of its own queue: (first, upto, queue) of each run, its own for those that stay.
+    def elsewhere(self, batch: ProducerBatch, *, with_keys: bool) -> list[Run]:
+        """Other queues for the messages of a batch; those that stay keep its own queue.
 
-        Those with a key move only ``with_keys``: when the queue is gone for good, so that all of its keys change.
+        Messages with a key move only ``with_keys``: when the queue is gone, so that the queues of all keys change.
         """
         bound = {
-            number: self.choose(batch.lane.topic, key, None) if with_keys and key is not None else batch.lane
-            for number, key in batch.keys.items()
+            index: self.choose(batch.batcher.topic, key, None) if with_keys and key is not None else batch.batcher
+            for index, key in batch.keys.items()
         }
-        if batch.atomic:
+        if batch.is_atomic:
             return [(0, len(batch.messages), bound.get(0, self.sticky))]
-        lanes = [bound.get(number, self.sticky) for number in range(len(batch.messages))]
+        batchers = [bound.get(index, self.sticky) for index in range(len(batch.messages))]
         runs, first = [], 0
-        for lane, group in groupby(lanes):
-            upto = first + len(list(group))
-            runs.append((first, upto, lane))
-            first = upto
+        for batcher, group in groupby(batchers):
+            end = first + len(list(group))
+            runs.append((first, end, batcher))
+            first = end
         return runs

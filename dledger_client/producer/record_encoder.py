@@ -14,11 +14,25 @@ from dledger_client.message import Message
 from dledger_wire.batches.batch import encode_batch_parts
 from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small
 from dledger_wire.checksum import Buffer
+from dledger_wire.clock import Clock
 from dledger_wire.frames.frame_layout import IPV4_HOST_SIZE
 from dledger_wire.frames.frames import encode_frames
+from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash, key_words
 
 Int32s = npt.NDArray[np.int32]
+
+
+class RecordEncoder:
+    """Encodes the batches of one producer; messages get their unique ids and born timestamp here."""
+
+    def __init__(self, ids: UniqueIds, clock: Clock, born_host: bytes) -> None:
+        self._ids, self._clock, self._born_host = ids, clock, born_host
+
+    def encode(self, topic: str, queue_id: int, messages: Sequence[Message]) -> tuple[npt.NDArray[np.uint8], list[Buffer]]:
+        """(the unique ids of the messages, the parts of the record)."""
+        ids = self._ids.take(len(messages))
+        return ids, encode_messages(topic, queue_id, messages, ids, born_ms=self._clock.wall_ms(), born_host=self._born_host)
 
 
 def encode_messages(

@@ -1,34 +1,39 @@
-"""The produce stream of one replica group: finds the leader, sends what lanes hold, takes the answers, starts again when it breaks.
+"""The sender of one replica group: drains ready batches, sends them to the leader, takes the responses, sends again after failures.
 
-Owns the session (producer id and epoch of this producer in that group), what is in flight, and what an answer means.  A batch goes at
-once when nothing is in flight, else when it is full or an answer comes back: the busier the group, the larger the batches.  Everything
-here runs on the client's event loop.
+Owns what is in flight, and what a response means.  A batch is sent at once when nothing is in flight, else when it is full or a response
+arrives: the busier the group, the larger the batches.  Everything but ``wake_up`` runs on the client's event loop.
 
-    retriable refusal, broken stream     leader looked for, everything unanswered sent again in order
-    refused for good                     its messages fail; a single bad message takes only itself along
-    out of order without a reason        the broker has forgotten this producer: drain, new epoch, numbers from 0
-    fenced                               a producer with the same stable id was started: everything fails, for good
+    retriable error, broken stream     reopened at the leader; everything unacknowledged is sent again, in order
+    refused for good                   its messages fail; a single bad message fails alone
+    out of order without a reason      the broker has forgotten this producer: drain, new epoch, sequences from 0
+    fenced                             a producer with the same stable id was started: everything fails, for good
 
-In the last two cases whoever may have been stored by an attempt that was not answered ends as OutcomeUnknownError (``lanes.py``).
+In the last two cases batches that an unacknowledged attempt may have stored end with OutcomeUnknownError (``in_flight.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, LeaderStream
+from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.responses import garbage, parse
 from dledger_client.cluster.retry import is_retriable
-from dledger_client.producer.batches import UNSENT, ProducerBatch, QueueBatcher
+from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.batches import UNSENT, ProducerBatch
+from dledger_client.producer.in_flight import InFlightQueue
+from dledger_client.producer.latency_fault import LatencyFaultTolerance
+from dledger_client.producer.producer_session import ProducerSession
+from dledger_client.producer.record_encoder import RecordEncoder
+from dledger_client.producer.redispatch import Redispatcher
+from dledger_client.producer.settings import ProducerOptions
 from dledger_wire._pb import broker_pb2
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import (
     DeadlineExceededError,
     DledgerError,
     NotLeaderError,
-    NotReadyError,
     NotSentError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
@@ -38,144 +43,131 @@ from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.status import SendStatus
 
-if TYPE_CHECKING:
-    from dledger_client.producer.accumulator import ProducerEngine
-
-INIT_TIMEOUT_MS = 5000
 REQUEST_BYTES = 1 << 20
 WINDOW_BYTES = 12 << 20
 WINDOW_REQUESTS = 64
-LANE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
+QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
-NEVER_MS = 1 << 62
 NOTHING_STORED = "nothing was stored"
 
 _logger = logging.getLogger(__name__)
 
 
 class Sender:
-    """One producer's connection to one replica group."""
+    """One producer's sender to one replica group."""
 
-    def __init__(self, engine: ProducerEngine, group: str) -> None:
-        self.group = group
-        self.wake_requested = False
-        self._engine = engine
-        self._lanes: dict[QueueBatcher, None] = {}  # those with something to do, in the order they got it
+    def __init__(
+        self,
+        router: Router,
+        replica_group: str,
+        options: ProducerOptions,
+        accumulator: RecordAccumulator,
+        redispatcher: Redispatcher,
+        latency: LatencyFaultTolerance,
+        encoder: RecordEncoder,
+    ) -> None:
+        self.replica_group = replica_group
+        self.session = ProducerSession(router, replica_group, options)
+        self._router, self._options, self._clock = router, options, router.clock
+        self._accumulator, self._redispatcher, self._latency, self._encoder = accumulator, redispatcher, latency, encoder
+        self._loop = asyncio.get_running_loop()
+        self._stream = LeaderStream(router, replica_group, methods.PRODUCE, PRODUCE_SILENCE)
+        self._queues: dict[tuple[str, int], InFlightQueue] = {}  # by topic and queue id
+        self._active: dict[InFlightQueue, None] = {}  # queues with something to do, the next one to be served first
         self._wake = asyncio.Event()
-        self._producer_id = 0
-        self._epoch = -1  # no session yet
-        self._restarting = False
-        self._session_lock = asyncio.Lock()
+        self._is_woken = False
+        self._flushing = False
+        self._needs_session = False  # the broker has forgotten the session
         self._fenced: ProducerFencedError | None = None
-        self.stored: dict[tuple[str, int], int] = {}  # by topic and queue: what earlier lives of this producer id have stored
-        self._requests: dict[int, tuple[list[ProducerBatch], int]] = {}  # with the time it was sent
+        self._requests: dict[int, tuple[list[ProducerBatch], int]] = {}  # in flight, with the time each was sent
         self._next_request_id = 1
         self._in_flight_bytes = 0
-        self._stream = LeaderStream(engine.router, group, methods.PRODUCE, PRODUCE_SILENCE)
-        self._problem: DledgerError | None = None
-        self._waiting_for = ""  # the send status that tells what the oldest request waits for
-        self._flush_all = False
+        self._last_error: DledgerError | None = None
+        self._waiting_for = ""  # the send status that the leader reports for the oldest request
         self._timer: asyncio.TimerHandle | None = None
-        retries = engine.options.retry_times
-        self._most_attempts = retries + 1 if retries >= 0 else 1 << 30
+        self._max_attempts = options.retry_times + 1 if options.retry_times >= 0 else 1 << 30
 
     # Work
 
-    def add(self, lane: QueueBatcher) -> None:
-        self._lanes[lane] = None
+    def wake_up(self) -> None:
+        """The accumulator has got something.  Safe from any thread."""
+        if not self._is_woken:
+            self._is_woken = True
+            if _running_loop() is self._loop:
+                self._loop.call_soon(self.collect)
+            else:
+                self._loop.call_soon_threadsafe(self.collect)
 
-    def wake(self) -> None:
-        """There may be something to do.  Called on the loop."""
-        self._wake.set()
-
-    def _awake(self, _done: asyncio.Task[None]) -> None:
+    def collect(self) -> None:
+        """Take over the queues that got batches."""
+        self._is_woken = False  # first: an append after the next line wakes again
+        for batcher in self._accumulator.touched(self.replica_group, self._clock.monotonic_ms()):
+            key = (batcher.topic, batcher.queue_id)
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = InFlightQueue(batcher, self._accumulator)
+            self._active[queue] = None
         self._wake.set()
 
     def flush(self) -> None:
         """Send everything without lingering."""
-        self._flush_all = True
+        self._flushing = True
         self._wake.set()
 
     @property
     def is_idle(self) -> bool:
-        return all(lane.is_idle for lane in self._lanes)
+        return all(queue.is_idle for queue in self._active)
 
-    def batches(self) -> list[ProducerBatch]:
-        """Everything not resolved."""
-        return [batch for lane in self._lanes for batch in lane.unresolved()]
+    def unacknowledged(self) -> list[ProducerBatch]:
+        """Every batch that is not resolved, in the order of its queue."""
+        self.collect()
+        return [batch for queue in self._active for batch in (*queue.unacknowledged(), *self._accumulator.unsent(queue.batcher))]
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Send until cancelled."""
         try:
-            await self._run()
+            while True:
+                await self._wait_for_work()
+                self._schedule_sweep()
+                if self._fenced is not None:
+                    self._fail_all(self._fenced)
+                    continue
+                try:
+                    await self._stream.locate()
+                    await self._serve()
+                except DledgerError as error:
+                    if not is_retriable(error):
+                        _logger.warning("group %s: %s", self.replica_group, error.message)
+                    self._last_error = error
+                    self._latency.failed(self.replica_group)
+                    self._accumulator.leave_group(self.replica_group, move_unsent=self._options.retry_another_group)
+                    await self._stream.back_off(error)
+                    self._sweep()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def _run(self) -> None:
-        while True:
-            while self.is_idle:
-                self._wake.clear()
-                self._forget_idle_lanes()
-                await self._wake.wait()
-            self._watch_deadlines()
-            if self._fenced is not None:
-                self._fail_all(self._fenced)
-                continue
-            try:
-                await self._stream.locate()
-                await self._serve()
-            except DledgerError as error:
-                if not is_retriable(error):
-                    _logger.warning("group %s: %s", self.group, error.message)
-                self._problem = error
-                self._engine.refused.group_failed(self.group)
-                await self._stream.back_off(error)
-                self.sweep()
-
-    def _forget_idle_lanes(self) -> None:
-        # Numbers are kept with the engine's lane, this is only the work list.
-        for lane in [lane for lane in self._lanes if lane.is_idle]:
-            del self._lanes[lane]
+    async def _wait_for_work(self) -> None:
+        while self.is_idle:
+            self._wake.clear()
+            for queue in [queue for queue in self._active if queue.is_idle]:
+                del self._active[queue]
+            await self._wake.wait()
 
     async def ensure_session(self) -> None:
-        """Register with the group unless that is done: an id, an epoch, what earlier lives have stored."""
-        async with self._session_lock:
-            if self._epoch < 0:
-                await self._start_session()
-
-    async def _start_session(self) -> None:
-        engine = self._engine
-        request = broker_pb2.InitProducerRequest(
-            producer_name=engine.options.group, producer_id=self._producer_id, stable_id=engine.options.producer_id
-        )
-        deadline_ms = engine.router.clock.monotonic_ms() + INIT_TIMEOUT_MS
-        try:
-            answer = await engine.router.call_leader(
-                self.group, methods.INIT_PRODUCER.path, methods.encode(request), deadline_ms=deadline_ms
-            )
-        except OutcomeUnknownError as error:  # of a registration, which may be repeated: no message hangs on it
-            raise NotReadyError(f"no majority of group {self.group} acknowledged in time that this producer registers") from error
-        response = parse(broker_pb2.InitProducerResponse, answer, self.group)
-        self._producer_id, self._epoch = response.producer_id, response.epoch
-        self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}
-        self._restarting = False
-        with engine.lock:
-            lanes = engine.lanes_of(self.group)
-        for lane in lanes:
-            lane.restart()
+        """Register with the replica group, unless that is done."""
+        if await self.session.ensure():
+            self._restart_sequences()
 
     # One stream
 
     async def _serve(self) -> None:
         await self.ensure_session()
-        stream = self._stream
-        stream.open()
-        loop = asyncio.get_running_loop()
-        reader = loop.create_task(self._read(), name=f"produce answers of {self.group}")
-        reader.add_done_callback(self._awake)
-        # Beside this task: a leader that takes nothing any more must not keep this one from deadlines and from looking for another.
-        writing: asyncio.Task[None] | None = None
+        self._stream.open()
+        reader = self._loop.create_task(self._read_responses(), name=f"produce responses of {self.replica_group}")
+        reader.add_done_callback(self._task_done)
+        # Writes run in a task: a leader that reads nothing must not block deadlines and the search for another one.
+        writer: asyncio.Task[None] | None = None
         try:
             while True:
                 self._wake.clear()
@@ -184,69 +176,86 @@ class Sender:
                 if self._fenced is not None:
                     self._fail_all(self._fenced)
                 if self._requests:
-                    await stream.check_leader()
-                if self._restarting and not any(lane.sent for lane in self._lanes):
-                    await self._start_session()
-                if writing is None or writing.done():
-                    if writing is not None:
-                        writing.result()
-                        writing = None
-                    request = self._next_request()
-                    if request is not None:
-                        writing = loop.create_task(stream.write(request), name=f"produce to {self.group}")
-                        writing.add_done_callback(self._awake)
-                    elif self.is_idle:
-                        self._flush_all = False
-                self._watch_deadlines()
+                    await self._stream.check_leader()
+                if self._needs_session and not any(queue.sent for queue in self._active):
+                    await self.session.register()
+                    self._restart_sequences()
+                if writer is None or writer.done():
+                    writer = self._write_next(writer)
+                self._schedule_sweep()
                 await self._wake.wait()
         finally:
-            ending = [reader] if writing is None else [reader, writing]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
-            self._requests.clear()
-            self._in_flight_bytes = 0
-            for lane in self._lanes:
-                lane.stream_lost()
-                self._fail_lost(lane)
-            await stream.close()
+            await self._end_stream([reader] if writer is None else [reader, writer])
 
-    def _watch_deadlines(self) -> None:
-        """While something is there a timer looks at deadlines and lingering batches, whatever this link waits for meanwhile."""
-        if self._timer is None and not self.is_idle:
-            interval_s = max(0.001, min(SWEEP_S, self._engine.options.linger_ms / 1000 or SWEEP_S))
-            self._timer = asyncio.get_running_loop().call_later(interval_s, self._look_again)
+    def _write_next(self, last: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
+        """Start to write the next request, if there is one; raises the error of the last write."""
+        if last is not None:
+            last.result()
+        request = self._next_request()
+        if request is None:
+            self._flushing = self._flushing and not self.is_idle
+            return None
+        writer = self._loop.create_task(self._stream.write(request), name=f"produce to {self.replica_group}")
+        writer.add_done_callback(self._task_done)
+        return writer
 
-    def _look_again(self) -> None:
-        self._timer = None
-        self.sweep()
+    async def _end_stream(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._requests.clear()
+        self._in_flight_bytes = 0
+        for queue in self._active:
+            queue.stream_lost()
+            self._fail_unresolvable(queue)
+        await self._stream.close()
+
+    def _restart_sequences(self) -> None:
+        self._needs_session = False
+        for queue in self._queues.values():
+            queue.restart()
+
+    def _task_done(self, _task: asyncio.Task[None]) -> None:
         self._wake.set()
-        self._watch_deadlines()
+
+    def _schedule_sweep(self) -> None:
+        """While there is work, a timer looks at deadlines and lingering batches, whatever the sender waits for."""
+        if self._timer is None and not self.is_idle:
+            interval_s = max(0.001, min(SWEEP_S, self._options.linger_ms / 1000 or SWEEP_S))
+            self._timer = self._loop.call_later(interval_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._sweep()
+        self._wake.set()
+        self._schedule_sweep()
+
+    # Requests
 
     def _next_request(self) -> bytes | None:
-        """The next produce request, of one batch of each lane that has one ready."""
+        """The next produce request: one batch of each queue that has one ready."""
         if self._in_flight_bytes >= WINDOW_BYTES or len(self._requests) >= WINDOW_REQUESTS:
             return None
+        now_ms = self._clock.monotonic_ms()
         batches: list[ProducerBatch] = []
         size = 0
-        for lane in list(self._lanes):
-            batch = self._next_of(lane)
+        for queue in list(self._active):
+            batch = self._next_batch(queue, now_ms)
             if batch is None:
                 continue
             if batch.parts is None:
-                self._encode(lane, batch)
-            lane.sending(batch, self._producer_id, self._epoch)
+                self._encode(batch)
+            queue.sending(batch, self.session.producer_id, self.session.epoch)
             batches.append(batch)
             size += batch.size_bytes
-            # Whoever was served goes behind the others.
-            del self._lanes[lane]
-            self._lanes[lane] = None
+            # A queue that was served goes behind the others.
+            del self._active[queue]
+            self._active[queue] = None
             if size >= REQUEST_BYTES:
                 break
         if not batches:
             return None
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
-        now_ms = self._engine.router.clock.monotonic_ms()
         if not self._requests:
             self._stream.touch()
         self._requests[request_id] = batches, now_ms
@@ -254,123 +263,137 @@ class Sender:
         payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
         return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
 
-    def _encode(self, lane: QueueBatcher, batch: ProducerBatch) -> None:
-        try:
-            self._engine.encode(batch)
-        except Exception:
-            lane.waiting.appendleft(batch)  # a bug ends this link: whoever waits for the batch is to be told
-            raise
-
-    def _next_of(self, lane: QueueBatcher) -> ProducerBatch | None:
-        if len(lane.sent) >= LANE_WINDOW and lane.to_resend() is None:
-            return None
-        again = lane.to_resend()
+    def _next_batch(self, queue: InFlightQueue, now_ms: int) -> ProducerBatch | None:
+        again = queue.to_resend()
         if again is not None:
             return again
-        if self._restarting or lane.renumber_from != UNSENT:
+        if len(queue.sent) >= QUEUE_WINDOW or self._needs_session or queue.is_renumbering:
             return None
-        return self._engine.take(lane, idle=not self._requests, flush=self._flush_all)
+        return self._accumulator.drain(queue.batcher, now_ms, is_idle=not self._requests, flush=self._flushing)
 
-    # Answers
+    def _encode(self, batch: ProducerBatch) -> None:
+        try:
+            batch.report.ids, batch.parts = self._encoder.encode(batch.batcher.topic, batch.batcher.queue_id, batch.messages)
+        except Exception:
+            self._accumulator.requeue(batch.batcher, [batch])  # an internal error ends this sender, which fails what is queued
+            raise
 
-    async def _read(self) -> None:
-        stream, address = self._stream, self._stream.address
+    # Responses
+
+    async def _read_responses(self) -> None:
+        stream = self._stream
         while True:
-            response = parse(broker_pb2.ProduceResponse, await stream.read(), address)
+            response = parse(broker_pb2.ProduceResponse, await stream.read(), stream.address)
             if response.waiting_for:
                 self._waiting_for = response.waiting_for
                 continue
             stream.touch()
             batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
             if not batches or len(batches) != len(response.results):
-                raise garbage(address, "a produce answer to no request")
-            self._engine.faults.answered(self.group, stream.last_seen_ms - sent_ms)
-            problem: DledgerError | None = None
+                raise garbage(stream.address, "a produce response to no request")
+            self._latency.responded(self.replica_group, stream.last_seen_ms - sent_ms)
+            error: DledgerError | None = None
             for batch, result in zip(batches, response.results, strict=True):
                 self._in_flight_bytes -= batch.size_bytes
-                problem = self._answered(batch, result) or problem
-            if problem is not None:
-                raise problem
-            self._problem, self._waiting_for = None, ""
+                error = self._handle_result(batch, result) or error
+            if error is not None:
+                raise error
+            self._last_error, self._waiting_for = None, ""
             stream.confirm()
             self._wake.set()
 
-    def _answered(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> DledgerError | None:
-        """Take one batch's answer; returns the error that makes a new stream necessary."""
+    def _handle_result(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> DledgerError | None:
+        """Resolve one batch of a response, or not; returns the error that makes a new stream necessary."""
+        queue = self._queue_of(batch)
         batch.in_flight = False
         if not result.HasField("error"):
-            batch.lane.resolved(batch)
-            self._engine.stored(batch, result)
+            queue.stored(batch)
+            self._accumulator.release(batch)
+            batch.succeed(result.first_queue_offset, result.store_timestamp_ms, is_duplicate=result.duplicate)
             return None
         error = from_detail(result.error)
-        batch.in_doubt = batch.in_doubt or error.outcome_unknown
-        if isinstance(error, ProducerFencedError) and self._engine.options.producer_id:
+        batch.maybe_stored = batch.maybe_stored or error.outcome_unknown
+        if isinstance(error, ProducerFencedError) and self._options.producer_id:
             self._fenced = error
-            if batch.in_doubt:
-                batch.lane.refused(batch, again=[])
-                self._fail_in_doubt(batch, error)
+            if batch.maybe_stored:
+                queue.refused(batch, rest=[])
+                self._fail_maybe_stored(batch, error)
             else:
-                batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, -1))
+                queue.refused(batch, rest=self._redispatcher.refused(batch, error))
         elif isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
-            if not batch.lane.out_of_order(batch):
-                self._problem, self._restarting = error, True
+            if not queue.out_of_order(batch):
+                self._last_error, self._needs_session = error, True
         elif is_retriable(error) or error.outcome_unknown:
             if isinstance(error, NotLeaderError):
-                self._engine.router.leader_is(self.group, error.leader_address)
+                self._router.leader_is(self.replica_group, error.leader_address)
             return error
         else:
-            batch.lane.refused(batch, again=self._engine.refused.refuse(batch, error, _first_bad(error)))
-        self._fail_lost(batch.lane)
+            queue.refused(batch, rest=self._redispatcher.refused(batch, error))
+        self._fail_unresolvable(queue)
         return None
 
-    def _fail_lost(self, lane: QueueBatcher) -> None:
-        lost, lane.lost = lane.lost, []
-        for batch in lost:
-            self._fail_in_doubt(batch, self._fenced or self._problem)
+    def _queue_of(self, batch: ProducerBatch) -> InFlightQueue:
+        return self._queues[batch.batcher.topic, batch.batcher.queue_id]
 
-    def _fail_in_doubt(self, batch: ProducerBatch, error: DledgerError | None) -> None:
-        """It may be stored, and cannot be sent again to find out."""
+    # Failures
+
+    def _sweep(self) -> None:
+        """Report timeouts.  What was sent stays in flight until its result is known, so that the order is kept."""
+        now_ms = self._clock.monotonic_ms()
+        for queue in self._active:
+            topic = queue.batcher.topic
+            for batch in queue.sent:
+                out_of_attempts = not batch.in_flight and batch.attempts >= self._max_attempts
+                if not batch.timed_out and (now_ms >= batch.deadline_ms or out_of_attempts):
+                    when = f"after {batch.attempts} attempts" if out_of_attempts else "in time"
+                    text = f"{topic}: not acknowledged {when}; it may be stored ({self._reason()})"
+                    batch.time_out(DeadlineExceededError(text, send_status=self._send_status()))
+            for batch in self._accumulator.expire(queue.batcher, now_ms):
+                batch.fail(NotSentError(f"{topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})"))
+
+    def _fail_unresolvable(self, queue: InFlightQueue) -> None:
+        unresolvable, queue.unresolvable = queue.unresolvable, []
+        for batch in unresolvable:
+            self._fail_maybe_stored(batch, self._fenced or self._last_error)
+
+    def _fail_maybe_stored(self, batch: ProducerBatch, error: DledgerError | None) -> None:
+        """Fail a batch that may be stored, and cannot be sent again to find out."""
         why = error.message if error is not None else "refused"
-        text = f"{batch.lane.topic}: an attempt that was not answered may have stored it ({why})"
-        self._engine.fail(batch, OutcomeUnknownError(text))
-
-    # Deadlines
-
-    def sweep(self) -> None:
-        """Tell the application of batches whose time is up.  What was sent stays until its fate is known, so that order is kept."""
-        now_ms = self._engine.router.clock.monotonic_ms()
-        for lane in self._lanes:
-            for batch in lane.sent:
-                tried_enough = not batch.in_flight and batch.attempts >= self._most_attempts
-                if not batch.told and (now_ms >= batch.deadline_ms or tried_enough):
-                    batch.told = True
-                    when = f"after {batch.attempts} attempts" if tried_enough else "in time"
-                    text = f"{lane.topic}: not acknowledged {when}; it may be stored ({self._why()})"
-                    batch.outcome.fail(DeadlineExceededError(text, send_status=self._status()))
-            for batch in self._engine.expire(lane, now_ms):
-                batch.outcome.fail(NotSentError(f"{lane.topic}: could not be sent in time; {NOTHING_STORED} ({self._why()})"))
+        text = f"{batch.batcher.topic}: an attempt that was not acknowledged may have stored it ({why})"
+        self._accumulator.fail(batch, OutcomeUnknownError(text))
 
     def _fail_all(self, error: DledgerError) -> None:
-        """Nothing more goes out from here; only what is in flight may still be answered."""
-        for lane in self._lanes:
-            for batch in lane.give_up():
-                if batch.in_doubt:
-                    self._fail_in_doubt(batch, error)
+        """Send nothing more: fails everything that is not in flight."""
+        for queue in self._active:
+            for batch in queue.give_up():
+                if batch.maybe_stored:
+                    self._fail_maybe_stored(batch, error)
                 else:
-                    self._engine.fail(batch, error)
-            for batch in self._engine.expire(lane, NEVER_MS):
-                batch.outcome.fail(error)
+                    self._accumulator.fail(batch, error)
+            for batch in self._accumulator.expire(queue.batcher, None):
+                batch.fail(error)
 
-    def _status(self) -> str:
-        if isinstance(self._problem, NotLeaderError) and not self._problem.leader_address:
-            return SendStatus.SLAVE_NOT_AVAILABLE.value  # nobody leads: no majority is there
+    def abandon(self, why: str) -> None:
+        """The producer ends: report a failure for everything that is left."""
+        for batch in self.unacknowledged():
+            if not batch.report.settled:
+                is_sent = batch.first_sequence != UNSENT
+                batch.fail(OutcomeUnknownError(f"{why}; it may be stored") if is_sent else NotSentError(f"{why}; {NOTHING_STORED}"))
+
+    def _send_status(self) -> str:
+        if isinstance(self._last_error, NotLeaderError) and not self._last_error.leader_address:
+            return SendStatus.SLAVE_NOT_AVAILABLE.value  # no leader: no majority is available
         return self._waiting_for
 
-    def _why(self) -> str:
-        """What is in the way.  A refusal's word on what was stored is of that attempt alone."""
-        return self._problem.message.removesuffix(f"; {NOTHING_STORED}") if self._problem is not None else f"group {self.group} is slow"
+    def _reason(self) -> str:
+        """The last error, without its statement on what was stored, which is about one attempt only."""
+        error = self._last_error
+        return error.message.removesuffix(f"; {NOTHING_STORED}") if error is not None else f"group {self.replica_group} is slow"
 
 
-def _first_bad(error: DledgerError) -> int:
-    """The one message of a batch that was at fault; -1 when it was not a single one."""
-    return error.detail_int("first_bad")
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop of this thread, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -26,13 +26,14 @@ class ProducerBase(SyncClient[AsyncProducer]):
 
     def _open(self, make: Callable[[], AsyncProducer]) -> None:
         super()._open(make)
-        self._engine = self._call(lambda: self._inner._core)
-        self._timeout_ms = self._engine.options.send_timeout_ms
-        unclosed.watch(self._engine)
+        self._core = self._call(lambda: self._inner._core)
+        self._accumulator = self._core.accumulator
+        self._timeout_ms = self._core.options.send_timeout_ms
+        unclosed.watch(self._core)
 
     def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None and not engine.closed:
+        core = getattr(self, "_core", None)
+        if core is not None and not core.closed:
             unclosed.warn(self)
 
     def _sync_send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
@@ -53,31 +54,31 @@ class ProducerBase(SyncClient[AsyncProducer]):
             >>> future = producer.send_async(Message("orders", b"created"), queue_key="order-1")
             >>> future.add_done_callback(lambda done: print(done.exception() or done.result()))
         """
-        engine = self._engine
+        accumulator = self._accumulator
         try:
-            if not engine.knows(message.topic, queue_id):
-                deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
-                self._run(engine.resolve(message.topic, deadline_ms, queue_id))
-            place = engine.add(message, queue_key, queue_id)
-            if place is None:
-                place = self._add_when_room(message, queue_key, queue_id)
-            return SendFuture(*place)
+            if not accumulator.knows(message.topic, queue_id):
+                deadline_ms = self._core.router.clock.monotonic_ms() + self._timeout_ms
+                self._run(self._core.resolve(message.topic, deadline_ms, queue_id))
+            appended = accumulator.append(message, queue_key, queue_id)
+            if appended is None:
+                appended = self._append_when_room(message, queue_key, queue_id)
+            return SendFuture(*appended)
         except DledgerError as error:
-            report = engine.detached_outcome(message.topic)
+            report = accumulator.detached_report(message.topic)
             report.fail(error)
             return SendFuture(report, 0)
 
-    def _add_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int]:
-        engine = self._engine
-        deadline_ms = engine.router.clock.monotonic_ms() + self._timeout_ms
+    def _append_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int]:
+        clock = self._core.router.clock
+        deadline_ms = clock.monotonic_ms() + self._timeout_ms
         while True:
             room = threading.Event()
-            engine.when_room(room.set)
+            self._accumulator.when_room(room.set)
             # Room may have come before the callback was registered.
-            place = engine.add(message, queue_key, queue_id)
-            if place is not None:
-                return place
-            left_s = (deadline_ms - engine.router.clock.monotonic_ms()) / 1000
+            appended = self._accumulator.append(message, queue_key, queue_id)
+            if appended is not None:
+                return appended
+            left_s = (deadline_ms - clock.monotonic_ms()) / 1000
             if left_s <= 0 or not room.wait(left_s):
                 raise NotSentError("no room in the producer's buffer in time; nothing was stored")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dledger_client import Message
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
-from dledger_client.producer.delayed_messages import parked
+from dledger_client.producer.delayed_messages import staged_delayed
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frames.message_id import UniqueIds
@@ -110,7 +110,7 @@ class RowBatcher:
             self._check(message)
             queue = self._queue(message.topic, key, queue_id)
             if message.delay_level or message.deliver_at_ms:
-                message, delay_queue_id = parked(message, queue.queue_id)
+                message, delay_queue_id = staged_delayed(message, queue.queue_id)
                 queue = TargetQueue(queue.group, message.topic, delay_queue_id)
             waiting = self._open.setdefault(queue, [])
             waiting.append(message)

@@ -307,7 +307,7 @@ def test_queues_that_come_and_go_are_noticed() -> None:
             await admin.delete_topic("t")
             with pytest.raises(TopicNotFoundError):
                 await producer.send(Message("t", b"g"))
-            await until(lambda: not producer._core.knows("t"))
+            await until(lambda: not producer._core.accumulator.knows("t"))
 
     Rig().run(scenario)
 
@@ -315,14 +315,14 @@ def test_queues_that_come_and_go_are_noticed() -> None:
 def test_a_forked_child_has_a_loop_of_its_own_and_cannot_use_its_parents_clients() -> None:
     producer = dledger_client.Producer("127.0.0.1:1", send_timeout_ms=100)
     thread = LoopThread.shared()
-    engine_lock = producer._engine.lock
-    engine_lock.acquire()  # as a thread of the parent may hold it
+    lock = producer._accumulator._lock
+    lock.acquire()  # as a thread of the parent may hold it
     try:
         child = os.fork()
         if child == 0:
             os._exit(_in_the_child(producer, thread))
     finally:
-        engine_lock.release()
+        lock.release()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     producer.close()
@@ -343,7 +343,7 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread) -> int
     except RuntimeError:
         pass
     try:
-        producer._engine.add(Message("t", b""), None, None)
+        producer._accumulator.append(Message("t", b""), None, None)
         return 3
     except NotSentError:
         pass

@@ -173,7 +173,7 @@ def test_memory_is_bounded_and_waiting_for_room_keeps_order() -> None:
             waiting = [producer.send_async(Message("t", b"%03d" % number + bytes(1000))) for number in range(200)]
             peak = 0
             while not all(future.done() for future in waiting):
-                peak = max(peak, producer._core.buffered_bytes)
+                peak = max(peak, producer._core.accumulator.buffered_bytes)
                 await asyncio.sleep(0.001)
             assert peak <= 20_000
             assert [body[:3] for body in await bodies(consumer)] == [b"%03d" % number for number in range(200)]

@@ -11,8 +11,8 @@ import pytest
 
 from dledger_client import by_hash, by_random
 from dledger_client.aio import Message, SendStatus
-from dledger_client.producer.accumulator import ProducerEngine
 from dledger_client.producer.batches import QueueBatcher
+from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_client.producer.latency_fault import FAILED_MS, LatencyFaultTolerance
 from dledger_client.producer.partitioner import Partitioner
@@ -195,13 +195,13 @@ def test_slow_groups_are_left_alone_for_a_while() -> None:
         found = []
         for _ in range(4):
             topic.rotate()
-            found.append(topic.sticky.group)
+            found.append(topic.sticky.replica_group)
         return found
 
     assert sorted(groups()) == ["a", "a", "b", "b"]
-    faults.answered("a", 549)
+    faults.responded("a", 549)
     assert sorted(groups()) == ["a", "a", "b", "b"]
-    faults.answered("a", 550)
+    faults.responded("a", 550)
     assert groups() == ["b"] * 4
     faults.failed("b")
     assert sorted(groups()) == ["a", "a", "b", "b"]  # none is good: any is
@@ -222,9 +222,9 @@ def test_messages_never_sent_leave_a_group_without_a_leader(moving: bool) -> Non
         await rig.topic()
         producer = rig.producer(retryAnotherBrokerWhenNotStoreOK=moving, sendMsgTimeout=2000)
         async with producer:
-            engine = producer._core
-            await engine.resolve("t", engine.router.clock.monotonic_ms() + 1000)
-            add_group(engine, "gone")
+            core = producer._core
+            await core.resolve("t", core.router.clock.monotonic_ms() + 1000)
+            add_group(core, "gone")
             free = producer.send_async(Message("t", b"free"))
             bound = producer.send_async(Message("t", b"bound"), queue_id=7)
             await asyncio.sleep(0.5)
@@ -239,11 +239,10 @@ def test_messages_never_sent_leave_a_group_without_a_leader(moving: bool) -> Non
     Rig().run(scenario)
 
 
-def add_group(engine: ProducerEngine, name: str) -> None:
-    """A second group of the topic, in which nobody leads; its queue is the sticky one."""
-    found = engine.router._topics["t"][0]
-    lanes = [*engine._lanes_of_topic(found), engine._lanes_of_topic(type(found)("t", name, 8, 8, 6, ""))[7]]
-    engine.topics["t"] = Partitioner(lanes, 1, engine.faults)
+def add_group(core: ProducerCore, name: str) -> None:
+    """A second replica group of the topic, without a leader; its queue is the sticky one."""
+    core.ensure_senders([name])
+    core.accumulator.set_queues("t", [*core.accumulator.queues("t"), (name, 7)], 1)
 
 
 @pytest.mark.parametrize("slow", ["followers", "all", "nobody there"])
@@ -301,33 +300,5 @@ def test_a_selector_may_send_itself() -> None:
             assert (await producer.send(Message("t", b"x"), queue_key=selector)).queue_id == 1
             assert [result.queue_id for result in await producer.send_batch([Message("t", b"y")] * 2, queue_key=selector)] == [1, 1]
             assert [(await audit).queue_id for audit in audits] == [0, 0]
-
-    Rig().run(scenario)
-
-
-def test_lanes_are_looked_at_and_made_under_the_lock_only() -> None:
-    """Delayed messages make lanes in any thread while the loop goes through all of them."""
-
-    async def scenario(rig: Rig) -> None:
-        await rig.topic()
-        producer = rig.producer()
-        engine = producer._core
-        looks: list[bool] = []
-
-        class Watched(dict[tuple[str, str, int], QueueBatcher]):
-            def __setitem__(self, key: tuple[str, str, int], lane: QueueBatcher) -> None:
-                looks.append(engine.lock.locked())
-                super().__setitem__(key, lane)
-
-            def values(self) -> Any:
-                looks.append(engine.lock.locked())
-                return super().values()
-
-        engine._lanes = Watched()
-        await producer.send(Message("t", b"x"))
-        await producer.send(Message("t", b"x", delay_level=1))
-        await producer.close()
-        assert len(looks) >= 4
-        assert all(looks)
 
     Rig().run(scenario)

@@ -64,12 +64,12 @@ def test_many_messages_at_once_are_no_single_batch_of_one_queue() -> None:
     Rig().run(scenario)
 
 
-def test_parked_messages_pass_over_groups_that_answer_badly() -> None:
+def test_staged_messages_pass_over_groups_that_answer_badly() -> None:
     now = SimpleNamespace(ms=0)
-    faults = LatencyFaultTolerance(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
-    topic = Partitioner([QueueBatcher("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)], 0, faults)
+    latency = LatencyFaultTolerance(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=True)
+    topic = Partitioner([QueueBatcher("t", group, queue_id) for group in ("a", "b") for queue_id in range(2)], 0, latency)
     sticky = topic.sticky
-    assert Counter(topic.next_parked().group for _ in range(8)) == {"a": 4, "b": 4}
-    faults.failed("a")
-    assert {topic.next_parked().group for _ in range(8)} == {"b"}
+    assert Counter(topic.next_staged().replica_group for _ in range(8)) == {"a": 4, "b": 4}
+    latency.failed("a")
+    assert {topic.next_staged().replica_group for _ in range(8)} == {"b"}
     assert topic.sticky is sticky  # batches of other messages are not cut short by it

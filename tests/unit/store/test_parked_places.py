@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dledger_client.message import Message
-from dledger_client.producer.delayed_messages import parked
-from dledger_client.producer.half_messages import half_of, parked_half
+from dledger_client.producer.delayed_messages import staged_delayed
+from dledger_client.producer.half_messages import half_of, staged_half
 from dledger_wire.batches.batch import BatchView, iter_records
 from dledger_wire.errors import CorruptBatchError, TopicNotFoundError
 from dledger_wire.frames.frame_layout import decode_properties
@@ -28,9 +28,9 @@ def check(topic: str, *properties: dict[str, str]) -> None:
 
 def test_what_our_producers_send_is_taken() -> None:
     message = Message("t", b"x", tags="a", keys="k", properties={"REAL": "x", "n": "\u00e4"}, delay_level=3)
-    delayed, _ = parked(message, 3)
-    timed, _ = parked(Message("t", b"x", deliver_at_ms=1_700_000_000_000), 0)
-    half = parked_half(half_of(Message("t", b"x", properties={"n": "1"}), "g" * 120), 999_999_999)
+    delayed, _ = staged_delayed(message, 3)
+    timed, _ = staged_delayed(Message("t", b"x", deliver_at_ms=1_700_000_000_000), 0)
+    half = staged_half(half_of(Message("t", b"x", properties={"n": "1"}), "g" * 120), 999_999_999)
     check(SCHEDULE_TOPIC, decode_properties(delayed.extras), PLACE)
     check(TIMER_TOPIC, decode_properties(timed.extras))
     check(HALF_TOPIC, decode_properties(half.extras), HALF)

@@ -1,0 +1,136 @@
+"""The core of a producer, shared by the synchronous and the asyncio client: wires routes, accumulator and senders together.
+
+Owns the senders, the producer's tasks, flushing and closing.  A message's way: ``RecordAccumulator.append``, ``Sender``, the leader's
+response, ``DeliveryReport``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from dledger_client.cluster.metadata import Router
+from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.delivery_report import DeliveryReport, settled
+from dledger_client.producer.latency_fault import LatencyFaultTolerance
+from dledger_client.producer.record_encoder import RecordEncoder
+from dledger_client.producer.redispatch import Redispatcher
+from dledger_client.producer.sender import Sender
+from dledger_client.producer.settings import ProducerOptions
+from dledger_client.producer.topic_routes import REFRESH_PAUSE_S, TopicRoutes
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.message_id import UniqueIds
+from dledger_wire.tasks import BackgroundTasks
+
+_logger = logging.getLogger(__name__)
+
+
+class ProducerCore:
+    """Made on the event loop that it runs on."""
+
+    def __init__(self, router: Router, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
+        self.router, self.options = router, options
+        self.latency = LatencyFaultTolerance(
+            options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
+        )
+        self.accumulator = RecordAccumulator(options, self.latency, self)
+        self.routes = TopicRoutes(router, options, self.accumulator, self)
+        self.redispatcher = Redispatcher(self.accumulator, self.routes)
+        self.tasks = BackgroundTasks("producer", self._on_internal_error)
+        self._encoder = RecordEncoder(ids, router.clock, born_host)
+        self._senders: dict[str, Sender] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.accumulator.closed
+
+    # Routes and senders
+
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
+        """Look up the queues of a topic; see ``TopicRoutes.resolve``."""
+        await self.routes.resolve(topic, deadline_ms, queue_id)
+        if self._refreshing is None:
+            self._refreshing = self.tasks.spawn(self._refresh(), "refresh routes")
+
+    async def _refresh(self) -> None:
+        while True:
+            await self.routes.refresh()
+            self.redispatcher.redispatch(self.router.clock.monotonic_ms())
+            await asyncio.sleep(REFRESH_PAUSE_S)
+
+    def ensure_senders(self, replica_groups: Iterable[str]) -> None:
+        """Start a sender for each replica group that has none."""
+        for replica_group in replica_groups:
+            if replica_group not in self._senders:
+                sender = self._senders[replica_group] = Sender(
+                    self.router, replica_group, self.options, self.accumulator, self.redispatcher, self.latency, self._encoder
+                )
+                self.tasks.spawn(self._run(sender), f"produce to {replica_group}")
+
+    def wake_up(self, replica_group: str) -> None:
+        """Called by the accumulator, from any thread."""
+        self._senders[replica_group].wake_up()
+
+    async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:
+        """See ``Producer.stored``."""
+        if not self.options.producer_id:
+            raise InvalidArgumentError("only a producer with a producer_id of its own can know what it stored before")
+        await self.resolve(topic, deadline_ms)
+        queues = self.accumulator.queues(topic)
+        for replica_group in sorted({replica_group for replica_group, _ in queues}):
+            await self._senders[replica_group].ensure_session()
+        return {(group, queue_id): self._senders[group].session.stored.get((topic, queue_id), 0) for group, queue_id in queues}
+
+    # Flushing and closing
+
+    async def flush(self) -> None:
+        """Return when every message added so far is acknowledged or failed."""
+        unacknowledged = self.unacknowledged()
+        for sender in self._senders.values():
+            sender.flush()
+        for report, _ in unacknowledged:
+            await settled(report)
+
+    def unacknowledged(self) -> list[tuple[DeliveryReport, int]]:
+        """The reports that are not settled, with their numbers of messages.  On the event loop."""
+        batches = [batch for sender in self._senders.values() for batch in sender.unacknowledged() if not batch.timed_out]
+        return [(batch.report, len(batch.messages)) for batch in [*batches, *self.redispatcher.orphaned()]]
+
+    async def close(self) -> None:
+        """Flush, then end.  What is not stored by its deadline fails."""
+        await self.flush()
+        self.accumulator.close()
+        await self.tasks.stop()
+        self._end("the producer was closed")
+
+    def disown(self) -> None:
+        """Take no more messages: the event loop is not here (after a fork), or ends with the process."""
+        self.accumulator.disown()
+
+    async def _run(self, sender: Sender) -> None:
+        try:
+            await sender.run()
+        except asyncio.CancelledError:
+            if not self.closed:
+                self._abandoned()
+            raise
+
+    def _abandoned(self) -> None:
+        """The event loop ends, and the producer was not closed."""
+        why = "the event loop ended before the producer was closed"
+        lost = sum(count for _, count in self.unacknowledged())
+        self._end(why)
+        if lost:
+            _logger.error("%s: %d messages were not acknowledged", why, lost)
+
+    def _on_internal_error(self, error: BaseException) -> None:
+        self._end(f"the producer stopped after an internal error ({type(error).__name__}: {error})")
+
+    def _end(self, why: str) -> None:
+        """Take no more messages, and fail what is left."""
+        self.accumulator.close()
+        self.redispatcher.fail_all()
+        for sender in self._senders.values():
+            sender.abandon(why)

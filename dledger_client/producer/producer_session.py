@@ -1,0 +1,51 @@
+"""A producer's session with one replica group: the id and epoch that its sequences count under.
+
+Owns the registration.  With a stable ``producer_id``, the replica group also returns what earlier processes with that id have stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.responses import parse
+from dledger_client.producer.settings import ProducerOptions
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import NotReadyError, OutcomeUnknownError
+from dledger_wire.rpc import methods
+
+TIMEOUT_MS = 5000
+
+
+class ProducerSession:
+    """``stored``: by topic and queue id, how many messages earlier processes with this producer's id have stored."""
+
+    def __init__(self, router: Router, replica_group: str, options: ProducerOptions) -> None:
+        self.producer_id = 0
+        self.epoch = -1  # not registered yet
+        self.stored: dict[tuple[str, int], int] = {}
+        self._router, self._replica_group, self._options = router, replica_group, options
+        self._registering = asyncio.Lock()
+
+    async def ensure(self) -> bool:
+        """Register unless that is done; whether it was done now."""
+        async with self._registering:
+            if self.epoch >= 0:
+                return False
+            await self.register()
+            return True
+
+    async def register(self) -> None:
+        """Register, or get a new epoch: sequences start at 0."""
+        request = broker_pb2.InitProducerRequest(
+            producer_name=self._options.group, producer_id=self.producer_id, stable_id=self._options.producer_id
+        )
+        deadline_ms = self._router.clock.monotonic_ms() + TIMEOUT_MS
+        path = methods.INIT_PRODUCER.path
+        try:
+            answer = await self._router.call_leader(self._replica_group, path, methods.encode(request), deadline_ms=deadline_ms)
+        except OutcomeUnknownError as error:  # a registration may be repeated: no message depends on it
+            raise NotReadyError(f"no majority of group {self._replica_group} acknowledged the producer's registration in time") from error
+        response = parse(broker_pb2.InitProducerResponse, answer, self._replica_group)
+        self.producer_id, self.epoch = response.producer_id, response.epoch
+        self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}

@@ -1,0 +1,91 @@
+"""The routes of the topics that a producer sends to: looked up at first use, and again from time to time.
+
+Owns which topics are known, creation of topics where the cluster allows it, and the refresh when a queue was refused.  The accumulator
+gets the queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.topic_creation import create_topic
+from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.settings import ProducerOptions
+from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.names import is_system_topic
+from dledger_wire.status import Perm
+
+REFRESH_S = 30.0
+REFRESH_PAUSE_S = 0.5
+REFRESH_TIMEOUT_MS = 5000
+
+_logger = logging.getLogger(__name__)
+
+
+class SenderOwner(Protocol):
+    """Whoever runs the senders."""
+
+    def ensure_senders(self, replica_groups: Iterable[str]) -> None:
+        """Start a sender for each replica group that has none."""
+        ...
+
+
+class TopicRoutes:
+    """One producer's.  Used on the event loop only."""
+
+    def __init__(self, router: Router, options: ProducerOptions, accumulator: RecordAccumulator, senders: SenderOwner) -> None:
+        self._router, self._options, self._accumulator, self._senders = router, options, accumulator, senders
+        self._stale = asyncio.Event()
+
+    def mark_stale(self) -> None:
+        """A queue was refused: look all topics up again soon."""
+        self._stale.set()
+
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
+        """Look a topic up, again when ``queue_id`` is not known: the queue may be new.
+
+        TopicNotFoundError, TopicPermissionError, or the error that kept the cluster from responding.
+        """
+        if self._accumulator.knows(topic, queue_id):
+            return
+        if is_system_topic(topic):
+            raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
+        try:
+            await self._look_up(topic, deadline_ms)
+        except TopicNotFoundError as missing:
+            key, queues = self._options.create_topic_key, self._options.default_topic_queues
+            if not key or not await create_topic(self._router, topic, key, queues, deadline_ms):
+                raise missing
+            await self._look_up(topic, deadline_ms)
+
+    async def _look_up(self, topic: str, deadline_ms: int) -> None:
+        found = await self._router.topic(topic, deadline_ms, fresh=True)
+        queues = [
+            (each.replica_group, queue_id)
+            for each in sorted(found, key=lambda each: each.replica_group)
+            if each.perm & Perm.WRITE
+            for queue_id in range(each.write_queues)
+        ]
+        if not queues:
+            raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
+        self._senders.ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
+        self._accumulator.set_queues(topic, queues, self._router.random.randrange(0, len(queues)))
+
+    async def refresh(self) -> None:
+        """Wait until the routes are stale or old, then look all topics up again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_S):
+                await self._stale.wait()
+        self._stale.clear()
+        for topic in self._accumulator.topics():
+            try:
+                await self._look_up(topic, self._router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS)
+            except (TopicNotFoundError, TopicPermissionError):
+                self._accumulator.remove_topic(topic)
+            except DledgerError as error:
+                _logger.info("topic %s: %s", topic, error.message)
