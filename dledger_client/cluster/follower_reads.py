@@ -1,7 +1,7 @@
-"""What followers have committed, asked for when nobody leads: offsets and topics stay known while a group has no majority.
+"""Reads of committed state with a fallback to followers: offsets and topics stay known while a replica group has no majority.
 
-Owns the order: the leader's word first, since only the leader knows everything that was acknowledged; without it the word of the replica
-that has applied most.  A group that was found without a leader is not waited for again, only looked at, until it has one.
+Owns the order.  The leader is asked first, because only it knows everything that was acknowledged; without a leader, the follower that has
+applied most.  Once a group was found without a leader, later reads do not wait for one until it has one again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable, until
 from dledger_wire.errors import DledgerError, NotLeaderError
 
-LEADER_PATIENCE_MS = 3000  # longer than an election takes
+LEADER_TIMEOUT_MS = 3000  # longer than an election takes
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -39,7 +39,7 @@ class CommittedState:
     async def ask(
         self, group: str, method: str, request: bytes, kind: type[Answer], applied: Callable[[Answer], int], deadline_ms: int
     ) -> Answer:
-        """The leader's answer; while nobody leads that of the follower whose ``applied`` is highest."""
+        """The leader's answer; without a leader, that of the follower whose ``applied`` is highest."""
         clock = self._router.clock
         async for attempt in until(deadline_ms, clock, self._router.random):
             with attempt:
@@ -53,7 +53,7 @@ class CommittedState:
                         raise
                     if group not in self._leaderless:
                         self._leaderless.add(group)
-                        _logger.warning("%s; what its followers have committed is taken instead", error.message)
+                        _logger.warning("%s; using what its followers have committed", error.message)
                     return max(answers, key=applied)
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
 
@@ -61,8 +61,8 @@ class CommittedState:
         router = self._router
         if group in self._leaderless:
             await router.find_leader(group)
-        patience_ms = router.clock.monotonic_ms() + LEADER_PATIENCE_MS
-        answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, patience_ms))
+        timeout_ms = router.clock.monotonic_ms() + LEADER_TIMEOUT_MS
+        answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, timeout_ms))
         self._leaderless.discard(group)
         return answer
 

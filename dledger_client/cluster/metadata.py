@@ -1,8 +1,8 @@
-"""Where things are: nodes, groups and their leaders, queues of topics; and the one channel to each address.
+"""Cluster metadata: nodes, replica groups and their leaders, queues of topics; and one channel to each address.
 
-Owns routes and channels of one client.  Any node answers for the whole cluster; a node that does not answer soon is not waited for, the
-next one is asked beside it.  Of two answers about a group the one with the higher term counts.  What an answer tells of a node and cannot
-be used (a bad address or id) is left out: one mistyped member must not keep clients from the others.
+Owns the routes and channels of one client.  Any node answers for the whole cluster; when one is slow, the next one is asked in parallel.
+Of two answers about a replica group the one with the higher term counts.  Nodes with an unusable address or id are skipped: one mistyped
+member must not keep clients from the others.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import Channel, Network
 
 ASK_TIMEOUT_S = 1.0
-HEDGE_S = 0.15  # a node that has not answered by then is not waited for alone
+HEDGE_S = 0.15  # without an answer by then, the next node is asked in parallel
 CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
 ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 SURVEY_S = 0.3  # how long a search for a leader waits for slow nodes
 Bootstrap: TypeAlias = str | Sequence[str]  # host:port,host:port or a list of them
-MAX_LEFT_OUT = 100  # nodes that cannot be used and were logged once
+MAX_SKIPPED = 100  # unusable nodes that are logged, once each
 
 _logger = logging.getLogger(__name__)
 
@@ -91,8 +91,8 @@ class TopicQueues:
     write_queues: int
     perm: int
     topic_epoch: str
-    version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: not told
-    max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers take; 0: not told
+    version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: unknown
+    max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers accept; 0: unknown
     group = RenamedAttribute("replica_group")
     incarnation = RenamedAttribute("topic_epoch")
 
@@ -119,11 +119,11 @@ class Router:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._network, self.clock, self.random = network, clock, random
         self._channels: dict[str, Channel] = {}
-        self._good = ""  # who answered last
+        self._good = ""  # answered last
         self.groups: dict[str, ReplicaGroup] = {}
         self._topics: dict[str, list[TopicQueues]] = {}
         self.cluster = ""
-        self._left_out: set[tuple[str, str]] = set()
+        self._skipped: set[tuple[str, str]] = set()
 
     # Channels
 
@@ -158,25 +158,25 @@ class Router:
         request = broker_pb2.MetadataRequest(topics=topics)
         answer = await self.channel(address).call(methods.METADATA.path, request.SerializeToString(), timeout_s=ASK_TIMEOUT_S)
         response = parse(broker_pb2.MetadataResponse, answer, address)
-        self._leave_out_unusable(address, response)
+        self._skip_unusable(address, response)
         self._learn(address, response)
         return address, response
 
-    def _leave_out_unusable(self, address: str, response: broker_pb2.MetadataResponse) -> None:
+    def _skip_unusable(self, address: str, response: broker_pb2.MetadataResponse) -> None:
         """Take out of an answer every node that cannot be called, with one log line each."""
         for info in response.groups:
             if info.leader_address and not is_address(info.leader_address):
-                self._note_left_out(address, info.leader_id, info.leader_address)
+                self._log_skipped(address, info.leader_id, info.leader_address)
                 info.leader_id = info.leader_address = ""
             bad = [place for place, node in enumerate(info.nodes) if not (is_node_name(node.id) and is_address(node.address))]
             for place in reversed(bad):
-                self._note_left_out(address, info.nodes[place].id, info.nodes[place].address)
+                self._log_skipped(address, info.nodes[place].id, info.nodes[place].address)
                 del info.nodes[place]
 
-    def _note_left_out(self, address: str, node_id: str, told: str) -> None:
-        if (node_id, told) not in self._left_out and len(self._left_out) < MAX_LEFT_OUT:
-            self._left_out.add((node_id, told))
-            _logger.warning("%s told of node %r at %r, which cannot be reached; it is left out", address, node_id[:100], told[:100])
+    def _log_skipped(self, address: str, node_id: str, node_address: str) -> None:
+        if (node_id, node_address) not in self._skipped and len(self._skipped) < MAX_SKIPPED:
+            self._skipped.add((node_id, node_address))
+            _logger.warning("%s: node %r has the unusable address %r; skipped", address, node_id[:100], node_address[:100])
 
     def _learn(self, address: str, response: broker_pb2.MetadataResponse) -> None:
         self._good, self.cluster = address, response.cluster
@@ -247,7 +247,7 @@ class Router:
 
     async def find_leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
         """Who leads ``group`` now, by asking everybody; one search.  ``failed`` counts as leader only if it says so itself, or in a term
-        after ``failed_term``.  Raises NotLeaderError when nobody is known to lead."""
+        after ``failed_term``.  Raises NotLeaderError when no node is known to lead."""
 
         def leads(address: str, info: broker_pb2.GroupInfo) -> bool:
             claimed = info.leader_address
@@ -274,7 +274,7 @@ class Router:
         return f"group {group} has no leader now ({len(members.intersection(answered))} of its {len(members)} nodes answered)"
 
     async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
-        """Who leads ``group`` as far as is known; looked for when that is nobody, or ``failed`` in no term after ``failed_term``."""
+        """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``."""
         known = self.groups.get(group)
         if known is None or not known.leader_address or (known.leader_address == failed and known.term <= failed_term):
             return await self.find_leader(group, failed, failed_term)
@@ -294,13 +294,13 @@ class Router:
         """
         lost: list[DledgerError] = []
         try:
-            return await self._call_whoever_leads(group, method, request, deadline_ms, again, lost)
+            return await self._call_leader_until_done(group, method, request, deadline_ms, again, lost)
         except DledgerError as error:
             if lost and is_retriable(error) and not error.outcome_unknown:
                 raise lost[-1] from error  # the last attempt failed for certain, that one may have been carried out
             raise
 
-    async def _call_whoever_leads(
+    async def _call_leader_until_done(
         self, group: str, method: str, request: bytes, deadline_ms: int, again: bytes | None, lost: list[DledgerError]
     ) -> bytes:
         """``lost`` takes the error of the last attempt that may have been carried out."""
@@ -380,23 +380,23 @@ class Router:
         if not enough(first, answer):
             answers += await self.survey([name], enough)
         # A node knows the term of its own group only.
-        words = [
+        answers_by_group = [
             (self._leads(address, info), info.term, info.name, _queues_of(name, response))
             for address, response in answers
             for info in response.groups
             if info.term
         ]
-        for by_leader, _term, group, queues in sorted(words, key=itemgetter(0, 1)):
+        for by_leader, _term, group, queues in sorted(answers_by_group, key=itemgetter(0, 1)):
             if by_leader or (queues and _is_newer(queues, by_group.get(group, []))):
                 by_group[group] = queues
         return [each for group in sorted(by_group) for each in by_group[group]]
 
     def _leads(self, address: str, info: broker_pb2.GroupInfo) -> bool:
-        """Whether the node at ``address`` says so of itself, and nobody is known to have led after it."""
+        """Whether the node at ``address`` says so of itself, and no later leader is known."""
         return info.leader_address == address and info.term >= self.groups[info.name].term
 
     async def _topic_at_leaders(self, name: str) -> list[TopicQueues]:
-        """A replica may lag behind a topic just made: the leaders' word counts."""
+        """Ask the leaders: a follower may not know a topic that was just created."""
         found: list[TopicQueues] = []
         for group in list(self.groups):
             view = self.groups[group]
@@ -405,7 +405,7 @@ class Router:
             _, response = await self._ask(view.leader_address, [name])
             own = next((info for info in response.groups if info.name == group), None)
             if own is None or own.leader_address != view.leader_address:
-                await self.find_leader(group, view.leader_address, view.term)  # it leads no more: its word is not the leader's
+                await self.find_leader(group, view.leader_address, view.term)  # it is not the leader any more: its answer does not count
                 raise NotReadyError(f"topic {name}: {view.leader_address} does not lead group {group} any more")
             found += [queues for queues in _queues_of(name, response) if queues.replica_group == group]
         if found:

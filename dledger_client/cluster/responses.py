@@ -1,6 +1,6 @@
-"""Answers of nodes, taken with care: bytes that are no answer are a broken connection, not a bug of the client.
+"""Parsing of responses: malformed bytes count as a broken connection, not as an error of the client.
 
-Owns the turning of garbage into UnreachableError, so that another attempt, or another node, is tried until the deadline.
+Owns the conversion to UnreachableError, so that another attempt, or another node, is tried until the deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 def garbage(address: str, what: str) -> UnreachableError:
-    """The error for an answer that cannot be what was asked for."""
+    """The error for a response that cannot belong to the request."""
     return UnreachableError(f"{address}: {what}", address=address)
 
 

@@ -21,7 +21,7 @@ LONGEST_BUSY_PAUSE_MS = 200
 
 
 class JitteredBackoff(wait_base):
-    """Doubling from 10 ms; short while a leader is looked for, longer for a server that says it is busy.  Half of each is drawn."""
+    """Exponential backoff from 10 ms with jitter: capped low during a leader search, higher for a server that is busy."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -37,7 +37,7 @@ class JitteredBackoff(wait_base):
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Errors that another attempt, or another node, may cure."""
+    """Whether another attempt, or another node, may succeed."""
     return isinstance(error, DledgerError) and (error.retriable or error.refresh_route)
 
 

@@ -141,7 +141,7 @@ class PushOptions:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> PushOptions:
-        """The options out of settings by either name.  TypeError for a name nobody knows, InvalidArgumentError for one given twice."""
+        """The options out of settings by either name.  TypeError for an unknown name, InvalidArgumentError for one given twice."""
         given: dict[str, Any] = {}
         for name, value in settings.items():
             own = UPSTREAM_NAMES.get(name, name)

@@ -205,7 +205,7 @@ class RecordAccumulator:
         size, max_bytes = len(message.body), self._options.max_message_bytes
         if size > max_bytes:
             raise _too_large(message.topic, "body", size, max_bytes)
-        return self._compression.packed(message) if size > self._options.compress_over_bytes else message
+        return self._compression.compressed(message) if size > self._options.compress_over_bytes else message
 
     def _staged(self, message: Message, target: QueueBatcher) -> tuple[Message, QueueBatcher]:
         """A delayed or half message as it is sent now, and the queue that holds it until it is delivered to ``target``."""

@@ -1,7 +1,7 @@
-"""Large bodies are compressed before they are sent, as RocketMQ's producers do it; the frame's system flag tells how.
+"""Compression of large message bodies, as RocketMQ's producers do it; the frame's system flag names the codec.
 
-Owns the choice: what does not get smaller goes as it is.  Runs on the thread of whoever sends, so that
-several threads compress side by side and the event loop does not.
+Owns the choice: a body that does not get smaller is sent as it is.  Runs on the sending thread, so that several threads compress in
+parallel and the event loop does not.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dledger_wire.status import Compression
 
 @dataclass(frozen=True, slots=True)
 class BodyCompression:
-    """How to compress."""
+    """Codec and level."""
 
     kind: Compression
     level: int
 
-    def packed(self, message: Message) -> Message:
-        """A large message with its body compressed, or the message itself when that does not pay."""
+    def compressed(self, message: Message) -> Message:
+        """A large message with its body compressed, or the message itself when that is not worthwhile."""
         body = message.body
         if self.kind is Compression.NONE or not is_worthwhile(body):
             return message

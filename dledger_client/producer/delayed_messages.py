@@ -1,7 +1,7 @@
-"""Delayed messages on the producer's side: parked in a system topic, with the place they are meant for in their properties.
+"""Delayed messages on the producer's side: staged in a system topic, with their real topic and queue as properties.
 
-Owns those properties.  The broker's services (master only) store them under their real topic when their level's time is over, or when
-their own delivery time has come.
+Owns those properties.  The leader's services move them to their real topic when their level's delay, or their delivery
+time, is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 
 def staged_delayed(message: Message, queue_id: int) -> tuple[Message, int]:
-    """(the message as it is sent now, the queue of its topic there) for one meant for ``queue_id`` of its topic."""
+    """(the message as it is sent now, the queue that holds it); ``queue_id``: its queue once it is delivered."""
     copy = message.clone()
     place = encode_properties({"REAL_TOPIC": message.topic, "REAL_QID": str(queue_id)})
     if message.deliver_at_ms:

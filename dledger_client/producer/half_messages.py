@@ -1,4 +1,4 @@
-"""Half messages on the producer's side: parked in a system topic until their transaction ends, with what the broker has to know.
+"""Half messages on the producer's side: staged in a system topic until their transaction ends, with the properties the broker needs.
 
 Owns those properties, RocketMQ's names.  ``store/append/half_messages.py`` reads them.
 """
@@ -12,19 +12,19 @@ from dledger_wire.names import HALF_TOPIC
 
 
 def half_of(message: Message, producer_group: str) -> Message:
-    """The message as one of a transaction; ``producer_group`` is who can be asked what became of that.
+    """The message as one of a transaction; ``producer_group`` gets the transaction checks.
 
     InvalidArgumentError for a delayed message: it would not be delivered with its transaction.
     """
     if message.delay_level or message.deliver_at_ms:
-        raise InvalidArgumentError("a message of a transaction comes when the transaction is committed; expected no delay")
+        raise InvalidArgumentError("a transactional message is delivered when its transaction is committed; expected no delay")
     half = message.clone()
     half.transaction_group = producer_group
     return half
 
 
 def staged_half(half: Message, queue_id: int) -> Message:
-    """The message as it is sent now, for one meant for ``queue_id`` of its topic."""
+    """The message as it is sent now; ``queue_id``: its queue once it is committed."""
     place = {"TRAN_MSG": "true", "PGROUP": half.transaction_group, "REAL_TOPIC": half.topic, "REAL_QID": str(queue_id)}
     copy = half.clone()
     copy.topic, copy.extras = HALF_TOPIC, half.extras + encode_properties(place)

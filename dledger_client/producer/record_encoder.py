@@ -1,4 +1,4 @@
-"""From messages to one batch record: properties joined, hashes computed, frames encoded, all a batch at a time.
+"""Encoding of a batch of messages into one record: properties, hashes and frames, a batch at a time.
 
 Owns no layout: frames and records are ``dledger_wire``'s.
 """

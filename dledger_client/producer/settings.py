@@ -149,12 +149,12 @@ class ProducerOptions:
 
     @classmethod
     def of(cls, group: str, settings: Mapping[str, Any]) -> ProducerOptions:
-        """The options out of settings by either name.  TypeError for a name nobody knows, InvalidArgumentError for one given twice."""
+        """The options out of settings by either name.  TypeError for an unknown name, InvalidArgumentError for one given twice."""
         given: dict[str, Any] = {"group": group} if group else {}
         for name, value in settings.items():
             own = UPSTREAM_NAMES.get(name, name)
             if CHECK_NAMES.get(name, name) in CheckOptions.__dataclass_fields__:
-                text = f"{name} is a setting of TransactionProducer: nobody asks a plain producer what became of transactions"
+                text = f"{name} is a setting of TransactionProducer; a plain producer gets no transaction checks"
                 raise InvalidArgumentError(text)
             if own not in cls.__dataclass_fields__:
                 near = difflib.get_close_matches(name, [*cls.__dataclass_fields__, *UPSTREAM_NAMES], 1)
@@ -167,7 +167,7 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What a producer of transactions has more."""
+    """Additional settings of a transactional producer."""
 
     check_listener: Callable[..., Any]
     check_threads: int = 1
@@ -193,7 +193,7 @@ class CheckOptions:
                 raise InvalidArgumentError(f"{name}: {own} is given twice")
             given[own] = value
         if "check_listener" not in given:
-            raise InvalidArgumentError("a producer of transactions needs a check_listener: a master may ask what became of each")
+            raise InvalidArgumentError("a transactional producer needs a check_listener, which answers transaction checks")
         return cls(**given)
 
 

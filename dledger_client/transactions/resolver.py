@@ -1,7 +1,7 @@
-"""Telling masters how transactions end, many in one call.
+"""Ending transactions: commits and rollbacks of one producer, sent to the leader of their replica group in batches.
 
-Owns what waits to be told to one replica group.  While calls are under way what comes meanwhile is gathered for the next.  A call is tried
-at whoever leads until its time is over: repeating it changes nothing.
+Owns the ends that are not acknowledged.  Ends that arrive while calls are in flight go into the next one.  A call is retried at the current
+leader until its deadline; it is idempotent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dledger_wire.tasks import BackgroundTasks
 MAX_ENDS = 1000
 CALLS_AT_ONCE = 2
 CLOSED = "the producer was closed; the transaction is open"
-NOT_KNOWN = "the producer was closed, or failed, before it heard how the transaction ended"
+NOT_KNOWN = "the producer was closed, or failed, before the end of the transaction was acknowledged"
 
 
 class TransactionState(Enum):
@@ -103,13 +103,13 @@ class _Waiting:
 
 
 class TransactionResolver:
-    """Ends for one replica group, of one producer group."""
+    """Ends the transactions of one producer group in one replica group."""
 
     def __init__(self, router: Router, group: str, producer_group: str) -> None:
         self._router, self._group, self._producer_group = router, group, producer_group
         self._waiting: deque[_Waiting] = deque()
-        self._calls = BackgroundTasks(f"end transactions at {group}", self._give_up)
-        self._calling = 0  # calls that will look at what waits once more; a task that ends is counted out before others run
+        self._calls = BackgroundTasks(f"end transactions at {group}", self._fail_waiting)
+        self._calling = 0  # calls that will check the queue once more; a task that ends is counted out before others run
         self._stopped = False
 
     async def end(self, half_offset: int, transaction_id: str, state: TransactionState, timeout_ms: int) -> TransactionOutcome:
@@ -137,9 +137,9 @@ class TransactionResolver:
             outcomes = await self._ask(taken)
         except DledgerError as error:
             outcomes = [error] * len(taken)
-        finally:  # cancelled, or a bug: whoever waits is told
+        finally:  # cancelled, or an internal error: the callers get a result
             for waiting, outcome in zip(taken, outcomes, strict=True):
-                _tell(waiting, outcome)
+                _settle(waiting, outcome)
 
     async def _ask(self, taken: list[_Waiting]) -> list[TransactionOutcome | DledgerError]:
         request = transaction_pb2.EndTransactionsRequest(producer_group=self._producer_group, ends=[each.end for each in taken])
@@ -158,23 +158,23 @@ class TransactionResolver:
         try:
             return TransactionOutcome(result.outcome)
         except ValueError:
-            return garbage(self._group, f"an outcome of a transaction that nobody knows ({result.outcome})")
+            return garbage(self._group, f"unknown transaction outcome ({result.outcome})")
 
     async def stop(self) -> None:
-        """Give up what waits, and what is under way."""
+        """Fail what waits, and what is in flight."""
         self._stopped = True
         await self._calls.stop()
-        self._give_up()
+        self._fail_waiting()
 
-    def _give_up(self, bug: BaseException | None = None) -> None:
-        text = CLOSED if bug is None else f"the transaction is open; ending it failed by a bug ({bug!r})"
+    def _fail_waiting(self, bug: BaseException | None = None) -> None:
+        text = CLOSED if bug is None else f"the transaction is open; ending it failed with an internal error ({bug!r})"
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
-            _tell(each, NotSentError(text))
+            _settle(each, NotSentError(text))
 
 
-def _tell(waiting: _Waiting, outcome: TransactionOutcome | DledgerError) -> None:
-    """Whoever waited may have been cancelled meanwhile."""
+def _settle(waiting: _Waiting, outcome: TransactionOutcome | DledgerError) -> None:
+    """Give a caller its result, unless it was cancelled meanwhile."""
     if waiting.answer.done():
         return
     if isinstance(outcome, DledgerError):
