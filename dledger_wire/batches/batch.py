@@ -1,7 +1,7 @@
 """Records inside a log entry: message batches and group-state commands.
 
 Owns the record layout.  An entry's body is a sequence of records.  A batch record carries messages of one queue: a fixed header, the topic,
-arrays that spare everybody a walk over the frames, and the frames themselves in RocketMQ's layout.
+arrays that save a walk over the frames, and the frames themselves in RocketMQ's layout.
 
     header 80 | topic, padded to 8 | sizes u32[n] | tag hashes i32[n] | unique key hashes i32[n] | key owners u32[k] | key hashes i32[k] |
     frames, padded to 8

@@ -78,7 +78,7 @@ _of_thread = _OfThread()
 
 
 def is_worthwhile(body: bytes) -> bool:
-    """Whether a large body looks as if it could be compressed: told by a sample of it, in a hundredth of the time."""
+    """Whether a large body looks compressible, judged by a sample of it in a hundredth of the time."""
     if len(body) < SAMPLED_FROM:
         return True
     middle = len(body) // 2

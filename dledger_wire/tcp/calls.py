@@ -109,7 +109,7 @@ class Calls:
         return answer
 
     def _give_up(self, call: int, begun_s: float) -> None:
-        if self.connection.heard_s < begun_s < self._loop.time() - SUSPECT_AFTER_S:
+        if self.connection.last_received_s < begun_s < self._loop.time() - SUSPECT_AFTER_S:
             self.suspect = True
         if self.connection.is_open:
             self.connection.put(CANCEL, _ID.pack(call))
@@ -147,7 +147,7 @@ class Calls:
     def _part(self, call: int, part: bytes) -> None:
         whole = self._wholes.get(call)
         if whole is None:
-            return  # of a call that nobody waits for any more
+            return  # of a call that was cancelled or timed out
         self.connection.took_in(len(part))
         if whole.add(part):
             self._resolve(call, whole.joined())

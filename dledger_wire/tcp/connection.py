@@ -34,7 +34,7 @@ OWN_BUFFER_BYTES = (1 << 20) + (128 << 10)  # its first size: a producer's reque
 GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
 RECEIVED_BYTES_LIMIT = 512 << 20
-TELL_AGAIN_S = 10.0
+REPEAT_WARNING_S = 10.0
 
 FRAME = struct.Struct(">BI")
 MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL = range(1, 9)
@@ -72,20 +72,20 @@ _scratch = _Scratch()
 
 
 class RareWarning:
-    """A log line that comes at most every ``TELL_AGAIN_S`` however often its cause does."""
+    """A log line that comes at most every ``REPEAT_WARNING_S`` however often its cause does."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
-        self._untold = 0
+        self._suppressed = 0
 
     def tell(self, text: str) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s:
-            self._untold += 1
+            self._suppressed += 1
             return
-        more = f" ({self._untold} more like it before)" if self._untold else ""
+        more = f" ({self._suppressed} more like it before)" if self._suppressed else ""
         _logger.warning("%s%s", text, more)
-        self._next_s, self._untold = now_s + TELL_AGAIN_S, 0
+        self._next_s, self._suppressed = now_s + REPEAT_WARNING_S, 0
 
 
 class ReceivedBytes:
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.prologue: Callable[[memoryview], int] | None = None
         self.raw: Callable[[bytes], None] | None = None
-        self.heard_s = self._loop.time()  # when the last bytes came
+        self.last_received_s = self._loop.time()  # when the last bytes came
         self._memory = memory
         self._write_buffer = write_buffer
         self._scratch = _scratch.view
@@ -154,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard_s = self._loop.time()
+        self.last_received_s = self._loop.time()
         if self._refused:
             return
         if self._large is not None:
@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._large = None
         self._memory.hold(self, 0)
-        self.receiver.frame(self._large_kind, large)  # type: ignore[arg-type]  # a bytearray that nobody else has
+        self.receiver.frame(self._large_kind, large)  # type: ignore[arg-type]  # a bytearray with no other owner
 
     def eof_received(self) -> bool:
         return False

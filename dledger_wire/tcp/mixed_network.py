@@ -1,7 +1,7 @@
 """The network of a node: our protocol and gRPC on one configured port.
 
-Owns the pairing.  Whoever connects with the preface of HTTP/2 (a stock gRPC client, a health probe) is joined to a gRPC server of this
-process, which listens on a Unix socket; everybody else is served by ``tcp_server`` itself, with nothing in between.  The same handlers
+Owns the pairing.  A connection that begins with the preface of HTTP/2 (a stock gRPC client, a health probe) is forwarded to a gRPC server
+of this process on a Unix socket; every other connection is served by ``tcp/server.py`` directly.  The same handlers
 serve both.  Nodes and clients dial with our protocol only.  Why: docs/adr/0010.
 """
 

@@ -113,7 +113,7 @@ class TcpChannel:
         return calls
 
     def _watch_idle(self, calls: Calls) -> None:
-        """Close a connection that nobody has used for a while, or that is not used any more."""
+        """Close a connection that has been idle for a while or is no longer needed."""
         loop = asyncio.get_running_loop()
         if not calls.connection.is_open:
             return

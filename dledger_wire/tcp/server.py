@@ -181,7 +181,7 @@ class TcpServer:
         before_s = loop.time() - CALLS_IDLE_S
         for connection in list(self._connections):
             calls = connection.receiver
-            if connection.heard_s < before_s and isinstance(calls, ServedCalls) and calls.is_idle:
+            if connection.last_received_s < before_s and isinstance(calls, ServedCalls) and calls.is_idle:
                 connection.close_after_flush()
 
     def opened(self, connection: _Accepted, opening: dict[str, object]) -> None:

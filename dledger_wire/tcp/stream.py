@@ -32,7 +32,7 @@ class Stream:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._paused_reading = False
-        self._parted = False  # nobody reads any more
+        self._parted = False  # the reader has finished
         self._ended = False  # the other side said that it is done
         self._end_sent = False
         self._error: DledgerError | None = None
