@@ -91,7 +91,7 @@ class MessageStore:
     # Life
 
     def expire_with(self, head: LogHead, utc_offset_ms: Callable[[], int], time_known: Callable[[], bool] = lambda: True) -> None:
-        """Who cuts the log's head for this store, how far local time is ahead, and whether the clock shows the group's time yet.
+        """Set what deletes the log's head, how far local time is ahead of UTC, and whether the clock shows the cluster time yet.
 
         Without this call nothing expires.
         """
@@ -135,7 +135,7 @@ class MessageStore:
         self._start_expiry()
 
     def _start_expiry(self) -> None:
-        """Expire, once the log is open and somebody may cut its head."""
+        """Expire, once the log is open and something may delete its head."""
         head, followed, reader, persistence = self._head, self._followed, self._reader, self._persistence
         if head is None or followed is None or reader is None or persistence is None:
             return
@@ -226,7 +226,7 @@ class MessageStore:
         try:
             await self.queues.flush(sync=False)
         except OSError as error:
-            # Units stay in memory; the background flush tells the operator and tries again.
+            # Units stay in memory; the background flush logs it and retries.
             _logger.warning("queue files could not be written: %s", error)
 
     def role_changed(self, event: RoleChanged) -> None:
@@ -264,7 +264,7 @@ class MessageStore:
 
     @property
     def expiry(self) -> Expiry:
-        """NotReadyError before recovery, and on a store whose log nobody cuts."""
+        """NotReadyError before recovery, and on a store without retention."""
         if self._expiry is None:
             raise NotReadyError("the store is not recovered yet")
         return self._expiry
@@ -324,7 +324,7 @@ class MessageStore:
         )
 
     async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
-        """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic is gone."""
+        """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic was deleted."""
         while True:
             try:
                 _, high = self.reader.bounds(topic, queue_id)

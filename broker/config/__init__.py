@@ -1,1 +1,1 @@
-"""The cluster file: its models, its units, and where in the file an error stands."""
+"""The cluster file: its models, its units, and the line of an error."""

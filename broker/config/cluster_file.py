@@ -69,7 +69,7 @@ class NodeConfig(_Model):
         if not isinstance(given, dict) or "advertised_address" not in given:
             return given
         if "listen" in given:
-            raise ValueError("listen and advertised_address say the same; expected one of them")
+            raise ValueError("listen and advertised_address mean the same; expected one of them")
         rest = {key: value for key, value in given.items() if key != "advertised_address"}
         return rest | {"address": given["advertised_address"], "listen": given.get("address")}
 
@@ -159,7 +159,7 @@ class ClusterConfig(_Model):
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Read and check a cluster file.  ConfigError tells every mistake with its line."""
+        """Read and check a cluster file.  ConfigError lists every mistake with its line."""
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read(MAX_FILE_BYTES + 1)

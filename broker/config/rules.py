@@ -92,7 +92,7 @@ def _unique_addresses(config: ClusterConfig) -> list[Problem]:
         key = _one_spelling(host), port
         if key in seen:
             same = "" if seen[key] == address else f" (the same as {seen[key]})"
-            problems.append(Problem(location, f"expected an address nobody else has, got {address} again{same}"))
+            problems.append(Problem(location, f"expected an address that no other node has, got {address} again{same}"))
         seen.setdefault(key, address)
     return problems
 

@@ -1,4 +1,4 @@
-"""Where each setting of a cluster file stands: from a place in the data to a line of the file.
+"""The line of each setting in a cluster file.
 
 Owns reading YAML twice over one text: as data and as a tree with line marks.  Knows nothing of what settings mean.
 """
@@ -32,7 +32,7 @@ class Problem:
 
 
 class MarkedYaml:
-    """A YAML text as plain data (``data``) and the line each part of it stands on."""
+    """A YAML text as plain data (``data``) and the line of each part."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file

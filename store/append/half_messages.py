@@ -1,4 +1,4 @@
-"""Half messages as they are stored, and what is made of them: the message that consumers see, or the copy that waits for an operator.
+"""Half messages as they are stored, and what becomes of them: the message that consumers see, or the copy for an operator.
 
 Owns the properties of a transaction, RocketMQ's names.  ``dledger_client/producer/half_messages.py`` writes them.
 """
@@ -26,7 +26,7 @@ def transaction_id(half: Frame) -> str:
 
 
 def first_check_ms(half: Frame, timeout_ms: int) -> int:
-    """When nobody having ended it is worth a question: after the time the message asks for, or the broker's."""
+    """When to ask the producer about an open one: after the message's own immunity time, or the broker's timeout."""
     seconds = half.properties.get(IMMUNITY, "")
     return half.store_timestamp + (int(seconds) * 1000 if seconds.isdecimal() and len(seconds) < 10 else timeout_ms)
 

@@ -141,7 +141,7 @@ class PreparedCommand(Generic[ResultT]):
 
 
 class MessageLog:
-    """The writing side of a store; ``next_offset`` tells a queue's applied maximum; ``require_room_for_halves`` refuses half messages
+    """The writing side of a store; ``next_offset`` returns a queue's applied end; ``require_room_for_half_messages`` refuses half messages
     while too many are open of the number there are."""
 
     def __init__(
@@ -151,13 +151,13 @@ class MessageLog:
         topics: Topics,
         sequences: SequenceTable,
         next_offset: Callable[[QueueKey], int],
-        require_room_for_halves: Callable[[int], None],
+        require_room_for_half_messages: Callable[[int], None],
     ) -> None:
         self._settings = settings
         self._time = time
         self._topics = topics
         self._applied_offset = next_offset
-        self._require_room_for_halves = require_room_for_halves
+        self._require_room_for_half_messages = require_room_for_half_messages
         self._sequences = TailSequences(sequences)
         self._term = 0
         self._next_offsets: dict[QueueKey, int] = {}
@@ -214,7 +214,7 @@ class MessageLog:
     def _check(self, batch: BatchView, outcome: BatchOutcome, *, for_service: bool) -> _Part | None:
         """Check one batch; None when it needs no place in the log."""
         if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
-            raise NotReadyError(f"topic {batch.topic} is not made yet; nothing was stored")
+            raise NotReadyError(f"topic {batch.topic} is not created yet; nothing was stored")
         check_batch(batch, self._settings.maxMessageSize if not for_service else ANY_SIZE)
         if batch.sequence is not None:
             # Before what its queue allows now: a refusal says that nothing of the batch is stored.
@@ -230,7 +230,7 @@ class MessageLog:
                 self._check_timers(batch)
             check_staged(batch, self._is_topic)
         if batch.topic == HALF_TOPIC:
-            self._require_room_for_halves(self._applied_offset((HALF_TOPIC, 0)))
+            self._require_room_for_half_messages(self._applied_offset((HALF_TOPIC, 0)))
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
             batch = with_wide_store_hosts(batch)
         part = _Part(batch, topic, outcome, void=False)
@@ -310,7 +310,7 @@ class MessageLog:
         if command.registers:
             self._sequences.registering(command.registers)
 
-    # What the log tells
+    # Applied entries
 
     def batch_applied(self, producer_id: int, index: int) -> None:
         self._sequences.committed(producer_id, index)
@@ -323,7 +323,7 @@ class MessageLog:
                 self._sequences.registered(command.registers)
 
     def delete_applied(self, topic: str, *, deleted: bool) -> None:
-        """A delete command came through; ``deleted`` tells whether there was such a topic."""
+        """A delete command came through; ``deleted``: there was such a topic."""
         waiting = self._deleting.get(topic, 0)
         if waiting > 1:
             self._deleting[topic] = waiting - 1

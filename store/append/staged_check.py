@@ -1,7 +1,7 @@
 """Whether messages that clients send to a parking place say where they belong: delays, timers, half messages of transactions.
 
 Owns the properties that say so, RocketMQ's names, and the check of a batch before it is stored.  What does not say it could only be dropped
-later, or would be a transaction that nobody can end.  Clients put the place behind all other properties, so a look at the end of a
+later, or would be a transaction that cannot end.  Clients put the place behind all other properties, so a look at the end of a
 message's properties is enough for nearly all.
 """
 

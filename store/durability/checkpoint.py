@@ -27,15 +27,6 @@ class Checkpoint:
         packed = CHECKPOINT.pack(self.log_ms, self.queues_ms, self.index_ms, self.flushed_pos, self.confirmed_pos)
         return packed + bytes(CHECKPOINT_FILE_SIZE - len(packed))
 
-    @classmethod
-    def decode(cls, data: bytes) -> Checkpoint:
-        return cls(*CHECKPOINT.unpack_from(data))
-
-    @property
-    def recovery_ms(self) -> int:
-        """From when on a RocketMQ store would look at the log again."""
-        return max(0, min(self.log_ms, self.queues_ms) - 3000)
-
 
 async def write_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """One small write in place; a torn one harms nothing."""
@@ -44,16 +35,3 @@ async def write_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
         await file.pwrite(0, [checkpoint.encode()])
     finally:
         await file.close()
-
-
-async def read_checkpoint(disk: Disk) -> Checkpoint | None:
-    """What the file says, None when it is missing or short."""
-    try:
-        file = await disk.open(CHECKPOINT_PATH)
-    except FileNotFoundError:
-        return None
-    try:
-        data = await file.pread(0, CHECKPOINT.size)
-    finally:
-        await file.close()
-    return Checkpoint.decode(data) if len(data) == CHECKPOINT.size else None

@@ -1,4 +1,4 @@
-"""A file that only takes room, so that a disk somebody filled can still be cleaned.
+"""A file that only takes room: deleting it lets a full disk be cleaned.
 
 Deleting the log's head needs a few small files written first (where the log begins, its configuration).  Owns the file ``reserve`` in the
 data folder: made while there is room, given back when those cannot be written.

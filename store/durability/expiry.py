@@ -1,19 +1,19 @@
-"""Expiry: deleting the log's oldest segments, by age and by how full the disk is, and everything that follows the log's start.
+"""Retention: deletes the log's oldest segments, by age and by disk usage, and what is derived from them.
 
-Owns when a segment goes (upstream's rules and names) and the order in which it does:
+Owns when a segment is deleted (RocketMQ's rules and names), and the order of the steps:
 
     a snapshot behind it is durable -> readers no longer see it -> its files go -> a snapshot that says so -> files derived from it go
 
-A crash anywhere in between leaves a store that starts: the derived state is behind the log's start or can be made anew from it.  Only whole
-segments go, oldest first, and none that holds a message which is still to be delivered (``parked.py``) or an entry which a replica needs.
+A crash anywhere in between leaves a store that starts: the derived state is behind the log's start, or can be rebuilt from it.  Only
+whole segments are deleted, oldest first, and none with an undelivered message (``retention_floor.py``) or an entry that a replica needs.
 
 On a disk without room no snapshot can be written, so the newest one on it says how far the log may go; the few small files that the
-deletion itself writes get the room of the reserve (``reserve.py``), or of the segment prepared ahead.
+deletion itself writes get the room of the reserve (``disk_reserve.py``), or of the segment prepared ahead.
 
 Messages of the last ``fileReservedTime`` are kept.  Older segments go in the hours ``deleteWhen``, or at any time once the disk is used
 beyond ``diskMaxUsedSpaceRatio``; beyond ``diskSpaceCleanForciblyRatio`` the oldest go whatever their age; beyond
 ``diskSpaceWarningLevelRatio`` the store takes no new messages.  The last two count only where less than ``diskSpaceEnoughFree`` is free (0:
-anywhere, as upstream): a large disk that others fill is no reason to throw messages away.
+always, as in RocketMQ): other users of a large disk are no reason to delete messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LogHead(Protocol):
-    """Who may cut the log's head; ``dledger.node.RaftNode`` is one."""
+    """Deletes the log's head; ``dledger.node.RaftNode`` is one."""
 
     def trim_limit(self) -> int: ...
     async def truncate_head(self, upto_index: int) -> int: ...
@@ -52,7 +52,7 @@ class TrimListener(Protocol):
     @property
     def has_stale_files(self) -> bool: ...
     async def follow(self, first_pos: int) -> None:
-        """Forget what lies before ``first_pos``: whoever reads it from now on is told that it is gone."""
+        """Forget everything before ``first_pos``: readers get an error for it from now on."""
         ...
 
     async def remove_files(self) -> None:
@@ -134,11 +134,11 @@ class Expiry:
                 await self._pause()
                 await self._round()
             except DledgerError as error:
-                _logger.warning("expiry waits: %s", error.message)
+                _logger.warning("retention paused: %s", error.message)
             except OSError as error:
                 if not is_full(error):
                     raise
-                _logger.warning("the disk is full; expiry waits: %s", error)
+                _logger.warning("the disk is full; retention paused: %s", error)
 
     async def _pause(self) -> None:
         """Until the next round.  While new messages are refused, every second whether there is room again."""
@@ -182,20 +182,20 @@ class Expiry:
         return hour in self._settings.delete_hours
 
     def _tell_held(self, done: Expired) -> None:
-        """Say once what a segment that is old enough, or that the disk wants to be rid of, stays for."""
+        """Log once why a segment that should be deleted is kept."""
         if done.held_by and done.held_by != self._told:
-            _logger.warning("the log cannot be shortened beyond entry %d: %s", done.first_index, done.held_by)
+            _logger.warning("the log cannot be deleted beyond entry %d: %s", done.first_index, done.held_by)
         self._told = done.held_by
 
     async def expire(self, reserved_ms: int | None = None, max_segments: int = 1 << 30) -> Expired:
-        """Delete up to ``most`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
+        """Delete up to ``max_segments`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
 
         StorageFullError when the disk has no room even for what a deletion writes.
         """
         if reserved_ms is None:
             reserved_ms = self._settings.fileReservedTime
         if reserved_ms and not self._time.is_known():
-            raise NotReadyError("how old messages are is not known before a leader has told this node the group's time")
+            raise NotReadyError("the age of messages is unknown until this node has the cluster time from a leader")
         async with self._deleting:
             first_index, first_pos, count = self._log.first_index, self._log.first_pos, len(self._log.segments)
             end, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, max_segments)
@@ -241,7 +241,7 @@ class Expiry:
                 text = (
                     f"the disk is full ({full}), and the newest snapshot on it reaches entry {reached}: nothing can be deleted before that"
                 )
-                raise StorageFullError(f"{text}; make some room by hand") from full
+                raise StorageFullError(f"{text}; free some room by hand") from full
             return
         for listener in self._listeners:
             await listener.follow(starts[-1])
@@ -267,7 +267,7 @@ class Expiry:
                 if not is_full(error):
                     raise
                 full = error
-        raise StorageFullError(f"the disk is full ({full}): not even what a deletion writes has room; make some by hand") from full
+        raise StorageFullError(f"the disk is full ({full}): a deletion itself needs some room; free some by hand") from full
 
     async def _settle(self) -> None:
         """Delete what only older snapshots name.  Without room for a newer one, later: ``has_stale_files`` says so."""
@@ -276,7 +276,7 @@ class Expiry:
         except OSError as error:
             if not is_full(error):
                 raise
-            _logger.warning("the disk is full; files that are no longer needed wait: %s", error)
+            _logger.warning("the disk is full; obsolete files are removed later: %s", error)
             return
         for listener in self._listeners:
             await listener.remove_files()

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Persistence:
-    """Writes what ``capture`` tells and the queues hold."""
+    """Writes what ``capture`` returns and what the queues hold."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Persistence:
     def _tell_full(self, error: OSError) -> None:
         if not self.disk_full:
             self.disk_full = True
-            _logger.warning("the disk is full; queue files and snapshots wait: %s", error)
+            _logger.warning("the disk is full; queue files and snapshots are written later: %s", error)
 
     async def end(self) -> None:
         """Return when nothing is being written, and let nothing more be."""

@@ -100,7 +100,7 @@ def _restore(parts: Recovering, snapshot: Snapshot) -> None:
 
 
 async def _cut_foreign_queues(parts: Recovering, snapshot: Snapshot) -> None:
-    """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are made again."""
+    """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are rebuilt."""
     for folder in await parts.disk.list(QUEUE_FOLDER):
         topic = folder.rstrip("/")
         for queue in await parts.disk.list(f"{QUEUE_FOLDER}/{topic}"):

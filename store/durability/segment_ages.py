@@ -23,7 +23,7 @@ class SegmentAges:
         self._known: dict[int, int] = {}
 
     async def newest_ms(self, segment: Segment, next_first: int) -> int | None:
-        """The store time of the newest message in a segment that ends before entry ``next_first``; None when nothing near tells it."""
+        """The store time of the newest message in a segment that ends before entry ``next_first``; None when it is unknown."""
         known = self._known.get(segment.start_pos)
         if known is None:
             last = next_first - 1

@@ -62,7 +62,7 @@ class Snapshots:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._current: dict[str, bytes] = {}  # what stands in each section's file
+        self._current: dict[str, bytes] = {}  # content of each section's file
         self._backups: dict[str, bytes] = {}
         self._good: dict[str, bytes] = {}  # what the newest whole snapshot names
         self._named: set[int] = set()  # checksums of the files that the snapshots found name
@@ -137,7 +137,7 @@ class Snapshots:
             await file.close()
 
     async def _parse(self, name: str, data: bytes) -> tuple[Snapshot | None, dict[str, bytes]]:
-        """(the snapshot that an applied.json tells of, None when it or a file of it is damaged; its section files' content)"""
+        """(the snapshot that an applied.json describes, None when it or a file of it is damaged; its section files' content)"""
         contents: dict[str, bytes] = {}
         parsed = _decode_applied(data)
         if parsed is None:
@@ -147,7 +147,7 @@ class Snapshots:
         self._named.update(checksums.values())
         for section, checksum in checksums.items():
             content = await self._matching(section, checksum)
-            # Beside applied.json itself stands exactly what it names; beside the one before, a newer file may stand already.
+            # Files beside applied.json are exactly those it names; beside its backup there may be newer ones.
             if content is None or (name == APPLIED and content != await self._read(section)):
                 self.damaged.append(self._disk.local_path(config_path(section)))
             if content is None:

@@ -1,8 +1,8 @@
 """One file of the key index, in RocketMQ's layout: geometry, its mark, and the walk along a slot's chain.
 
 Owns reading.  ``index_writer.py`` has the file that is still added to.  An entry never changes once it is written, and a chain runs from
-newer entries to older ones, so a walk needs no lock.  Entries are derived from the log: whoever finds one that cannot be is told by
-``DamagedIndexError``, and the file is made again.
+newer entries to older ones, so a walk needs no lock.  Entries are derived from the log: an impossible one raises
+``DamagedIndexError``, and the file is rebuilt.
 
     header 40 | slots u32[n]: number of the newest entry | entries 20[m]: hash, position, seconds, previous; entry 0 is never used
 """
@@ -134,7 +134,7 @@ class IndexFile:
         return DamagedIndexError(self.local_path, at, text)
 
     async def pread(self, at: int, size: int) -> bytes:
-        """Bytes of the file, as many as asked for.  DamagedIndexError when it is shorter or gone."""
+        """Bytes of the file, as many as asked for.  DamagedIndexError when it is shorter or missing."""
         try:
             async with InUse(self._pool, self.mark.path) as file:
                 data = await file.pread(at, size)

@@ -93,7 +93,7 @@ def batch_keys(pos: int, batch: BatchView) -> tuple[npt.NDArray[Any], Int64s]:
     hashes, positions = (unique, frames_at) if with_id.all() else (unique[with_id], frames_at[with_id])
     if not batch.key_count:
         return hashes, positions
-    # A client's array that nobody recomputed: what cannot be a key's hash is left out.
+    # A client's array, not recomputed here: what cannot be a key's hash is left out.
     real = batch.key_hashes >= 0
     hashes = np.concatenate([hashes, batch.key_hashes[real]])
     positions = np.concatenate([positions, frames_at[batch.key_owners[real].astype(np.int64)]])

@@ -25,7 +25,7 @@ from store.log_view import ReadableLog
 OPEN_FILES = 16
 STEP_KEYS = 16_384  # added without a break
 FLUSH_ENTRIES = 65_536  # in memory only, at most
-PATIENCE_S = 1.0
+FULL_DISK_RETRY_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class IndexSet:
                 file = await self._begin(keys, at)
             at += file.add(keys.part(at, at + STEP_KEYS))
             if file.unwritten >= FLUSH_ENTRIES:
-                await self._patiently(file.flush)
+                await self._retry_while_full(file.flush)
             await asyncio.sleep(0)
         self._adding = False
 
@@ -129,7 +129,7 @@ class IndexSet:
         last = self.files[-1] if self.files else None
         created_ms = int(keys.times[at])
         if isinstance(last, OpenIndexFile):
-            sealed = await self._patiently(last.seal)
+            sealed = await self._retry_while_full(last.seal)
             self.files = [sealed if file is last else file for file in self.files]
         if self.files:
             created_ms = max(created_ms, (created_ms_of(self.files[-1].mark.name) or 0) + 1)
@@ -138,25 +138,25 @@ class IndexSet:
         if pos == self._resume[0]:
             skip += self._resume[1]
         file = OpenIndexFile(self._pool, self._geometry, IndexMark(file_name(created_ms), int(keys.entries[at]), pos, skip))
-        await self._patiently(file.create)
+        await self._retry_while_full(file.create)
         self.files = [*self.files, file]
         return file
 
-    async def _patiently(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_while_full(self, write: Callable[[], Awaitable[T]]) -> T:
         """Do it, and again while the disk is full.  CancelledError once the set is closing."""
-        told = False
+        warned = False
         while True:
             try:
                 return await write()
             except OSError as error:
                 if not is_full(error):
                     raise
-                if not told:
-                    _logger.warning("the disk is full; the key index waits: %s", error)
-                    told = True
+                if not warned:
+                    _logger.warning("the disk is full; the key index pauses: %s", error)
+                    warned = True
             if self.closing:
                 raise asyncio.CancelledError("the key index closes while the disk is full")
-            await asyncio.sleep(PATIENCE_S)
+            await asyncio.sleep(FULL_DISK_RETRY_S)
 
     def is_whole(self, index: int) -> bool:
         """Whether all keys up to log entry ``index`` are in, as far as anybody knows."""
@@ -230,7 +230,7 @@ class IndexSet:
             try:
                 self.files[-1] = await self._open_file(self.files[-1].mark, is_last=True)
             except DamagedIndexError as found:
-                _logger.warning("%s; it is made again from the log", found)
+                _logger.warning("%s; it is rebuilt from the log", found)
                 await self.give_up(self.files[-1])
 
     def count_before(self, pos: int) -> int:
@@ -279,8 +279,8 @@ class IndexSet:
                     self.report(file, found)
 
     def report(self, file: IndexFile, found: DamagedIndexError) -> None:
-        """A file turned out damaged; the oldest such file is given up by whoever adds."""
-        _logger.warning("%s; it is made again from the log", found)
+        """A file turned out damaged; the next addition drops the oldest such file."""
+        _logger.warning("%s; it is rebuilt from the log", found)
         if self.damaged is None or self.damaged not in self.files or self.files.index(file) < self.files.index(self.damaged):
             self.damaged = file
         self._damage_found()

@@ -65,10 +65,6 @@ class OpenIndexFile(IndexFile):
     def is_full(self) -> bool:
         return self.mark.count >= self.geometry.capacity
 
-    @property
-    def has_dirty_slots(self) -> bool:
-        return bool(self._dirty_pages.any())
-
     # Adding
 
     def add(self, keys: KeyColumns) -> int:

@@ -60,7 +60,7 @@ class KeyIndex:
     # Life
 
     async def run(self) -> None:
-        """Take what is on disk, and follow the log until ``close``; what is damaged or missing there is made again."""
+        """Take what is on disk, and follow the log until ``close``; what is damaged or missing there is rebuilt."""
         self._running = True
         try:
             await self._open()
@@ -73,7 +73,7 @@ class KeyIndex:
 
     async def _open(self) -> None:
         for problem in await self.files.open():
-            _logger.warning("%s; it is made again from the log", problem)
+            _logger.warning("%s; it is rebuilt from the log", problem)
         if self.files.covered >= self._pending_from:  # entries that are applied again after a crash
             self._pending = [each for each in self._pending if each[0] > self.files.covered]
             self._pending_bytes = sum(batch.size for _, _, batch in self._pending)
@@ -91,13 +91,13 @@ class KeyIndex:
                 await self.files.flush(slots=True)
                 await self.files.persist()
         except OSError as error:
-            _logger.warning("the key index could not be written; it is made again from the log: %s", error)
+            _logger.warning("the key index could not be written; it is rebuilt from the log: %s", error)
         await self.files.close()
 
     def _wake_up(self) -> None:
         self._wake.set()
 
-    # What the dispatcher tells
+    # From the dispatcher
 
     def offer(self, entry_index: int, pos: int, batch: BatchView) -> None:
         """A batch was applied; its record lies at ``pos``."""
@@ -201,7 +201,7 @@ class KeyIndex:
                 raise
             if not self._disk_full:
                 self._disk_full = True
-                _logger.warning("the disk is full; the key index waits: %s", error)
+                _logger.warning("the disk is full; the key index pauses: %s", error)
 
     # Following the log's start (``store.durability.expiry.TrimListener``)
 
@@ -222,7 +222,7 @@ class KeyIndex:
         return await self.files.drop_before(pos)
 
     async def scrub(self) -> None:
-        """Read every full file once, slowly, and have those made again that are not what was written."""
+        """Read every full file once, slowly, and rebuild those that are not what was written."""
         await self._opened.wait()
         for file in list(self.files.files[:-1]):
             problem = await file_problem(file, pause_s=SCRUB_PAUSE_S)
@@ -236,7 +236,7 @@ class KeyIndex:
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.files.is_whole(index):
-                    self._wake.set()  # entries without messages alone wake nobody
+                    self._wake.set()  # entries without messages wake nothing
                     if self._progress is None:
                         self._progress = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._progress)
@@ -245,5 +245,5 @@ class KeyIndex:
         return True
 
     def find(self, key_hash: int, window: Window) -> AsyncIterator[int]:
-        """Positions of messages that have a key of this hash, newest first; whoever asks compares the key itself."""
+        """Positions of messages that have a key of this hash, newest first; the caller compares the key itself."""
         return self.files.find(key_hash, window)

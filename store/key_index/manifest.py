@@ -1,8 +1,8 @@
 """config/keyIndex.json: what the key index holds, file by file, and how far along the log it has come.
 
-Owns the file.  It stands outside ``index/``, where RocketMQ takes every file for an index file.  One line of checksum, one of JSON,
+Owns the file.  It is outside ``index/``, where RocketMQ takes every file for an index file.  One line of checksum, one of JSON,
 replaced as a whole; what its files hold up to their marks is durable before, as is the log up to ``index``.  A file that cannot be used is
-none: the index is made again from the log.
+none: the index is rebuilt from the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finding single messages on any replica: by key, by unique id, by their place in the log.
 
-Owns the proof that what is found is what was asked for.  The index, or whoever asks, only proposes positions: a message is one when the
+Owns the proof that what is found is what was asked for.  The index or the caller only proposes positions: a message is one when the
 frame there is whole, says this position itself, and the unit of the queue and offset it names leads back to it.  So hash collisions, what
-belonged to a deleted topic, and positions inside of somebody's body never come out, and only what is applied, hence committed, does.
+belonged to a deleted topic, and positions inside a message body never come out, and only what is applied, hence committed, does.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MessageQuery:
         self, topics: Sequence[str], key: str, window: Window, max_results: int, max_bytes: int, is_wanted: Callable[[Frame], bool]
     ) -> Answer:
         if self._index is None:
-            raise NotReadyError("there is no key index at this node (messageIndexEnable is off)")
+            raise NotReadyError("this node has no key index (messageIndexEnable is off)")
         if not key or max_results < 0 or max_results > MAX_RESULTS:
             raise InvalidArgumentError(f"key {key!r}, at most {max_results} results; expected a key, and 1 to {MAX_RESULTS} results")
         max_results, left_bytes = max_results or self._settings.defaultQueryMaxNum, min(max_bytes or DEFAULT_BYTES, MAX_BYTES)

@@ -1,7 +1,7 @@
 """Offline check of what a node's store derived from its log: the snapshot, the files of the queues, the key index.  Changes nothing.
 
 Owns the comparison of queue files with the checksums that the newest good snapshot names for them, and, where one differs, of each unit
-with the frame it points at.  What was written after the snapshot is cut and made again by the next start, so it is not looked at.
+with the frame it points at.  What was written after the snapshot is cut and rebuilt by the next start, so it is not looked at.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
 
 
 async def _first_index(disk: Disk) -> int:
-    """Where the log begins; 1 where that is not known, which the check of the log tells."""
+    """Where the log begins; 1 where that is not known, which the check of the log reports."""
     try:
         return (await load_log_start(disk)).first_index
     except StorageDamagedError:
@@ -69,7 +69,7 @@ async def _first_index(disk: Disk) -> int:
 
 class _Check:
     """``clean``: the store ended in order and this is its newest snapshot, so that the files are exactly what it says.  Else more was
-    written since, and a topic may have been deleted or made anew."""
+    written since, and a topic may have been deleted or created again."""
 
     def __init__(self, disk: Disk, files: FilePool, *, clean: bool) -> None:
         self._disk = disk

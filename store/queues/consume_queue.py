@@ -2,7 +2,7 @@
 
 Owns the newest units in memory, what of them is written, and a checksum for every file, so that damage is found when a file is first
 read.  Appending touches memory only; ``flush`` writes what is new as one piece a file.  Queues are derived: whatever is missing or
-damaged here is rebuilt from the log by whoever is told of it (``DamagedQueueFileError``).
+damaged here is rebuilt from the log by the caller (``DamagedQueueFileError``).
 
     offset   min ........ buffer_first ....... written ....... max
              files only   files and memory    memory only
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
-from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT, QUEUE_UNIT_DTYPE
+from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_DTYPE
 from store.queues.queue_files import QueueFiles, Units
 from store.state.sequences import QueueKey
 
@@ -88,18 +88,6 @@ class ConsumeQueue:
 
     # Adding
 
-    def start_at(self, offset: int) -> None:
-        """An empty queue begins at ``offset``: what is before it was deleted from the log.  Units before it in its file are fillers."""
-        require(self.max_offset == 0 and not self._crcs, "queue %s/%d does not start anew", *self.key)
-        file_start = offset - offset % self.files.file_units
-        self._first_file = file_start // self.files.file_units
-        self.min_offset = self.max_offset = self._written = self._buffer_first = file_start
-        if offset > file_start:
-            fillers = np.zeros(offset - file_start, QUEUE_UNIT_DTYPE)
-            fillers["size"] = QUEUE_FILLER_SIZE
-            self._add(fillers)
-        self.min_offset = offset
-
     def append(self, base_pos: int, positions: npt.NDArray[np.int64], sizes: npt.NDArray[Any], tag_hashes: npt.NDArray[Any]) -> None:
         """Add messages whose frames lie at ``base_pos + positions`` in the log."""
         units = np.empty(len(sizes), QUEUE_UNIT_DTYPE)
@@ -154,7 +142,7 @@ class ConsumeQueue:
             done += len(piece)
 
     def start_from(self, offset: int) -> range:
-        """Messages before ``offset`` are gone from the log: the queue begins there.  Returns the files it no longer has.
+        """Messages before ``offset`` were deleted from the log: the queue begins there.  Returns the files it no longer has.
 
         Under the store's file lock; what is given up must be written.
         """

@@ -1,7 +1,7 @@
-"""Which messages of a queue a reader wants: by the hash of their tag, by an SQL92 expression over their properties, or both.
+"""Which messages of a queue a reader gets: by the hash of their tag, by an SQL92 expression over their properties, or both.
 
-Owns the choice among messages that were read.  It is made at the replica, so that what nobody wants crosses no wire; work is done in
-slices between which other requests go on, and told in ``Chunk.looked_at`` so that a request can be ended in time.
+Owns the choice among messages that were read.  It is made at the replica, so messages that do not match never cross the network.
+Work is done in slices, so other requests run in between.  ``Chunk.looked_at`` counts it, so a request can be ended in time.
 """
 
 from __future__ import annotations

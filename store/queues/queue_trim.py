@@ -1,7 +1,7 @@
-"""Queues follow the log's start: what lay in deleted segments is gone from them too.
+"""Queues follow the log's start: messages of deleted segments leave the queues.
 
 Owns finding a queue's first message that is left, and the queue files that hold nothing else any more.  Units before a queue's minimum stay
-in the file that also holds later ones, as upstream; a file made anew from the log has filler units in their place.
+in the file that also holds later ones, as in RocketMQ; a file rebuilt from the log has filler units in their place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queue units made anew from the log: for files that are missing, short or damaged.
+"""Rebuilds queue units from the log: for files that are missing, short or damaged.
 
 Owns the scan.  The log is the truth; what it no longer holds (deleted head) becomes filler units.
 """

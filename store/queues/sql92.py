@@ -258,7 +258,7 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
 
         def evaluate(properties: Properties, /) -> Truth:
             text, wanted = value(properties), part(properties)
-            # An empty needle matches nothing, as upstream decides.
+            # An empty needle matches nothing, as in RocketMQ.
             return test(text, wanted) if isinstance(text, str) and isinstance(wanted, str) and wanted else None
 
         return evaluate
@@ -299,7 +299,7 @@ class _Compiler(Transformer):  # type: ignore[type-arg]
 
 
 def _refuse_order(symbol: Token, *operands: Operand) -> None:
-    """Only numbers have an order, as upstream refuses it too."""
+    """Only numbers have an order, as in RocketMQ."""
     for operand in operands:
         if isinstance(operand, _Constant) and isinstance(operand.value, str | bool):
             column = (symbol.start_pos or 0) + 1

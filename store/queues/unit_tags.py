@@ -1,6 +1,6 @@
-"""What stands in the last field of a queue unit: the tag's hash, or in the timer topic the time at which the message is due.
+"""The last field of a queue unit: the tag's hash, or in the timer topic the time at which the message is due.
 
-Owns that choice, for whoever makes units: the dispatcher as batches come, the rebuild of damaged files.
+Owns that choice, for everything that makes units: the dispatcher as batches come, the rebuild of damaged files.
 """
 
 from __future__ import annotations

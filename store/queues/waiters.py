@@ -1,6 +1,6 @@
-"""Who waits for new messages of a queue: the long polls of fetches and consumers.
+"""Waiters for new messages of a queue: the long polls of fetches and consumers.
 
-Owns the futures.  The store tells which queues changed after each applied batch; nobody polls.
+Owns the futures.  The store reports which queues changed after each applied batch; nothing polls.
 """
 
 from __future__ import annotations

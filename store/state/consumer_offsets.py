@@ -89,7 +89,7 @@ class ConsumerOffsets:
         return ""
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: one made again starts without readers."""
+        """The topic was deleted: one created later starts without readers."""
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]

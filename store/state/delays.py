@@ -1,7 +1,7 @@
 """How far each delay level has been delivered, as replicated state.
 
-Owns RocketMQ's config/delayOffset.json.  The command that moves a level on stands in the same log entry as the messages it delivered
-(``delivery.py``): either both are committed or neither, so a delayed message is delivered once, whatever dies in between.
+Owns RocketMQ's config/delayOffset.json.  The command that moves a level on is in the same log entry as the messages it delivered
+(``store/append/redelivery.py``): either both are committed or neither, so a delayed message is delivered once, whatever dies in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON of large data, a piece at a time, so that whoever encodes it can let others run in between.
+"""JSON of large data, a piece at a time, so that other tasks run in between.
 
 Owns how snapshots are encoded: compact, and keys in the order of the log's history, which is the same on every replica.
 """
@@ -18,7 +18,7 @@ def encode(data: Any) -> bytes:
 
 
 async def encode_slowly(data: Any) -> bytes:
-    """The same bytes, with a break after each piece.  Nobody may change ``data`` meanwhile."""
+    """The same bytes, with a break after each piece.  ``data`` must not change meanwhile."""
     parts = []
     for piece in pieces(data):
         parts.append(piece)

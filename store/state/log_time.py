@@ -12,7 +12,7 @@ BEHIND = 0.01  # how much slower, so that the group's time catches up
 
 
 class LogTime:
-    """On every replica; ``seen`` tells it every stamp that the log has."""
+    """On every replica; ``seen`` gets every stamp that the log has."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

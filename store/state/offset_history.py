@@ -1,4 +1,4 @@
-"""When consumer groups came past which offsets, as replicated state: what a trace of a message tells of its consumption.
+"""When consumer groups passed which offsets, as replicated state: a message trace reads it.
 
 Owns config/commitTimes.json.  Of each group and queue some commits are kept, (offset, time): the newest ones all, of older ones fewer and
 fewer.  So the time at which a message was passed is known as a span between two commits, narrow for recent messages, wide for old ones.

@@ -1,7 +1,7 @@
 """Locks of orderly consumers, as replicated state: which session may consume a queue for its group, and in which epoch.
 
 Owns the rules and config/queueLocks.json.  An epoch is the place in the log of the command that granted the lock: every later owner has a
-higher one, for ever.  A session that asks again for what it holds keeps its epoch.  The grant tells the group's position: commits of
+higher one, for ever.  A session that asks again for what it holds keeps its epoch.  The grant contains the group's offset: commits of
 earlier owners stand before it in the log, later ones are refused, so the new owner goes on exactly where the others ended.  When a lock is
 to be freed is not decided here but by the master's sessions (``broker/groups/sessions.py``), which send the commands.
 """
@@ -39,7 +39,7 @@ class QueueLocks:
         return self._locks.get(group, {}).get((topic, queue_id))
 
     def epoch(self, group: str, topic: str, queue_id: int) -> int:
-        """The current epoch; 0 when nobody holds the queue."""
+        """The current epoch; 0 when the queue is not locked."""
         lock = self.get(group, topic, queue_id)
         return lock.epoch if lock is not None else 0
 

@@ -1,8 +1,8 @@
 """What consumer groups have sent back, as replicated state: so that a message is stored again once an attempt, whatever is repeated.
 
 Owns config/sendBack.json.  An attempt is a place: the queue and offset where the group read the message (the original the first time, the
-group's retry topic after that).  The command that marks places as sent back stands in the same log entry as the copies, so both are
-committed or neither.  Places in front of the group's committed position are forgotten: whoever sends those back comes late, the group is
+group's retry topic after that).  The command that marks places as sent back is in the same log entry as the copies, so both are
+committed or neither.  Places in front of the group's committed position are forgotten: a send-back of those is late, the group is
 done with them.  Also how far a group's dead letters were redriven, for the same reason.
 """
 
@@ -22,7 +22,7 @@ GroupQueue = tuple[str, str, int]  # consumer group, topic, queue id
 
 
 class SendBacks:
-    """Implements ``StateMachineSection``; ``committed`` tells a group's position in a queue, 0 for none."""
+    """Implements ``StateMachineSection``; ``committed`` returns a group's offset in a queue, 0 for none."""
 
     file_name = "sendBack.json"
 
@@ -40,7 +40,7 @@ class SendBacks:
         return self._redriven.get(group, 0)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: one made again starts anew."""
+        """The topic was deleted: one created later starts without marks."""
         for place in [place for place in self._sent if place[1] == topic]:
             del self._sent[place]
         if topic.startswith(DLQ_PREFIX):

@@ -8,7 +8,7 @@ three numbers and a moment say which of them are still to be delivered, but for 
     offset in held                                  waits: it was due, and could not be read then
     everything else                                 delivered, or stored again further back
 
-The command that moves them stands in the same log entry as the messages it delivered (``delivery.py``): both are committed or neither.
+The command that moves them is in the same log entry as the messages it delivered (``redelivery.py``): both are committed or neither.
 """
 
 from __future__ import annotations

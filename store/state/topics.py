@@ -138,7 +138,9 @@ class Topics:
             raise UnsafeShrinkError(text, topic=old.name)
         left = self._undrained(old.name, new.read_queues, old.read_queues)
         if left:
-            raise UnsafeShrinkError(f"topic {old.name}: {left}; that would be left behind (--force does it)", topic=old.name)
+            raise UnsafeShrinkError(
+                f"topic {old.name}: {left}; these messages would be unreachable (--force removes the queues anyway)", topic=old.name
+            )
 
     def _delete(self, command: DeleteTopic, context: CommandContext) -> TopicResult:
         topic = self.require(command.name)

@@ -1,7 +1,7 @@
 """Which half messages are open, as replicated state: the one place that says whether a transaction has ended.
 
 Owns config/transactions.json.  A transaction is named by the offset of its half message in the half topic.  The command that ends it stands
-in the same log entry as the message it publishes (``delivery.py``): both are committed or neither, and since the master proposes an end
+in the same log entry as the message it publishes (``redelivery.py``): both are committed or neither, and since the master proposes an end
 only for what is open here, and one at a time (``broker/transactions/resolver.py``), a transaction is published once or never.
 
     stored in the half topic --> open --commit--> published and ended     (one entry)

@@ -48,12 +48,12 @@ MISTAKES = [
     ),
     (
         edit("127.0.0.1:10912", "localhost:10911"),
-        "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got localhost:10911 again "
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address that no other node has, got localhost:10911 again "
         "(the same as 127.0.0.1:10911)",
     ),
     (
         edit("127.0.0.1:10912", '"[::ffff:127.0.0.1]:10911"'),
-        "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got [::ffff:127.0.0.1]:10911 again "
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address that no other node has, got [::ffff:127.0.0.1]:10911 again "
         "(the same as 127.0.0.1:10911)",
     ),
     (
@@ -73,7 +73,7 @@ MISTAKES = [
     ),
     (
         edit("10912", "10911"),
-        "bad.yaml:7: groups[0].nodes[1].address: expected an address nobody else has, got 127.0.0.1:10911 again",
+        "bad.yaml:7: groups[0].nodes[1].address: expected an address that no other node has, got 127.0.0.1:10911 again",
     ),
     (edit("127.0.0.1:10912", "127.0.0.1"), "bad.yaml:7: groups[0].nodes[1].address: expected host:port, got '127.0.0.1'"),
     (
@@ -193,7 +193,7 @@ def test_an_advertised_address_is_told_and_the_address_listened_on() -> None:
     assert config.node("n0").addresses == ("0.0.0.0:20911", "0.0.0.0:9876")
     assert config.node("n1").peers["n0"] == "a.example:10911"
     both = "{id: n0, address: 'h:1', listen: 'h:2', advertised_address: 'h:3'}"
-    with pytest.raises(ConfigError, match="listen and advertised_address say the same; expected one of them"):
+    with pytest.raises(ConfigError, match="listen and advertised_address mean the same; expected one of them"):
         ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", both), "bad.yaml")
 
 

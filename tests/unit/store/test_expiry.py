@@ -174,7 +174,7 @@ def test_an_open_transaction_holds_the_head_and_is_told_once_a_change(caplog: py
 
     with caplog.at_level("WARNING"):
         run(scenario)
-    assert len([record for record in caplog.records if "the log cannot be shortened beyond entry" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "the log cannot be deleted beyond entry" in record.getMessage()]) == 1
 
 
 def test_what_a_replica_needs_is_told() -> None:

@@ -86,7 +86,7 @@ def test_without_any_room_the_error_says_what_it_was_and_nothing_changes() -> No
         await filled(disk, rig)
         await rig.send(batch_of("t", 0, [b"newer than the snapshot"]))
         disk.room_bytes = disk.used_bytes()
-        with pytest.raises(StorageFullError, match=r"the disk is full .*not even what a deletion writes has room"):
+        with pytest.raises(StorageFullError, match=r"the disk is full .*a deletion itself needs some room"):
             await rig.store.expiry.expire(0)
         assert rig.log.first_index == 1
         disk.room_bytes = None
@@ -162,7 +162,7 @@ def test_the_key_index_tells_once_that_the_disk_is_full(caplog: pytest.LogCaptur
 
     with caplog.at_level(logging.WARNING):
         run(scenario)
-    assert len([record for record in caplog.records if "the key index waits" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "the key index pauses" in record.getMessage()]) == 1
 
 
 @pytest.fixture

@@ -310,7 +310,7 @@ def test_verify_names_file_and_byte(at: int, text: str) -> None:
 
 
 def test_a_full_disk_only_delays_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.key_index.index_set.PATIENCE_S", 0.001)
+    monkeypatch.setattr("store.key_index.index_set.FULL_DISK_RETRY_S", 0.001)
 
     async def scenario() -> None:
         disk = CrashDisk()
@@ -331,7 +331,7 @@ def test_a_full_disk_only_delays_the_index(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("moment", ["seal", "create"])
 def test_a_disk_that_fills_between_two_index_files_only_delays_the_index(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    monkeypatch.setattr("store.key_index.index_set.PATIENCE_S", 0.001)
+    monkeypatch.setattr("store.key_index.index_set.FULL_DISK_RETRY_S", 0.001)
 
     async def scenario() -> None:
         disk = CrashDisk()
