@@ -89,7 +89,7 @@ def test_a_batch_that_cannot_be_stored_is_stored_once_when_it_can(spark: Any, cl
     ("columns", "options", "mode", "expected"),
     [
         ("keys", {}, "append", "column 'body' is missing"),
-        ("body", {"txnAppId": "a", "txnVersion": "1"}, "append", "a streaming query has its own"),
+        ("body", {"txnAppId": "a", "txnVersion": "1"}, "append", "not allowed in a streaming query, which has its own id"),
         ("body", {"topic": "nowhere"}, "append", "topic nowhere does not exist"),
     ],
 )
