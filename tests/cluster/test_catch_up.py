@@ -80,7 +80,7 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
         sending.join()
     cluster.wait_equal()
     log = cluster.log_text(victim)
-    assert "a copy is installed" in log
+    assert "snapshot installed" in log
     assert first_indexes(cluster)[victim] > 1
     cluster.cli_ok("verify", "--online")
     for node_id in cluster.local.node_ids():
@@ -125,7 +125,7 @@ def test_an_empty_node_joins_by_copy_survives_kills_in_its_middle_and_becomes_a_
         wait_for_node(cluster, victim, lambda wanted=wanted: files() >= wanted)  # type: ignore[misc]
         cluster.kill(victim)
         cluster.start(victim, wait=False)
-    wait_for_node(cluster, victim, lambda: "a copy is installed" in cluster.log_text(victim))
+    wait_for_node(cluster, victim, lambda: "snapshot installed" in cluster.log_text(victim))
     assert cluster.log_text(victim).count(", 0 of ") == 1  # after each kill it went on where it was
     wait_for_node(cluster, victim, lambda: cluster.cli("member", "promote", "--id", victim).returncode == 0)
     cluster.wait_healthy()
