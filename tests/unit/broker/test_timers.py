@@ -143,7 +143,7 @@ def test_what_cannot_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         async with rig.producer() as producer:
             with pytest.raises(InvalidArgumentError, match="more than 40 days"):
                 await send_at(producer, b"x", wall_ms(rig) + 41 * 86_400_000)
-            monkeypatch.setattr("dledger_client.producer.accumulator.is_system_topic", lambda _: False)
+            monkeypatch.setattr("dledger_client.producer.topic_routes.is_system_topic", lambda _: False)
             with pytest.raises(InvalidArgumentError, match="message 0 waits for no time"):
                 await producer.send(Message("rmq_sys_wheel_timer", b"x"))
 

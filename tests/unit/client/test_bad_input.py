@@ -78,7 +78,7 @@ def test_a_broker_says_the_same_of_the_largest_number_of_the_wire() -> None:
         async with rig.consumer() as consumer:
             request = broker_pb2.FetchRequest(topic="t", queue_id=0, offset=(1 << 64) - 1, max_messages=1, max_bytes=1)
             with pytest.raises(OffsetOutOfRangeError, match="is outside 0 to 0"):
-                await consumer._replicas.read("g0", request, consumer._deadline_ms())
+                await consumer._fetcher.read("g0", request, consumer._deadline_ms())
 
     Rig().run(scenario)
 

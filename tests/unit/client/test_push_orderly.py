@@ -161,7 +161,7 @@ def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
         async with rig.consumer("g") as outsider:
             with pytest.raises(StaleLockError, match="commit in epoch none, the current one is"):
                 await outsider.commit({("t", 0): 5})
-            replicas, router = outsider._replicas, outsider._router
+            replicas, router = outsider._fetcher, outsider._router
             fetch = broker_pb2.FetchRequest(topic="t", group="g", max_bytes=1000, lock_epoch=epoch)
             with pytest.raises(StaleLockError, match=f"fetch in epoch {epoch}"):
                 await replicas.read("g0", fetch, router.clock.monotonic_ms() + 5000)

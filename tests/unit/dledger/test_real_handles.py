@@ -39,4 +39,4 @@ def test_too_many_open_files_is_try_again_later(tmp_path: Path, monkeypatch: pyt
 
     asyncio.run(scenario())
     disk.close()
-    assert "no file handle left" in caplog.text
+    assert "out of file descriptors" in caplog.text

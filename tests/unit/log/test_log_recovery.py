@@ -163,7 +163,7 @@ def test_a_flipped_byte_behind_a_fillers_head_is_zeroed_by_the_next_start() -> N
             disk = CrashDisk(changed(files, path, lambda data: data.__setitem__(len(data) - 3, 1)))
             (finding,) = await findings(disk)
             assert (finding.kind, finding.pos) == (DamageKind.BAD_FILLER, 1021)
-            assert "the next start writes it anew" in finding.text
+            assert "the next start rewrites it" in finding.text
             log, report = await Log.open(disk, config(verify_bytes=verify_bytes))
             assert (report.is_clean, report.fillers_rewritten) == (True, 1)
             assert bodies(await everything(log)) == entries
