@@ -1,7 +1,7 @@
 """The background tasks of one owner: none of them fails silently.
 
-Owns the only ``create_task`` of servers and clients.  An error that ends a task is a crash: it is logged with its stack and passed to
-the owner's ``on_crash``.  A task that returns or is cancelled is forgotten.
+For tasks whose result no code awaits.  An error that ends one is a crash: it is logged with its stack and passed to the owner's
+``on_crash``.  A task that returns or is cancelled is forgotten.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ class RecordAccumulator:
     def unsent(self, batcher: QueueBatcher) -> list[ProducerBatch]:
         """The batches of a queue that are not sent, in order."""
         with self._lock:
-            return [*batcher.ready, *([batcher.open] if batcher.open is not None else [])]
+            return batcher.unsent()
 
     def fail(self, batch: ProducerBatch, error: DledgerError) -> None:
         """Fail a batch for good."""
@@ -321,7 +321,7 @@ class RecordAccumulator:
 
     def _move_unsent(self, batcher: QueueBatcher, partitioner: Partitioner) -> list[str]:
         """Move the batches that were never sent and hold messages without a key; the replica groups that got some."""
-        unsent = [*batcher.ready, *([batcher.open] if batcher.open is not None else [])]
+        unsent = batcher.unsent()
         batcher.ready.clear()
         batcher.open = None
         groups: list[str] = []

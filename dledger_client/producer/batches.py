@@ -102,3 +102,7 @@ class QueueBatcher:
     def is_empty(self) -> bool:
         """A snapshot, from any thread; an append that follows wakes the sender."""
         return self.open is None and not self.ready
+
+    def unsent(self) -> list[ProducerBatch]:
+        """All batches, in order.  Under the accumulator's lock."""
+        return [*self.ready, *([self.open] if self.open is not None else [])]
