@@ -227,9 +227,7 @@ class ClusterInspector:
         found: list[broker_pb2.TopicInfo] = []
         for request in requests:
             kind = broker_pb2.MetadataResponse
-            answer = await self._ask(
-                group, methods.METADATA.path, request, kind, lambda response: int(response.version), wanted, deadline_ms
-            )
+            answer = await self._ask(group, methods.METADATA.path, request, kind, _version, wanted, deadline_ms)
             found += [topic for topic in answer.topics if topic.found and topic.group == group]
         return found if names else [topic for topic in found if topic.perm & Perm.READ and wanted.matches(topic.name)]
 
