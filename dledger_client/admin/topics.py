@@ -113,12 +113,12 @@ async def _change(
 
 async def list_topics(calls: ClusterCalls, *, or_followers: bool) -> list[TopicQueues]:
     """The leaders answer, since other replicas may lag behind a topic just created."""
-    request, kind = broker_pb2.MetadataRequest(all_topics=True), broker_pb2.MetadataResponse
+    request = broker_pb2.MetadataRequest(all_topics=True)
     found: list[TopicQueues] = []
     for group in await calls.replica_groups():
         if or_followers:
             answer = await calls.committed_state.ask(
-                group, methods.METADATA.path, methods.encode(request), kind, lambda answer: int(answer.version), calls.deadline_ms()
+                group, methods.METADATA, request, lambda answer: int(answer.version), calls.deadline_ms()
             )
         else:
             answer = await calls.ask_leader(group, methods.METADATA, request)

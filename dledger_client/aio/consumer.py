@@ -198,14 +198,11 @@ class PullConsumer:
         return found
 
     async def _offsets_of(self, group: str, request: broker_pb2.OffsetsRequest, *, or_followers: bool) -> broker_pb2.OffsetsResponse:
-        wish, deadline_ms = request.SerializeToString(), self._deadline_ms()
+        method, deadline_ms = methods.QUEUE_OFFSETS, self._deadline_ms()
         if not or_followers:
-            answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS.path, wish, deadline_ms=deadline_ms)
-            return parse(broker_pb2.OffsetsResponse, answer, group)
-        kind = broker_pb2.OffsetsResponse
-        return await self._committed_state.ask(
-            group, methods.QUEUE_OFFSETS.path, wish, kind, lambda answer: int(answer.applied_index), deadline_ms
-        )
+            answer = await self._router.call_leader(group, method.path, methods.encode(request), deadline_ms=deadline_ms)
+            return parse(method.response, answer, group)
+        return await self._committed_state.ask(group, method, request, lambda answer: int(answer.applied_index), deadline_ms)
 
     @renamed_arguments(group_name="replica_group")
     async def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:

@@ -17,9 +17,11 @@ from dledger_client.cluster.metadata import ASK_TIMEOUT_S, Router
 from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable, until
 from dledger_wire.errors import DledgerError, NotLeaderError
+from dledger_wire.rpc.methods import UnaryMethod, encode
 
 LEADER_TIMEOUT_MS = 3000  # longer than an election takes
 
+Request = TypeVar("Request", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
 
 _logger = logging.getLogger(__name__)
@@ -37,18 +39,18 @@ class CommittedState:
         return group in self._leaderless
 
     async def ask(
-        self, group: str, method: str, request: bytes, kind: type[Answer], applied: Callable[[Answer], int], deadline_ms: int
+        self, group: str, method: UnaryMethod[Request, Answer], request: Request, applied: Callable[[Answer], int], deadline_ms: int
     ) -> Answer:
         """The leader's answer; without a leader, that of the follower whose ``applied`` is highest."""
         clock = self._router.clock
         async for attempt in until(deadline_ms, clock, self._router.random):
             with attempt:
                 try:
-                    return parse(kind, await self._at_leader(group, method, request, deadline_ms), group)
+                    return parse(method.response, await self._at_leader(group, method, request, deadline_ms), group)
                 except DledgerError as error:
                     if not is_retriable(error):
                         raise
-                    answers = await self._at_followers(group, method, request, kind)
+                    answers = await self._at_followers(group, method, request)
                     if not answers:
                         raise
                     if group not in self._leaderless:
@@ -57,23 +59,25 @@ class CommittedState:
                     return max(answers, key=applied)
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
 
-    async def _at_leader(self, group: str, method: str, request: bytes, deadline_ms: int) -> bytes:
+    async def _at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> bytes:
         router = self._router
         if group in self._leaderless:
             await router.find_leader(group)
         timeout_ms = router.clock.monotonic_ms() + LEADER_TIMEOUT_MS
-        answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, timeout_ms))
+        answer = await router.call_leader(group, method.path, encode(request), deadline_ms=min(deadline_ms, timeout_ms))
         self._leaderless.discard(group)
         return answer
 
-    async def _at_followers(self, group: str, method: str, request: bytes, kind: type[Answer]) -> list[Answer]:
+    async def _at_followers(self, group: str, method: UnaryMethod[Request, Answer], request: Request) -> list[Answer]:
         """What every follower says that answers, asked at once."""
         nodes = self._router.groups[group].nodes
-        asked = [self._ask(node.address, method, request, kind) for node in nodes if self._replica in (None, node.id)]
-        return [answer for answer in await asyncio.gather(*asked) if answer is not None]
+        asked = [self._ask(node.address, method, request) for node in nodes if self._replica in (None, node.id)]
+        return [answer for answers in await asyncio.gather(*asked) for answer in answers]
 
-    async def _ask(self, address: str, method: str, request: bytes, kind: type[Answer]) -> Answer | None:
+    async def _ask(self, address: str, method: UnaryMethod[Request, Answer], request: Request) -> list[Answer]:
+        """A node's answer; none when it is down, or lags so far that it does not know the topic."""
         try:
-            return parse(kind, await self._router.channel(address).call(method, request, timeout_s=ASK_TIMEOUT_S), address)
+            data = await method.call_bytes(self._router.channel(address), request, timeout_s=ASK_TIMEOUT_S)
+            return [parse(method.response, data, address)]
         except DledgerError:
-            return None  # it is down, or lags so far that it does not know the topic
+            return []

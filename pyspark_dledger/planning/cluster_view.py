@@ -16,7 +16,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.metadata import Router
@@ -41,6 +43,9 @@ NAMES_A_REQUEST, QUEUES_A_REQUEST, SEARCHES_A_REQUEST = 5_000, 10_000, 1_000  # 
 PAUSE_S = 0.2
 TRIES = 5  # attempts of a request whose topics are deleted concurrently
 NO_TIME = -1
+
+Request = TypeVar("Request", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
 
 _logger = logging.getLogger(__name__)
 
@@ -226,8 +231,7 @@ class ClusterInspector:
         requests = [broker_pb2.MetadataRequest(topics=page) for page in pages] or [broker_pb2.MetadataRequest(all_topics=True)]
         found: list[broker_pb2.TopicInfo] = []
         for request in requests:
-            kind = broker_pb2.MetadataResponse
-            answer = await self._ask(group, methods.METADATA.path, request, kind, _version, wanted, deadline_ms)
+            answer = await self._ask(group, methods.METADATA, request, _version, wanted, deadline_ms)
             found += [topic for topic in answer.topics if topic.found and topic.group == group]
         return found if names else [topic for topic in found if topic.perm & Perm.READ and wanted.matches(topic.name)]
 
@@ -238,8 +242,8 @@ class ClusterInspector:
         for first in range(0, len(asked), most):
             page = asked[first : first + most]
             refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment) for queue, moment in page]
-            request, kind = broker_pb2.OffsetsRequest(queues=refs), broker_pb2.OffsetsResponse
-            answer = await self._ask(group, methods.QUEUE_OFFSETS.path, request, kind, _applied_index, wanted, deadline_ms)
+            request = broker_pb2.OffsetsRequest(queues=refs)
+            answer = await self._ask(group, methods.QUEUE_OFFSETS, request, _applied_index, wanted, deadline_ms)
             for (queue, moment), entry in zip(page, answer.queues, strict=True):
                 known = found.get(queue)
                 times = {**(known.by_time if known is not None else {}), **({moment: entry.offset_for_time} if moment != NO_TIME else {})}
@@ -247,15 +251,21 @@ class ClusterInspector:
         return found
 
     async def _ask(
-        self, group: str, method: str, request: Any, kind: type[Any], applied: Callable[[Any], int], wanted: ViewRequest, deadline_ms: int
-    ) -> Any:
+        self,
+        group: str,
+        method: methods.UnaryMethod[Request, Answer],
+        request: Request,
+        applied: Callable[[Answer], int],
+        wanted: ViewRequest,
+        deadline_ms: int,
+    ) -> Answer:
         """The leader's response; without a leader and without ``linearizable``, that of the follower that has applied
         most.
         """
-        wish = request.SerializeToString()
         if wanted.options.linearizable:
-            return parse(kind, await self._router.call_leader(group, method, wish, deadline_ms=deadline_ms), group)
-        return await self._state.ask(group, method, wish, kind, applied, deadline_ms)
+            answer = await self._router.call_leader(group, method.path, methods.encode(request), deadline_ms=deadline_ms)
+            return parse(method.response, answer, group)
+        return await self._state.ask(group, method, request, applied, deadline_ms)
 
     async def _confirm_leader(self, queue: QueueId, offset: int, deadline_ms: int) -> None:
         """A read through the leader's read barrier: afterwards the leader knows everything that was acknowledged
