@@ -21,6 +21,7 @@ from dledger_wire._pb import (
     raft_pb2,
     retention_pb2,
     retry_pb2,
+    routes_pb2,
     sessions_pb2,
     topics_pb2,
     transaction_pb2,
@@ -173,6 +174,12 @@ DESCRIBE_TRANSACTIONS = UnaryMethod(
 
 QUERY_MESSAGES = UnaryMethod("/dledger.v1.Query/QueryMessages", query_pb2.QueryMessagesRequest, query_pb2.QueryMessagesResponse)
 CONSUMED = UnaryMethod("/dledger.v1.Query/Consumed", query_pb2.ConsumedRequest, query_pb2.ConsumedResponse)
+
+# Name service
+
+REGISTER = UnaryMethod("/dledger.v1.NameService/Register", routes_pb2.Registration, routes_pb2.RegisterReply, LIST_BYTES)
+ROUTES = UnaryMethod("/dledger.v1.NameService/Routes", routes_pb2.RoutesRequest, routes_pb2.RoutesReply)
+DIRECTORY = UnaryMethod("/dledger.v1.NameService/Directory", routes_pb2.DirectoryRequest, routes_pb2.DirectoryReply)
 
 # Between replicas: services Raft and Copy
 
