@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.config.cluster_file import NodeSettings
+from broker.config.placement import group_warnings
 from broker.process.allocator import restart_with_malloc_settings
 from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
@@ -44,6 +45,8 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     try:
         lock.acquire()
         configure_logging(group=settings.group.name, node=settings.node.id, log_file=log_file)
+        for warning in group_warnings(settings.group):
+            logger.warning("%s", warning)
         logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
         while True:
             try:

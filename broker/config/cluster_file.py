@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from broker.config.mistakes import kind_of, problem_of
+from broker.config.replicas import ConfigModel as _Model
+from broker.config.replicas import Label, ReplaceAfter, ReplicasConfig, SpareConfig
 from broker.config.rules import problems_between
 from broker.config.values import (
     DAY_MS,
     HOUR_MS,
+    MAX_NODES,
     Address,
     ListenAddress,
     Name,
@@ -36,16 +39,11 @@ from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.settings import StoreSettings
 
 DEFAULT_MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-MAX_NODES = 9
 MAX_FILE_BYTES = 1 << 20  # reading YAML takes a second or two for that much
 
 # The layers below, with their defaults.
 _CORE, _LOG, _STORE = CoreConfig(), LogConfig(), StoreSettings()
 _RAFT = RaftSettings(peers={}, membership=Membership((), ()))
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class NodeConfig(_Model):
@@ -62,6 +60,13 @@ class NodeConfig(_Model):
     # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
     spare: bool = False
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
+    host: Label = ""
+    rack: Label = ""
+
+    @property
+    def host_label(self) -> str:
+        """The machine it runs on: its label, or else the host of its address."""
+        return self.host or split_address(self.address)[0]
 
     @model_validator(mode="before")
     @classmethod
@@ -79,6 +84,14 @@ class GroupConfig(_Model):
 
     name: Name
     nodes: Annotated[list[NodeConfig], Field(min_length=1, max_length=MAX_NODES)]
+    # How many of each the group is to have; `dledger cluster apply` takes a change over to a running group.
+    voters: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
+    learners: Annotated[int, Field(ge=0, le=MAX_NODES)] = 0
+    replaceAfter: ReplaceAfter | None = None
+
+    @property
+    def wanted_voters(self) -> int:
+        return self.voters or sum(not node.spare for node in self.nodes)
 
 
 class RaftConfig(_Model):
@@ -152,6 +165,8 @@ class ClusterConfig(_Model):
     cluster: Name
     name_servers: list[Address] = Field(default_factory=list)
     groups: Annotated[list[GroupConfig], Field(min_length=1)]
+    spares: list[SpareConfig] = Field(default_factory=list)
+    replicas: ReplicasConfig = Field(default_factory=ReplicasConfig)
     raft: RaftConfig = Field(default_factory=RaftConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     broker: ServiceConfig = Field(default_factory=ServiceConfig)
@@ -195,6 +210,10 @@ class ClusterConfig(_Model):
                     return NodeSettings(self, group, node)
         known = ", ".join(node.id for group in self.groups for node in group.nodes)
         raise ConfigError(f"no node {node_id!r} in this cluster file; it has {known}", known=known)
+
+    def replace_after_ms(self, group: GroupConfig) -> int:
+        """How long a member of ``group`` may be away before a spare node takes its place; 0: for ever."""
+        return self.replicas.replaceAfter if group.replaceAfter is None else group.replaceAfter
 
     def all_nodes(self) -> list[tuple[GroupConfig, NodeConfig]]:
         return [(group, node) for group in self.groups for node in group.nodes]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
-from broker.config.values import split_address
+from broker.config.values import MAX_NODES, split_address
 from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig, StoreConfig
+    from broker.config.cluster_file import ClusterConfig, GroupConfig, StoreConfig
 
 
 def problems_between(config: ClusterConfig) -> list[Problem]:
@@ -75,6 +75,25 @@ def _unique_names(config: ClusterConfig) -> list[Problem]:
                 text = f"expected an id no other node has, got {node.id!r} again (first in group {ids[node.id]})"
                 problems.append(Problem(("groups", number, "nodes", place, "id"), text))
             ids.setdefault(node.id, group.name)
+        problems += _wishes(number, group)
+    for number, spare in enumerate(config.spares):
+        if spare.id in ids:
+            first = f"group {ids[spare.id]}" if ids[spare.id] else "spares"
+            problems.append(
+                Problem(("spares", number, "id"), f"expected an id no other node has, got {spare.id!r} again (first in {first})")
+            )
+        ids.setdefault(spare.id, "")
+    return problems
+
+
+def _wishes(number: int, group: GroupConfig) -> list[Problem]:
+    """The wanted numbers of replicas against each other; 0 voters cannot be wished."""
+    problems: list[Problem] = []
+    if group.voters is not None and group.voters % 2 == 0:
+        problems.append(Problem(("groups", number, "voters"), f"expected an odd number (3 recommended), got {group.voters}"))
+    if group.wanted_voters + group.learners > MAX_NODES:
+        text = f"expected at most {MAX_NODES} replicas together with {group.wanted_voters} voters, got {group.learners}"
+        problems.append(Problem(("groups", number, "learners"), text))
     return problems
 
 
@@ -85,6 +104,7 @@ def _unique_addresses(config: ClusterConfig) -> list[Problem]:
             places.append((("groups", number, "nodes", place, "address"), node.address))
             if node.replica_address is not None:
                 places.append((("groups", number, "nodes", place, "replica_address"), node.replica_address))
+    places += [(("spares", number, "address"), spare.address) for number, spare in enumerate(config.spares)]
     problems: list[Problem] = []
     seen: dict[tuple[str, int], str] = {}
     for location, address in places:

@@ -107,3 +107,4 @@ Address = Annotated[str, BeforeValidator(_address)]
 ListenAddress = Annotated[str, BeforeValidator(_listen_address)]
 Name = Annotated[str, BeforeValidator(_name)]
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+MAX_NODES = 9  # of one replica group

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, paint, print_json, print_table
 from dledger_cli.status_text import node_note, sentence
@@ -42,6 +43,8 @@ def status(
         healthy = all(group.healthy for group in groups)
         if not until or healthy or watch:
             show(groups, as_json=as_json)
+            if not as_json:
+                show_placement(cluster)
         if until:
             if healthy:
                 return

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Collection
 
+    from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
 
@@ -44,6 +45,7 @@ def up(
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
     if not cluster.file.is_file() or cluster.file.read_text(encoding="utf-8") != text:
         cluster.file.write_text(text, encoding="utf-8")
+    show_placement(cluster.config)
     running = cluster.running()
     started: dict[str, subprocess.Popen[bytes]] = {}
     for node_id in cluster.node_ids():
@@ -53,6 +55,15 @@ def up(
         note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
     if not _wait_for_masters(cluster, started, timeout, as_json=as_json):
         raise typer.Exit(1)
+
+
+def show_placement(config: ClusterConfig) -> None:
+    """Warn of members of one replica group that would fail together."""
+    from broker.config.placement import group_warnings
+
+    for group in config.groups:
+        for text in group_warnings(group):
+            note(f"warning: {text}")
 
 
 def _read(path: str) -> str:

@@ -9,14 +9,15 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.replicas import ReplicasConfig, SpareConfig
 from broker.config.units import parse_duration_ms, parse_size
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
-SECTIONS = {"raft", "store", "broker"}
+ROWS = dict(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
+SECTIONS = {"raft", "store", "broker", "replicas"}
 FIELDS = {
     name: field.default
-    for model in (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
+    for model in (ClusterConfig, GroupConfig, SpareConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig, ReplicasConfig)
     for name, field in model.model_fields.items()
     if name not in SECTIONS
 }
@@ -35,7 +36,7 @@ def test_a_row_has_the_default_of_the_model(name: str) -> None:
         number = shown.replace(" ", "")
         assert default == (parse_duration_ms(number) if number.endswith("h") else parse_size(number))
     elif isinstance(default, str):
-        assert default.startswith(shown.partition(" ...")[0])
+        assert default.startswith("" if shown == "none" else shown.partition(" ...")[0])
     else:
         assert shown in {"required", "none", "address"}
         assert default in (PydanticUndefined, None)

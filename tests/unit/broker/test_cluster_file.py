@@ -8,6 +8,7 @@ import pytest
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.layer_settings import raft_settings_of
+from broker.config.placement import group_warnings
 from broker.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from broker.config.values import split_address
 from dledger_wire.errors import ConfigError
@@ -141,6 +142,27 @@ MISTAKES = [
         edit("[127.0.0.1:9876]", "[a:1, a:2, a:3, a:4]"),
         "bad.yaml:2: name_servers: expected at most 3 addresses (one for each node of the first group), got 4",
     ),
+    (
+        GOOD + "spares: [{id: n1, address: 127.0.0.1:9}]\n",
+        "bad.yaml:11: spares[0].id: expected an id no other node has, got 'n1' again (first in group g0)",
+    ),
+    (
+        GOOD + "spares: [{id: sp0, address: 127.0.0.1:10912}]\n",
+        "bad.yaml:11: spares[0].address: expected an address that no other node has, got 127.0.0.1:10912 again",
+    ),
+    (edit("- name: g0", "- name: g0\n    voters: 4"), "bad.yaml:5: groups[0].voters: expected an odd number (3 recommended), got 4"),
+    (
+        edit("- name: g0", "- name: g0\n    learners: 7"),
+        "bad.yaml:5: groups[0].learners: expected at most 9 replicas together with 3 voters, got 7",
+    ),
+    (
+        GOOD + "replicas: {replaceAfter: 5}\n",
+        "bad.yaml:11: replicas.replaceAfter: expected 1000 ms to 31536000000 ms, got 5",
+    ),
+    (
+        edit("10911}", "10911, host: 'a b'}"),
+        "bad.yaml:6: groups[0].nodes[0].host: expected a label of letters, digits, ., _ and -, at most 128 long, got 'a b'",
+    ),
 ]
 
 
@@ -243,3 +265,35 @@ def test_a_spare_node_is_in_the_file_and_not_among_the_first_voters() -> None:
     settings = raft_settings_of(config.node("n3"))
     assert [str(node) for node in settings.membership.voters] == ["n0", "n1", "n2"]
     assert "n3" in settings.peers
+
+
+LABELS = GOOD.replace("10911}", "10911, host: h0, rack: r0}").replace("10912}", "10912, host: h1, rack: r1}")
+
+
+def test_labels_wishes_and_spare_nodes() -> None:
+    text = LABELS.replace("- name: g0", "- name: g0\n    voters: 5\n    learners: 1\n    replaceAfter: 90s")
+    text += "replicas: {replaceAfter: 10m}\nspares:\n  - {id: sp0, address: 127.0.0.1:10920, host: h9, rack: r9}\n"
+    config = ClusterConfig.parse(text, "f")
+    (group,) = config.groups
+    assert (group.wanted_voters, group.learners, config.replace_after_ms(group)) == (5, 1, 90_000)
+    assert [node.host_label for node in group.nodes] == ["h0", "h1", "127.0.0.1"]
+    assert [(spare.id, spare.host, spare.rack) for spare in config.spares] == [("sp0", "h9", "r9")]
+    plain = ClusterConfig.parse(GOOD + "replicas: {replaceAfter: 10m}\n", "f")
+    assert (plain.groups[0].wanted_voters, plain.replace_after_ms(plain.groups[0])) == (3, 600_000)
+    off = ClusterConfig.parse(GOOD.replace("- name: g0", "- name: g0\n    replaceAfter: off") + "replicas: {replaceAfter: 10m}\n", "f")
+    assert off.replace_after_ms(off.groups[0]) == 0
+
+
+def test_members_that_would_fail_together_are_named() -> None:
+    apart = ClusterConfig.parse(LABELS, "f")
+    assert group_warnings(apart.groups[0]) == []
+    together = ClusterConfig.parse(LABELS.replace("host: h1, rack: r1", "host: h0, rack: r0"), "f")
+    assert group_warnings(together.groups[0]) == ["replica group g0: n0, n1 are on host h0", "replica group g0: n0, n1 are in rack r0"]
+    by_address = ClusterConfig.parse(GOOD.replace("127.0.0.1:1091", "db0.example:1091"), "f")
+    assert group_warnings(by_address.groups[0]) == ["replica group g0: n0, n1, n2 are on host db0.example"]
+    assert group_warnings(ClusterConfig.parse(GOOD, "f").groups[0]) == []
+
+
+def test_a_spare_node_does_not_count_as_a_place() -> None:
+    text = LABELS.replace("store:", "      - {id: n3, address: 127.0.0.1:10914, host: h0, spare: true}\nstore:")
+    assert group_warnings(ClusterConfig.parse(text, "f").groups[0]) == []

@@ -1,0 +1,55 @@
+"""Settings of replicas beyond one node's own: spare nodes, when a member that is away is replaced, labels of hosts and racks.
+
+Owns the base of all models of a cluster file, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from broker.config.values import DAY_MS, Address, ListenAddress, Name, duration
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MIN_REPLACE_MS = 1_000  # a few election timeouts: less would replace a member that restarts
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, str) or (value and not _LABEL.fullmatch(value)):
+        raise ValueError(f"expected a label of letters, digits, ., _ and -, at most 128 long, got {value!r}")
+    return value
+
+
+def _replace_after(value: object) -> int:
+    """A duration, or off; YAML reads an unquoted off as false."""
+    if value is False or value in (0, "off"):
+        return 0
+    return duration(_MIN_REPLACE_MS, 365 * DAY_MS)(value)
+
+
+Label = Annotated[str, BeforeValidator(_label)]
+ReplaceAfter = Annotated[int, BeforeValidator(_replace_after)]
+
+
+class ConfigModel(BaseModel):
+    """Base of all models: types are strict, and unknown settings are mistakes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class SpareConfig(ConfigModel):
+    """A node of the cluster that belongs to no replica group yet."""
+
+    id: Name
+    address: Address
+    listen: ListenAddress | None = None
+    host: Label = ""
+    rack: Label = ""
+
+
+class ReplicasConfig(ConfigModel):
+    """What holds for all replica groups, unless a group says otherwise."""
+
+    replaceAfter: ReplaceAfter = Field(default=0)
