@@ -1,15 +1,18 @@
-"""Whole nodes in virtual time: three ``BrokerNode`` on simulated disks and cables, started, killed, powered off and started again.
+"""Whole nodes in virtual time: replica groups of ``BrokerNode`` on simulated disks and cables, started, killed, powered off, started again.
 
-Owns the hosts and their lives.  Every node is the product's own code, from the log's files to the services; only clock, randomness, disk
-and network are injected.  The seed decides everything: the same seed gives the same trace.
+Owns the hosts and their lives; ``groups.py`` has what belongs to one replica group.  Every node is the product's own code, from the log's
+files to the services; only clock, randomness, disk and network are injected.  The seed decides everything: the same seed gives the same
+trace.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Unpack
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.layer_settings import store_settings_of
@@ -23,67 +26,34 @@ from tests.sim.archive import Archive
 from tests.sim.async_loss import AsyncLoss, mark_of
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
-from tests.sim.disk_content import Content, Loss
-from tests.sim.invariants import Invariants, Promises
+from tests.sim.disk_content import Loss
+from tests.sim.groups import GroupNodes, Shape, SimGroup, cluster_file, group_nodes
+from tests.sim.host import Folder, Host
+from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.trace import Trace
 
-PORT = 10911
 SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=16 << 10, fill_window_bytes=0, open_files_limit=16)
 
 
-@dataclass(slots=True, eq=False)
-class Folder:
-    """A data folder that was taken off its machine: its files, and what its node had promised and stored."""
-
-    names: dict[str, Content]
-    durable_names: dict[str, Content]
-    promises: Promises
-
-
-@dataclass(slots=True, eq=False)
-class Host:
-    """One machine: its disk and clock outlive the processes on it."""
-
-    node_id: str
-    address: str
-    disk: SimDisk
-    clock: SimClock
-    rng: random.Random
-    runs: int = 0
-    boots: int = 1
-    process: Process | None = None
-    node: BrokerNode | None = None
-    ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
-    wiped: bool = False  # its folder was lost, and it is not a voter again yet
-    rotten: str = ""  # of which files bits were flipped on its disk
-    old_folder: Folder | None = None  # the one of before the member was replaced
-    bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
-    problems: list[BaseException] = field(default_factory=list)
-
-    @property
-    def ip(self) -> str:
-        return self.address.rpartition(":")[0]
-
-
 class SimCluster:
-    """One group of nodes and the world around it."""
+    """One replica group, or ``groups`` of them with ``nodes`` each, and the world around them.  ``shape``: see ``groups.Shape``.
+
+    ``invariants`` and ``async_loss`` are those of the first group, which is all there is in most scenarios.
+    """
 
     def __init__(
         self,
         seed: int,
         *,
-        nodes: int = 3,
         readable: bool = False,
         network: NetworkSettings | None = None,
         disk: DiskSettings | None = None,
-        priorities: Mapping[str, int] | None = None,
         log: LogConfig = SMALL_LOG,
-        settings: str = "",
-        store: str = "",
         archive: Archive | None = None,
+        **shape: Unpack[Shape],
     ) -> None:
         self.seed = seed
         self.log = log
@@ -91,22 +61,52 @@ class SimCluster:
         self.loop = SimLoop(shuffle=random.Random(self.random.getrandbits(64)), max_handles=3_000_000)
         self.trace = Trace(self.loop, readable=readable)
         self.net = SimNetwork(self.loop, random.Random(self.random.getrandbits(64)), self.trace, network)
-        self.invariants = Invariants(self.trace, archive)
-        self.config = ClusterConfig.parse(_cluster_file(nodes, priorities or {}, store) + settings, "sim.yaml")
-        flush = self.config.store
-        self.async_loss: AsyncLoss | None = None
-        if flush.flushDiskType == "ASYNC_FLUSH":
-            self.async_loss = AsyncLoss(nodes, flush.flushIntervalCommitLog / 1000)
+        self.groups: dict[str, SimGroup] = {}
         self.operator_at_work = False  # one changes members at a time
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
-        self.invariants.services.running = lambda: [host.node for host in self.running() if host.node is not None]
-        for _, node in self.config.all_nodes():
-            rng = random.Random(self.random.getrandbits(64))
-            ip = node.address.rpartition(":")[0]
-            sim_disk = SimDisk(self.loop, ip, random.Random(self.random.getrandbits(64)), self.trace, replace(disk or DiskSettings()))
-            clock = SimClock(self.loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
-            self.hosts[node.id] = Host(node.id, node.address, sim_disk, clock, rng)
+        self._archive = archive
+        self._disk = disk or DiskSettings()
+        self._shape = shape
+        self._group_nodes: list[GroupNodes] = []
+        for _ in range(shape.get("groups", 1)):
+            self.add_group(shape.get("nodes", 3))
+
+    def add_group(self, nodes: int = 3) -> SimGroup:
+        """One more replica group in the cluster file; its nodes are yet to be started.  Those that run go on with the file they have."""
+        added = group_nodes(len(self._group_nodes), len(self.hosts), nodes)
+        self._group_nodes.append(added)
+        self.config = ClusterConfig.parse(cluster_file(self._group_nodes, self._shape), "sim.yaml")
+        node_ids = [node_id for node_id, _ in added.nodes]
+        group = self.groups[added.name] = SimGroup(added.name, node_ids, Invariants(self.trace, self._archive, members=node_ids))
+        group.invariants.services.running = lambda: [host.node for host in self.running(group.name) if host.node is not None]
+        flush = self.config.store
+        if flush.flushDiskType == "ASYNC_FLUSH":
+            group.async_loss = AsyncLoss(nodes, flush.flushIntervalCommitLog / 1000)
+        for node_id, address in added.nodes:
+            self.hosts[node_id] = self._new_host(node_id, address, group.name)
+        return group
+
+    def _new_host(self, node_id: str, address: str, group: str) -> Host:
+        rng = random.Random(self.random.getrandbits(64))
+        ip = address.rpartition(":")[0]
+        disk = SimDisk(self.loop, ip, random.Random(self.random.getrandbits(64)), self.trace, replace(self._disk))
+        clock = SimClock(self.loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
+        return Host(node_id, address, disk, clock, rng, group)
+
+    @property
+    def invariants(self) -> Invariants:
+        return self.groups["g0"].invariants
+
+    @property
+    def async_loss(self) -> AsyncLoss | None:
+        return self.groups["g0"].async_loss
+
+    def group_of(self, node_id: str) -> SimGroup:
+        return self.groups[self.hosts[node_id].group]
+
+    def hosts_of(self, group: str) -> list[Host]:
+        return [self.hosts[node_id] for node_id in self.groups[group].node_ids]
 
     @property
     def bootstrap(self) -> str:
@@ -122,13 +122,14 @@ class SimCluster:
         process = host.process = Process(host.ip, host.runs)
         rng = random.Random(host.rng.getrandbits(64))
         env = Environment(host.clock, rng, host.disk.mount(process), self.net.of(process), boot_id=f"{host.ip}/{host.boots}")
+        invariants = self.group_of(node_id).invariants
         if "diverged" in mark_of(host.disk):
-            self.invariants.forget_stored(node_id)  # it begins anew
-            self.invariants.coverage.count(coverage.BEGUN_ANEW)
+            invariants.forget_stored(node_id)  # it begins anew
+            invariants.coverage.count(coverage.BEGUN_ANEW)
         settings = self.config.node(node_id)
         store = store_settings_of(settings)
         node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store)
-        self.invariants.watch(node_id, node)
+        invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")
         self.loop.spawn(process, self._run(host, node), "node")
 
@@ -140,7 +141,8 @@ class SimCluster:
             reason = error
         host.ended = reason
         self.trace.note("ended", host.ip, type(reason).__name__)
-        if isinstance(reason, LogDivergedError) and self.async_loss is not None and self.async_loss.windows:
+        loss = self.groups[host.group].async_loss
+        if isinstance(reason, LogDivergedError) and loss is not None and loss.windows:
             await node.stop(hand_over=False)  # and starts again at once, as broker.main does
             self.loop.call_for(self.loop.world, self.loop.now_s, self.ensure_running, host.node_id)
             return
@@ -182,19 +184,20 @@ class SimCluster:
 
     def power_off(self, node_id: str, loss: Loss) -> None:
         """The machine goes: unsynced bytes may be lost or torn, and nobody hears a connection end."""
-        host, suspects = self.hosts[node_id], self.suspects()
+        host, group = self.hosts[node_id], self.group_of(node_id)
+        suspects = self.suspects(group.name)
         self._end(host, silent=True)
         host.disk.power_failure(loss)
         host.boots += 1
-        if self.async_loss is not None:
-            since_s = self.async_loss.power_lost(node_id, self.loop.now_s, suspects)
-            self.invariants.forget_stored(node_id)
+        if group.async_loss is not None:
+            since_s = group.async_loss.power_lost(node_id, self.loop.now_s, suspects)
+            group.invariants.forget_stored(node_id)
             if since_s is not None:
-                self.invariants.may_forget(since_s)
+                group.invariants.may_forget(since_s)
 
-    def suspects(self) -> list[str]:
-        """The nodes that may lack what they acknowledged (ASYNC_FLUSH)."""
-        marks = [(host, mark_of(host.disk)) for host in self.hosts.values()]
+    def suspects(self, group: str = "g0") -> list[str]:
+        """The nodes of a group that may lack what they acknowledged (ASYNC_FLUSH)."""
+        marks = [(host, mark_of(host.disk)) for host in self.hosts_of(group)]
         return [host.node_id for host, mark in marks if mark and (mark["suspect"] or mark["boot"] != f"{host.ip}/{host.boots}")]
 
     def wipe(self, node_id: str) -> None:
@@ -208,7 +211,7 @@ class SimCluster:
         """Its node is killed, and its disk is empty from now on."""
         self.kill(node_id)
         disk = self.hosts[node_id].disk
-        folder = Folder(disk.names, disk.durable_names, self.invariants.forget(node_id))
+        folder = Folder(disk.names, disk.durable_names, self.group_of(node_id).invariants.forget(node_id))
         disk.names, disk.durable_names = {}, {}
         return folder
 
@@ -216,7 +219,7 @@ class SimCluster:
         """On a disk that is empty."""
         disk = self.hosts[node_id].disk
         disk.names, disk.durable_names = dict(folder.names), dict(folder.durable_names)
-        self.invariants.remember(node_id, folder.promises)
+        self.group_of(node_id).invariants.remember(node_id, folder.promises)
 
     def _end(self, host: Host, *, silent: bool) -> None:
         if host.process is None:
@@ -236,17 +239,25 @@ class SimCluster:
 
     def happened(self) -> dict[str, int]:
         """What of ``coverage.ALL`` did."""
-        counts = self.invariants.coverage.counts.copy()
+        counts: Counter[str] = Counter()
+        for group in self.groups.values():
+            counts.update(group.invariants.coverage.counts)
         counts[coverage.REPAIRED] += sum(path.endswith("-repaired") for host in self.hosts.values() for path in host.disk.names)
         return dict(sorted((name, count) for name, count in counts.items() if count))
 
-    def running(self) -> list[Host]:
-        return [host for host in self.hosts.values() if host.process is not None]
+    def running(self, group: str | None = None) -> list[Host]:
+        """The hosts with a process, of one group or of all."""
+        return [host for host in self.hosts.values() if host.process is not None and group in (None, host.group)]
 
-    def master(self) -> str | None:
-        """The node that is master of the highest term, among those that run."""
-        masters = [(host.node.roles.master_term, host.node_id) for host in self.running() if host.node and host.node.roles.master_term]
+    def master(self, group: str = "g0") -> str | None:
+        """The node that is master of a group in the highest term, among those that run."""
+        nodes = [(host.node_id, host.node) for host in self.running(group) if host.node is not None]
+        masters = [(node.roles.master_term, node_id) for node_id, node in nodes if node.roles.master_term]
         return max(masters)[1] if masters else None
+
+    def has_masters(self) -> bool:
+        """Whether every group has one."""
+        return all(self.master(name) is not None for name in self.groups)
 
     def note_run(self, error: BaseException, scenario: str, faults: Iterable[object], keep: Sequence[int] | None = None) -> None:
         """Say with an error where the run stood, what struck it, and how to see it again."""
@@ -259,7 +270,8 @@ class SimCluster:
 
     def problems(self) -> list[str]:
         """What was violated, what nodes stopped with, and what nobody caught."""
-        return self.invariants.violations + [text for text, _error in self._errors()]
+        violations = [text for group in self.groups.values() for text in group.invariants.violations]
+        return violations + [text for text, _error in self._errors()]
 
     def strays(self) -> list[str]:
         """The problems that no invariant speaks of."""
@@ -269,13 +281,3 @@ class SimCluster:
         ended = [(f"{host.node_id}: {problem!r}", problem) for host in self.hosts.values() for problem in host.problems]
         unhandled = self.loop.unhandled
         return ended + [(str(context.get("exception") or context["message"]), context.get("exception")) for context in unhandled]
-
-
-def _cluster_file(nodes: int, priorities: Mapping[str, int], store: str) -> str:
-    lines = "\n".join(
-        f"      - {{id: n{number}, address: '10.0.0.{number + 1}:{PORT}', priority: {priorities.get(f'n{number}', 0)}}}"
-        for number in range(nodes)
-    )
-    queue_files = "" if "mappedFileSizeConsumeQueue" in store else "mappedFileSizeConsumeQueue: 20000"  # sparse ones count as full here
-    store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", queue_files, store) if part)
-    return f"cluster: sim\ngroups:\n  - name: g0\n    nodes:\n{lines}\nstore: {{{store}}}\n"

@@ -16,8 +16,9 @@ from dledger.snapshot.source import SnapshotSource
 from dledger_wire.errors import DledgerError
 from store.durability.expiry import Expired
 from tests.sim import folders, operators, recipes, rot
-from tests.sim.cluster import Host, SimCluster
+from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
+from tests.sim.host import Host
 from tests.sim.shrink import Times
 
 LEADER = "leader"
@@ -32,7 +33,7 @@ class Fault:
 
     kind: str
     after_s: float
-    nodes: tuple[str, ...]  # the first may be LEADER: whoever is master then
+    nodes: tuple[str, ...]  # the first may be LEADER: whoever is master then; with several groups ``leader:g1``
     lasts_s: float = 0.0
     loss: Loss = Loss.ALL_KEPT
     blocks: bool = True
@@ -80,14 +81,16 @@ async def _strike(cluster: SimCluster, position: int, fault: Fault) -> None:
 
 
 async def _node(cluster: SimCluster, name: str) -> str:
-    if name != LEADER:
+    kind, _, group = name.partition(":")
+    if kind != LEADER:
         return name
+    group = group or "g0"
     for _ in range(round(MASTER_WAIT_S / POLL_S)):
-        master = cluster.master()
+        master = cluster.master(group)
         if master is not None:
             return master
         await asyncio.sleep(POLL_S)
-    return next(iter(cluster.hosts))
+    return cluster.groups[group].node_ids[0]
 
 
 # Processes and machines
@@ -156,7 +159,7 @@ async def _pause(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
 
 async def _transfer(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """An operator moves leadership; nobody promises that it works while everything breaks."""
-    master = cluster.master()
+    master = cluster.master(hosts[0].group)
     host = cluster.hosts[master] if master is not None else hosts[0]
     if host.process is None or host.node is None or not cluster.is_up(host):
         return
@@ -181,7 +184,7 @@ async def _expire_old(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> N
 
     def report(host: Host, done: Expired) -> None:
         if done.segments:
-            cluster.invariants.violations.append(f"{host.node_id}: {done.segments} segments deleted as old")
+            cluster.groups[host.group].invariants.violations.append(f"{host.node_id}: {done.segments} segments deleted as old")
 
     await _expire_on(cluster, fault, hosts, None, report)
 

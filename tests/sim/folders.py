@@ -11,7 +11,8 @@ import random
 
 from dledger.core.types import NodeId
 from tests.sim import operators
-from tests.sim.cluster import Folder, Host, SimCluster
+from tests.sim.cluster import SimCluster
+from tests.sim.host import Folder, Host
 
 
 def may_strike(cluster: SimCluster, host: Host) -> bool:

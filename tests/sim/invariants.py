@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from broker.node import BrokerNode
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused
-from dledger.core.events import Event, HardStateStored, SnapshotInstalled, Stored
+from dledger.core.events import Event, HardStateStored, Received, SnapshotInstalled, Stored
 from dledger.core.raft import Raft
 from dledger.core.types import EntryId, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry
@@ -57,10 +57,12 @@ class Invariants:
 
     ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them, except from ``forgetful_from`` on,
     where a majority may have lost it with its power under ASYNC_FLUSH: there a leader of a newer term may commit something else.
+    ``members``: the nodes of the group; none other may ever take part in it.
     """
 
-    def __init__(self, trace: Trace, archive: Archive | None = None) -> None:
+    def __init__(self, trace: Trace, archive: Archive | None = None, members: Collection[str] = ()) -> None:
         self._trace = trace
+        self.members = set(members)
         self.archive = archive
         self.steps = 0
         self.coverage = Coverage()
@@ -81,6 +83,8 @@ class Invariants:
 
     def watch(self, node_id: str, node: BrokerNode) -> None:
         """Look at everything ``node`` does from now on."""
+        if node_id not in self.members:
+            self._violated(f"groups mixed: {node_id} runs as a node of {node.settings.group.name}")
         store = node.store
         apply, recover, expire = store.apply, store.recover, store.expire_with
 
@@ -143,6 +147,8 @@ class Invariants:
         step = core.step
 
         def watched_step(event: Event, now_ms: int) -> list[Effect]:
+            if isinstance(event, Received) and event.source not in self.members:
+                self._violated(f"groups mixed: {node_id} takes {type(event.message).__name__} of {event.source}, of another group")
             effects = step(event, now_ms)
             self._after_step(core, seen, event, effects)
             return effects
@@ -220,6 +226,8 @@ class Invariants:
         status = core.status()
         if self._voters_index < status.membership_index <= index:
             self._voters_index, self.voters = status.membership_index, frozenset(status.membership.voters)
+            if not self.members.issuperset((*status.membership.voters, *status.membership.learners)):
+                self._violated(f"groups mixed: {seen.node_id} committed the members {status.membership}")
 
     def _commit_anew(self, at: int, term: int, leader_term: int) -> None:
         """Behind what a majority lost, the newest term says what is committed; a leader of before may still say something else."""

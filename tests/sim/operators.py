@@ -13,7 +13,8 @@ from broker.api.membership_changes import membership_steps
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
 from tests.sim import coverage, rot
-from tests.sim.cluster import Host, SimCluster
+from tests.sim.cluster import SimCluster
+from tests.sim.host import Host
 
 STEP_S = 0.1
 CHANGE_TIMEOUT_S = 2.0

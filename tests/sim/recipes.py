@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from dledger.snapshot.source import SnapshotSource
 from tests.sim import coverage, operators
-from tests.sim.cluster import Host, SimCluster
+from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
+from tests.sim.host import Host
 
 POLL_S = 0.02
 WAIT_S = 3.0
@@ -37,7 +38,7 @@ async def part_kill(cluster: SimCluster, host: Host, draw: random.Random, lasts_
     pairs = _cut_off(cluster, host)
     await _until(lambda: _another_leads(cluster, host))
     await asyncio.sleep(draw.random() * 0.2)
-    master = cluster.master()
+    master = cluster.master(host.group)
     victim = host if master is None or draw.random() < 0.5 else cluster.hosts[master]
     await _end(cluster, victim, draw, lasts_s * draw.random())
     await asyncio.sleep(draw.random() * 0.2)
@@ -48,21 +49,22 @@ async def cut_kill(cluster: SimCluster, host: Host, draw: random.Random, lasts_s
     """A leader alone with its clients comes to hold what nobody else will have, and loses power in the middle of cutting that."""
     delay_s, loss = draw.random() * (MIDDLE_S + 3 * host.disk.settings.sync_s), draw.choice(list(Loss))
     cutting: list[float] = []
+    invariants = cluster.groups[host.group].invariants
 
     def cut(node_id: str) -> None:
         if node_id == host.node_id and not cutting:
             cutting.append(cluster.loop.now_s)
-            cluster.invariants.coverage.count(coverage.CUT_SHORT)
+            invariants.coverage.count(coverage.CUT_SHORT)
             cluster.loop.call_for(cluster.loop.world, cluster.loop.now_s + delay_s, cluster.power_off, node_id, loss)
 
-    cluster.invariants.on_cut.append(cut)
+    invariants.on_cut.append(cut)
     pairs = _cut_off(cluster, host)
     await _until(lambda: _another_leads(cluster, host))
     await asyncio.sleep(draw.random() * 0.3)
     _heal(cluster, pairs)
     await _until(lambda: bool(cutting))
     await asyncio.sleep(delay_s + lasts_s * 0.2)
-    cluster.invariants.on_cut.remove(cut)
+    invariants.on_cut.remove(cut)
     cluster.ensure_running(host.node_id)
 
 
@@ -137,7 +139,7 @@ class StalePieces:
 
 
 def _another_leads(cluster: SimCluster, host: Host) -> bool:
-    return cluster.master() not in (None, host.node_id)
+    return cluster.master(host.group) not in (None, host.node_id)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

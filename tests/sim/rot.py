@@ -15,9 +15,10 @@ from collections.abc import Collection
 from broker.node import BrokerNode
 from dledger.log.segment import UNITS_FOLDER, log_path
 from dledger.runtime.folders import LOG_FOLDER
-from tests.sim.cluster import Host, SimCluster
+from tests.sim.cluster import SimCluster
 from tests.sim.disk import SimDisk
 from tests.sim.disk_content import PAGE, SECTOR
+from tests.sim.host import Host
 
 HARD_STATE = "hardstate"
 QUEUES = "consumequeue"

@@ -33,7 +33,6 @@ MANY_PARAMETERS = {
     "dledger_wire/frames/frames.py:stamp_frames": 8,
     "store/queues/queue_reader.py:QueueReader.read": 8,
     "store/store.py:MessageStore.read": 8,
-    "tests/sim/cluster.py:SimCluster.__init__": 10,
     "tests/unit/core/harness.py:Cluster.__init__": 9,
 }
 

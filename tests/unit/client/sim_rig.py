@@ -26,7 +26,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Rig:
-    """Three nodes and a client machine.  Clients are made in its environment."""
+    """Three nodes, or ``groups`` times three, and a client machine.  Clients are made in its environment."""
 
     def __init__(self, seed: int = 1, **world: Any) -> None:
         self.cluster = SimCluster(seed, **world)
@@ -62,24 +62,33 @@ class Rig:
             await admin.create_topic(name, queues=queues, **spec)
 
     async def restart(self, node_id: str) -> None:
-        """Kill a node; it is back when there is a master again."""
+        """Kill a node; it is back when its group has a master again."""
         self.cluster.kill(node_id)
-        await until(lambda: self.cluster.master() is not None)
+        await until(lambda: self.cluster.master(self.cluster.hosts[node_id].group) is not None)
         self.cluster.start(node_id)
 
     @property
     def master(self) -> str:
-        found = self.cluster.master()
-        assert found is not None
-        return found
+        return self.master_of("g0")
 
     @property
     def followers(self) -> list[str]:
-        return [node_id for node_id in self.cluster.hosts if node_id != self.cluster.master()]
+        return self.followers_of("g0")
+
+    def master_of(self, group: str) -> str:
+        found = self.cluster.master(group)
+        assert found is not None
+        return found
+
+    def followers_of(self, group: str) -> list[str]:
+        return [node_id for node_id in self.cluster.groups[group].node_ids if node_id != self.cluster.master(group)]
 
     def _is_up(self) -> bool:
-        """Whether there is a master whose services have made their topics."""
-        master = self.cluster.master()
+        """Whether every group has a master whose services have made their topics."""
+        return all(map(self.is_group_up, self.cluster.groups))
+
+    def is_group_up(self, group: str) -> bool:
+        master = self.cluster.master(group)
         node = self.cluster.hosts[master].node if master is not None else None
         return node is not None and all(node.store.topics.get(name) is not None for name in MADE_BY_SERVICES)
 
@@ -103,7 +112,8 @@ class Rig:
 
         try:
             self.cluster.loop.run_until_complete(asyncio.wait_for(main(), limit_s))
-            assert self.cluster.problems() == []
+            problems = self.cluster.problems()
+            assert not problems, problems
         finally:
             self.cluster.loop.close()
 

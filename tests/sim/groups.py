@@ -1,0 +1,62 @@
+"""The replica groups of a simulated cluster: which nodes each has, what holds within it, and the cluster file that says so.
+
+Owns the names: groups are g0, g1, ..., nodes n0, n1, ... over all groups, each with an address of its own.  Every group has its own
+invariants, because terms, indexes and entries of two groups have nothing to do with each other; that no node of one group ever takes
+part in another is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from tests.sim.async_loss import AsyncLoss
+from tests.sim.invariants import Invariants
+
+PORT = 10911
+
+
+class Shape(TypedDict, total=False):
+    """What the cluster file says: how many ``groups`` there are (1) and ``nodes`` in each (3), the ``priorities`` of nodes, settings of the
+    ``store`` (in braces), and other ``settings`` (whole lines)."""
+
+    groups: int
+    nodes: int
+    priorities: Mapping[str, int] | None
+    store: str
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNodes:
+    """What the cluster file says of one group: (node id, address)."""
+
+    name: str
+    nodes: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, eq=False)
+class SimGroup:
+    """One replica group while it runs."""
+
+    name: str
+    node_ids: list[str]
+    invariants: Invariants
+    async_loss: AsyncLoss | None = None
+
+
+def group_nodes(number: int, first: int, count: int) -> GroupNodes:
+    """Group ``number`` with ``count`` nodes, numbered from ``first`` on."""
+    return GroupNodes(f"g{number}", tuple((f"n{place}", f"10.0.0.{place + 1}:{PORT}") for place in range(first, first + count)))
+
+
+def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:
+    """The text of the cluster file."""
+    lines, priorities, store = [], shape.get("priorities") or {}, shape.get("store", "")
+    for group in groups:
+        lines.append(f"  - name: {group.name}\n    nodes:")
+        lines += [f"      - {{id: {name}, address: '{address}', priority: {priorities.get(name, 0)}}}" for name, address in group.nodes]
+    queue_files = "" if "mappedFileSizeConsumeQueue" in store else "mappedFileSizeConsumeQueue: 20000"  # sparse ones count as full here
+    store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", queue_files, store) if part)
+    return "cluster: sim\ngroups:\n" + "\n".join(lines) + f"\nstore: {{{store}}}\n" + shape.get("settings", "")
