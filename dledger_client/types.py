@@ -18,7 +18,8 @@ from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topics import ChangedTopic, QueueRange
-from dledger_client.cluster.metadata import Bootstrap, Node, ReplicaGroup, TopicQueues
+from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
 from dledger_client.consumer.allocation import (
     MessageQueue,
     Strategy,

@@ -14,7 +14,7 @@ from dledger_wire.status import Perm
 if TYPE_CHECKING:
     from dledger_client.admin.topics import ChangedTopic, QueueRange
     from dledger_client.aio import Admin
-    from dledger_client.cluster.metadata import TopicQueues
+    from dledger_client.cluster.routes import TopicQueues
 
 PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 

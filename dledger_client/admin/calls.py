@@ -8,9 +8,10 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import ReplicaGroup, Router
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.rpc.methods import UnaryMethod, encode
+from dledger_wire.rpc.methods import UnaryMethod
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -45,9 +46,7 @@ class ClusterCalls:
         self, replica_group: str, method: UnaryMethod[Request, Response], request: Request, *, again: Request | None = None
     ) -> Response:
         """The leader's answer.  ``again`` replaces ``request`` after an attempt with an unknown outcome; it must be safe to repeat."""
-        repeated = None if again is None else encode(again)
-        answer = await self.router.call_leader(replica_group, method.path, encode(request), deadline_ms=self.deadline_ms(), again=repeated)
-        return method.parse_response(answer, replica_group)
+        return await self.router.call_leader(replica_group, method, request, deadline_ms=self.deadline_ms(), again=again)
 
     async def ask_leaders(self, method: UnaryMethod[Request, Response], request: Request) -> list[tuple[str, Response]]:
         """(replica group, its leader's answer) of every replica group, by name."""

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from dledger_client.cluster.metadata import ReplicaGroup, Router
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.deprecation import RenamedAttribute
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import DeadlineExceededError, DledgerError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.deprecation import RenamedAttribute
 from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -99,8 +99,7 @@ async def redrive(
     started_ms, at = clock.monotonic_ms(), first
     while at < end:
         deadline_ms = clock.monotonic_ms() + CALL_TIMEOUT_MS
-        answer = await router.call_leader(letters.replica_group, methods.REDRIVE.path, methods.encode(request), deadline_ms=deadline_ms)
-        reply = methods.REDRIVE.parse_response(answer, letters.replica_group)
+        reply = await router.call_leader(letters.replica_group, methods.REDRIVE, request, deadline_ms=deadline_ms)
         at = max(at, reply.next_offset)
         if on_progress is not None:
             on_progress(at - first)

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from google.protobuf.message import Message
 
-from dledger_client.cluster.metadata import Node, ReplicaGroup, Router
 from dledger_client.cluster.responses import garbage, parse_envelope
 from dledger_client.cluster.retry import until
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import Node, ReplicaGroup
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import (
@@ -29,10 +31,14 @@ from dledger_wire.errors import (
 )
 from dledger_wire.frames.message_id import parse_offset_message_id
 from dledger_wire.rpc import methods
+from dledger_wire.rpc.methods import UnaryMethod
 
 CALL_TIMEOUT_S = 5.0
 PAGE_BYTES = 8 << 20
 MAX_PAGE = 1024
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
 @dataclass(slots=True)
@@ -48,7 +54,9 @@ class QueryResult:
     complete: bool = True
 
 
-async def call_replica(router: Router, group: str, method: str, request: bytes, deadline_ms: int) -> tuple[bytes, Node]:
+async def call_replica(
+    router: Router, group: str, method: UnaryMethod[Request, Response], request: Request, deadline_ms: int
+) -> tuple[bytes, Node]:
     """The answer of the leader, or of another replica when the leader does not answer, and which node gave it."""
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
@@ -56,12 +64,12 @@ async def call_replica(router: Router, group: str, method: str, request: bytes, 
     raise NotReadyError(f"group {group}: no attempt was made before the deadline")
 
 
-async def _try_all(router: Router, view: ReplicaGroup, method: str, request: bytes) -> tuple[bytes, Node]:
+async def _try_all(router: Router, view: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request) -> tuple[bytes, Node]:
     problem: DledgerError = UnreachableError(f"group {view.name} has no nodes")
     missing: DledgerError | None = None
     for node in sorted(view.nodes, key=lambda node: node.id != view.leader_id):
         try:
-            return await router.channel(node.address).call(method, request, timeout_s=CALL_TIMEOUT_S), node
+            return await method.call_bytes(router.channel(node.address), request, timeout_s=CALL_TIMEOUT_S), node
         except TopicNotFoundError as error:  # this replica may lag; the others decide
             missing = missing or error
         except DledgerError as error:
@@ -76,7 +84,7 @@ async def pages(
 ) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
     """(answer, its frames, the node) for each page of ``request``, which the caller may narrow between two pages."""
     while True:
-        data, node = await call_replica(router, group, methods.QUERY_MESSAGES.path, request.SerializeToString(), deadline_ms)
+        data, node = await call_replica(router, group, methods.QUERY_MESSAGES, request, deadline_ms)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
         yield reply, payload, node
         if not reply.before_pos:

@@ -11,8 +11,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from dledger_client.admin.message_query import call_replica, messages_of, query_by_id, query_by_key
-from dledger_client.cluster.metadata import Node, Router
-from dledger_client.cluster.responses import parse, parse_envelope
+from dledger_client.cluster.responses import parse_envelope
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import Node
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
@@ -134,9 +135,9 @@ async def _traced(router: Router, message: ReceivedMessage, deadline_ms: int) ->
 
 
 async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -> ReplicaState:
-    request = query_pb2.QueryMessagesRequest(pos=message.physical_offset).SerializeToString()
+    request = query_pb2.QueryMessagesRequest(pos=message.physical_offset)
     try:
-        data = await router.channel(node.address).call(methods.QUERY_MESSAGES.path, request, timeout_s=REPLICA_TIMEOUT_S)
+        data = await methods.QUERY_MESSAGES.call_bytes(router.channel(node.address), request, timeout_s=REPLICA_TIMEOUT_S)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
         found = messages_of(reply, payload, message.replica_group, node)
     except DledgerError:
@@ -147,13 +148,13 @@ async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -
 
 async def _consumers(router: Router, message: ReceivedMessage, deadline_ms: int) -> list[ConsumerState]:
     place = {"topic": message.topic, "queue_id": message.queue_id, "offset": message.queue_offset}
-    request = query_pb2.ConsumedRequest(**place).SerializeToString()  # type: ignore[arg-type]
+    request = query_pb2.ConsumedRequest(**place)  # type: ignore[arg-type]
     try:
-        data, node = await call_replica(router, message.replica_group, methods.CONSUMED.path, request, deadline_ms)
+        data, node = await call_replica(router, message.replica_group, methods.CONSUMED, request, deadline_ms)
     except TopicNotFoundError:
         return []  # deleted meanwhile
     states = []
-    for each in parse(query_pb2.ConsumedResponse, data, node.address).groups:
+    for each in methods.CONSUMED.parse_response(data, node.address).groups:
         passed = each.committed > message.queue_offset
         state = SENT_BACK if each.sent_back else CONSUMED_STATE if passed else WAITING
         states.append(ConsumerState(each.group, state, each.committed, each.after_ms, each.by_ms))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.cluster.metadata import Node
+from dledger_client.cluster.routes import Node
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
 from dledger_wire._pb import retention_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import garbage, parse
+from dledger_client.cluster.responses import garbage
+from dledger_client.cluster.router import Router
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
@@ -82,8 +82,8 @@ async def send_back(
         delay_level=delay_level,
         max_reconsume_times=max_reconsume_times,
     )
-    answer = await router.call_leader(replica_group, methods.SEND_BACK.path, request.SerializeToString(), deadline_ms=deadline_ms)
-    return [_result(each, replica_group) for each in parse(retry_pb2.SendBackResponse, answer, replica_group).results]
+    answer = await router.call_leader(replica_group, methods.SEND_BACK, request, deadline_ms=deadline_ms)
+    return [_result(each, replica_group) for each in answer.results]
 
 
 def _result(found: retry_pb2.SendBackResult, replica_group: str) -> SendBackResult:

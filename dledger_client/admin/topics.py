@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.cluster.metadata import TopicQueues
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import InvalidArgumentError

@@ -25,8 +25,9 @@ from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec
 from dledger_client.aio.consumer import PullConsumer
+from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import Bootstrap, TopicQueues, parse_bootstrap
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from dledger_client.admin.send_back import SendBackResult, send_back
+from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import Bootstrap, TopicQueues, parse_bootstrap
-from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.fetcher import Fetcher
@@ -200,8 +200,7 @@ class PullConsumer:
     async def _offsets_of(self, group: str, request: broker_pb2.OffsetsRequest, *, or_followers: bool) -> broker_pb2.OffsetsResponse:
         method, deadline_ms = methods.QUEUE_OFFSETS, self._deadline_ms()
         if not or_followers:
-            answer = await self._router.call_leader(group, method.path, methods.encode(request), deadline_ms=deadline_ms)
-            return parse(method.response, answer, group)
+            return await self._router.call_leader(group, method, request, deadline_ms=deadline_ms)
         return await self._committed_state.ask(group, method, request, lambda answer: int(answer.applied_index), deadline_ms)
 
     @renamed_arguments(group_name="replica_group")
@@ -232,10 +231,8 @@ class PullConsumer:
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
         for group, request in by_group.items():
             for page in commit_pages(request):
-                answer = await self._router.call_leader(
-                    group, methods.COMMIT_OFFSETS.path, methods.encode(page), deadline_ms=self._deadline_ms()
-                )
-                for refused in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
+                answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=self._deadline_ms())
+                for refused in answer.refused:
                     raise from_detail(refused.error)
 
     async def committed(self, topic: str) -> dict[tuple[str, int], int]:
@@ -251,12 +248,10 @@ class PullConsumer:
             >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
         """
         found: dict[tuple[str, int], int] = {}
-        request = broker_pb2.GroupOffsetsRequest(groups=[self.group]).SerializeToString()
+        request = broker_pb2.GroupOffsetsRequest(groups=[self.group])
         for queues in await self.topic(topic):
-            answer = await self._router.call_leader(
-                queues.replica_group, methods.GROUP_OFFSETS.path, request, deadline_ms=self._deadline_ms()
-            )
-            for positions in parse(broker_pb2.GroupOffsetsResponse, answer, queues.replica_group).groups:
+            answer = await self._router.call_leader(queues.replica_group, methods.GROUP_OFFSETS, request, deadline_ms=self._deadline_ms())
+            for positions in answer.groups:
                 of_topic = (each for each in positions.offsets if each.topic == topic)
                 found |= {(queues.replica_group, each.queue_id): each.offset for each in of_topic}
         return found

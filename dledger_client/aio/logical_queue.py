@@ -16,7 +16,7 @@ from typing import Self, Unpack
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
-from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, Unpack
 
-from dledger_client.cluster.metadata import Bootstrap, parse_bootstrap
+from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.core import ProducerCore

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, Unpack
 
-from dledger_client.cluster.metadata import Bootstrap, parse_bootstrap
+from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, LocalOffsetStore, OffsetStore

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client.aio.producer import Producer
-from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from dledger_client.cluster.metadata import ASK_TIMEOUT_S, Router
-from dledger_client.cluster.responses import parse
+from dledger_client.cluster.node_metadata import ASK_TIMEOUT_S
 from dledger_client.cluster.retry import is_retriable, until
+from dledger_client.cluster.router import Router
 from dledger_wire.errors import DledgerError, NotLeaderError
-from dledger_wire.rpc.methods import UnaryMethod, encode
+from dledger_wire.rpc.methods import UnaryMethod
 
 LEADER_TIMEOUT_MS = 3000  # longer than an election takes
 
@@ -46,7 +46,7 @@ class CommittedState:
         async for attempt in until(deadline_ms, clock, self._router.random):
             with attempt:
                 try:
-                    return parse(method.response, await self._at_leader(group, method, request, deadline_ms), group)
+                    return await self._at_leader(group, method, request, deadline_ms)
                 except DledgerError as error:
                     if not is_retriable(error):
                         raise
@@ -59,12 +59,12 @@ class CommittedState:
                     return max(answers, key=applied)
         raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
 
-    async def _at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> bytes:
+    async def _at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer:
         router = self._router
         if group in self._leaderless:
             await router.find_leader(group)
         timeout_ms = router.clock.monotonic_ms() + LEADER_TIMEOUT_MS
-        answer = await router.call_leader(group, method.path, encode(request), deadline_ms=min(deadline_ms, timeout_ms))
+        answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, timeout_ms))
         self._leaderless.discard(group)
         return answer
 
@@ -77,7 +77,6 @@ class CommittedState:
     async def _ask(self, address: str, method: UnaryMethod[Request, Answer], request: Request) -> list[Answer]:
         """A node's answer; none when it is down, or lags so far that it does not know the topic."""
         try:
-            data = await method.call_bytes(self._router.channel(address), request, timeout_s=ASK_TIMEOUT_S)
-            return [parse(method.response, data, address)]
+            return [await method.call(self._router.channel(address), request, timeout_s=ASK_TIMEOUT_S)]
         except DledgerError:
             return []

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dledger_client.cluster.leader_tracker import LeaderTracker
-from dledger_client.cluster.metadata import Router
 from dledger_client.cluster.retry import JitteredBackoff
+from dledger_client.cluster.router import Router
 from dledger_wire.errors import BusyError, DledgerError, NotLeaderError, UnreachableError
 from dledger_wire.rpc.methods import StreamMethod
 from dledger_wire.rpc.transport import ByteStream

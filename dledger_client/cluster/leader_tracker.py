@@ -5,7 +5,7 @@ Owns the memory of the leader that failed: it is not tried again unless it claim
 
 from __future__ import annotations
 
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 
 
 class LeaderTracker:

@@ -1,4 +1,4 @@
-"""Parsing of responses: malformed bytes count as a broken connection, not as an error of the client.
+"""Responses with a payload: malformed bytes count as a broken connection, not as an error of the client.
 
 Owns the conversion to UnreachableError, so that another attempt, or another node, is tried until the deadline.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from dledger_wire.errors import InvalidArgumentError, UnreachableError
 from dledger_wire.rpc import envelope
@@ -18,15 +18,6 @@ Answer = TypeVar("Answer", bound=Message)
 def garbage(address: str, what: str) -> UnreachableError:
     """The error for a response that cannot belong to the request."""
     return UnreachableError(f"{address}: {what}", address=address)
-
-
-def parse(cls: type[Answer], data: bytes, address: str) -> Answer:
-    """The answer in ``data``.  UnreachableError when it is none."""
-    try:
-        found: Answer = cls.FromString(data)
-        return found
-    except DecodeError as error:
-        raise garbage(address, f"{cls.DESCRIPTOR.name} of {len(data)} bytes cannot be read ({error})") from None
 
 
 def parse_envelope(cls: type[Answer], data: bytes, address: str) -> tuple[Answer, memoryview]:

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
+from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.settings import FIRST, LAST, PushOptions
@@ -111,11 +110,11 @@ class _InitialOffsets:
         group = queues[0].replica_group
         searched = NO_TIME if where in (FIRST, LAST) else self._options.consume_timestamp
         refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched) for queue in queues]
-        request = broker_pb2.OffsetsRequest(queues=refs).SerializeToString()
-        answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS.path, request, deadline_ms=_deadline_ms(self._router))
+        request = broker_pb2.OffsetsRequest(queues=refs)
+        answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
         return {
             MessageQueue(each.topic, group, each.queue_id): {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time)
-            for each in parse(broker_pb2.OffsetsResponse, answer, group).queues
+            for each in answer.queues
         }
 
 
@@ -129,11 +128,11 @@ class BrokerOffsetStore:
         self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
 
     async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
-        request = broker_pb2.GroupOffsetsRequest(groups=[self._group]).SerializeToString()
-        answer = await self._router.call_leader(group, methods.GROUP_OFFSETS.path, request, deadline_ms=_deadline_ms(self._router))
+        request = broker_pb2.GroupOffsetsRequest(groups=[self._group])
+        answer = await self._router.call_leader(group, methods.GROUP_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
         return {
             MessageQueue(each.topic, group, each.queue_id): CommittedOffset(each.offset, each.generation)
-            for found in parse(broker_pb2.GroupOffsetsResponse, answer, group).groups
+            for found in answer.groups
             for each in found.offsets
         }
 
@@ -186,10 +185,8 @@ class BrokerOffsetStore:
     async def _send(self, group: str, request: broker_pb2.CommitOffsetsRequest) -> dict[MessageQueue, DledgerError]:
         refused: dict[MessageQueue, DledgerError] = {}
         for page in commit_pages(request):
-            answer = await self._router.call_leader(
-                group, methods.COMMIT_OFFSETS.path, methods.encode(page), deadline_ms=_deadline_ms(self._router)
-            )
-            for each in parse(broker_pb2.CommitOffsetsResponse, answer, group).refused:
+            answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=_deadline_ms(self._router))
+            for each in answer.refused:
                 refused[MessageQueue(each.topic, group, each.queue_id)] = from_detail(each.error)
         return refused
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from dledger_client.cluster.leader_stream import SESSION_SILENCE, LeaderStream
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
+from dledger_client.cluster.router import Router
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.rpc import methods
@@ -203,7 +202,7 @@ class GroupSession:
     async def _read(self) -> sessions_pb2.MasterMessage:
         message = await self._stream.read()
         self._stream.touch()
-        return parse(sessions_pb2.MasterMessage, message, self._stream.address)
+        return methods.JOIN_GROUP.parse_response(message, self._stream.address)
 
     def _welcomed(self, message: sessions_pb2.MasterMessage) -> None:
         """Take over the leader's list of locks: drop those it does not hold, release those not needed, request the others again."""

@@ -13,8 +13,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
-from dledger_client.cluster.metadata import Router, TopicQueues
 from dledger_client.cluster.retry import JitteredBackoff
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import ListenerExecutor
 from dledger_client.consumer.group_offsets import OffsetStore

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dledger_client.cluster.metadata import ReplicaGroup, Router
 from dledger_client.cluster.responses import garbage, parse_envelope
 from dledger_client.cluster.retry import until
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, ReplicaLag, decode_chunk
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source

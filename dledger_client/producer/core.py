@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.delivery_report import DeliveryReport, settled
 from dledger_client.producer.latency_fault import LatencyFaultTolerance

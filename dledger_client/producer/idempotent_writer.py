@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Self
 
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, LeaderStream
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import garbage, parse
+from dledger_client.cluster.responses import garbage
 from dledger_client.cluster.retry import is_retriable
+from dledger_client.cluster.router import Router
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import HEADER_SIZE, BatchView, Sequence64, stamp_sequence
 from dledger_wire.checksum import Buffer
@@ -151,7 +151,7 @@ class IdempotentWriter:
     async def _next_response(self, stream: LeaderStream, deadline_ms: int) -> broker_pb2.ProduceResponse:
         """The next response that is a result; others only report what the leader waits for."""
         while True:
-            response = parse(broker_pb2.ProduceResponse, await stream.read_until(deadline_ms), stream.address)
+            response = methods.PRODUCE.parse_response(await stream.read_until(deadline_ms), stream.address)
             if not response.waiting_for:
                 return response
             if self._router.clock.monotonic_ms() >= deadline_ms:

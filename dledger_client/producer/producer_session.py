@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
+from dledger_client.cluster.router import Router
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import NotReadyError, OutcomeUnknownError
@@ -41,11 +40,9 @@ class ProducerSession:
             producer_name=self._options.group, producer_id=self.producer_id, stable_id=self._options.producer_id
         )
         deadline_ms = self._router.clock.monotonic_ms() + TIMEOUT_MS
-        path = methods.INIT_PRODUCER.path
         try:
-            answer = await self._router.call_leader(self._replica_group, path, methods.encode(request), deadline_ms=deadline_ms)
+            response = await self._router.call_leader(self._replica_group, methods.INIT_PRODUCER, request, deadline_ms=deadline_ms)
         except OutcomeUnknownError as error:  # a registration may be repeated: no message depends on it
             raise NotReadyError(f"no majority of group {self._replica_group} acknowledged the producer's registration in time") from error
-        response = parse(broker_pb2.InitProducerResponse, answer, self._replica_group)
         self.producer_id, self.epoch = response.producer_id, response.epoch
         self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}

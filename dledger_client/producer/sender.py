@@ -17,9 +17,9 @@ import asyncio
 import logging
 
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, LeaderStream
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import garbage, parse
+from dledger_client.cluster.responses import garbage
 from dledger_client.cluster.retry import is_retriable
+from dledger_client.cluster.router import Router
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.batches import UNSENT, ProducerBatch
 from dledger_client.producer.in_flight import InFlightQueue
@@ -283,7 +283,7 @@ class Sender:
     async def _read_responses(self) -> None:
         stream = self._stream
         while True:
-            response = parse(broker_pb2.ProduceResponse, await stream.read(), stream.address)
+            response = methods.PRODUCE.parse_response(await stream.read(), stream.address)
             if response.waiting_for:
                 self._waiting_for = response.waiting_for
                 continue

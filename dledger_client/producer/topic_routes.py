@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.settings import ProducerOptions

@@ -16,7 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
-from dledger_client.cluster.metadata import Bootstrap, Router, parse_bootstrap
+from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
+from dledger_client.cluster.router import Router
 from dledger_client.deprecation import warn_renamed
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frames.frame_layout import pack_host

@@ -19,7 +19,8 @@ from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.admin.topics import ChangedTopic, QueueRange
 from dledger_client.aio.admin import Admin as AsyncAdmin
-from dledger_client.cluster.metadata import Bootstrap, TopicQueues
+from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.environment import takes_old_environment

@@ -10,7 +10,8 @@ from collections.abc import Generator, Iterable, Mapping
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.aio.consumer import ANSWER_BYTES
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
-from dledger_client.cluster.metadata import Bootstrap, TopicQueues
+from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.runtime.environment import takes_old_environment

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from dledger_client.aio.transaction import TransactionProducer as AsyncTransactionProducer
-from dledger_client.cluster.metadata import Bootstrap
+from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.settings import ProducerSettings

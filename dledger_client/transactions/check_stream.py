@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable
 
 from dledger_client.cluster.leader_stream import CHECK_SILENCE, LeaderStream
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
+from dledger_client.cluster.router import Router
 from dledger_client.fetch.records import Chunk, ReceivedMessage, decode_chunk
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import CorruptFrameError, DledgerError, UnreachableError
@@ -53,7 +52,7 @@ class TransactionCheckStream:
             while True:
                 message = await stream.read_heartbeat()
                 stream.confirm()
-                check = parse(transaction_pb2.TransactionCheck, message, stream.address)
+                check = methods.JOIN_PRODUCER_GROUP.parse_response(message, stream.address)
                 if check.frame:
                     self._on_check(half_message(check, self._replica_group, stream.address))
         except CorruptFrameError as error:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import garbage, parse
+from dledger_client.cluster.responses import garbage
+from dledger_client.cluster.router import Router
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import SendResult, SendStatus
 from dledger_wire._pb import transaction_pb2
@@ -144,10 +144,7 @@ class TransactionResolver:
     async def _ask(self, taken: list[_Waiting]) -> list[TransactionOutcome | DledgerError]:
         request = transaction_pb2.EndTransactionsRequest(producer_group=self._producer_group, ends=[each.end for each in taken])
         deadline_ms = max(each.deadline_ms for each in taken)
-        answer = await self._router.call_leader(
-            self._group, methods.END_TRANSACTIONS.path, methods.encode(request), deadline_ms=deadline_ms
-        )
-        results = parse(transaction_pb2.EndTransactionsResponse, answer, self._group).results
+        results = (await self._router.call_leader(self._group, methods.END_TRANSACTIONS, request, deadline_ms=deadline_ms)).results
         if len(results) != len(taken):
             raise garbage(self._group, f"{len(results)} answers for {len(taken)} transactions")
         return [self._outcome(each) for each in results]

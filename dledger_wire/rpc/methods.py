@@ -54,6 +54,15 @@ def decode(kind: type[Kind], data: bytes) -> Kind:
     return message
 
 
+def _parse_response(kind: type[Kind], data: bytes, sender: str) -> Kind:
+    try:
+        message: Kind = kind.FromString(data)
+    except DecodeError as error:
+        text = f"{sender}: {kind.DESCRIPTOR.name} of {len(data)} bytes cannot be read ({error})"
+        raise UnreachableError(text, address=sender) from None
+    return message
+
+
 @dataclass(frozen=True, slots=True)
 class UnaryMethod(Generic[Request, Response]):
     """One request, one response."""
@@ -72,11 +81,8 @@ class UnaryMethod(Generic[Request, Response]):
         return await channel.call(self.path, encode(request), timeout_s=timeout_s)
 
     def parse_response(self, data: bytes, address: str = "") -> Response:
-        """The response in ``data``; ``address`` is who sent it."""
-        try:
-            return decode(self.response, data)
-        except InvalidArgumentError as error:
-            raise UnreachableError(f"{address or self.path}: {error.message}", address=address) from None
+        """The response in ``data``; ``address`` is who sent it.  UnreachableError when it is none."""
+        return _parse_response(self.response, data, address or self.path)
 
     def serve(self, server: Server, handler: Callable[[Request, CallContext], Awaitable[Response]]) -> None:
         """Answer calls with ``handler``."""
@@ -111,6 +117,10 @@ class StreamMethod(Generic[Request, Response]):
     def open(self, channel: Channel, *, metadata: Mapping[str, str] | None = None) -> ByteStream:
         """Open a stream to the other end of ``channel``."""
         return channel.open(self.path, metadata=metadata)
+
+    def parse_response(self, data: bytes, address: str) -> Response:
+        """The response in ``data``; ``address`` is who sent it.  UnreachableError when it is none."""
+        return _parse_response(self.response, data, address)
 
     def serve(self, server: Server, handler: StreamHandler) -> None:
         """Run ``handler`` for every stream that is opened."""

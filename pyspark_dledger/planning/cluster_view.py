@@ -21,9 +21,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
 from dledger_client.cluster.retry import is_retriable
+from dledger_client.cluster.router import Router
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
@@ -263,8 +262,7 @@ class ClusterInspector:
         most.
         """
         if wanted.options.linearizable:
-            answer = await self._router.call_leader(group, method.path, methods.encode(request), deadline_ms=deadline_ms)
-            return parse(method.response, answer, group)
+            return await self._router.call_leader(group, method, request, deadline_ms=deadline_ms)
         return await self._state.ask(group, method, request, applied, deadline_ms)
 
     async def _confirm_leader(self, queue: QueueId, offset: int, deadline_ms: int) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from dledger_client.admin.message_query import MAX_PAGE, PAGE_BYTES, pages
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse
+from dledger_client.cluster.router import Router
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2, query_pb2
@@ -74,8 +73,8 @@ async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Seq
 async def _applied(router: Router, topic: str, group: str, deadline_ms: int) -> int:
     """The leader's applied index; it is at least what it was when the ranges were fixed."""
     request = broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic=topic, queue_id=0, timestamp_ms=-1)])
-    answer = await router.call_leader(group, methods.QUEUE_OFFSETS.path, request.SerializeToString(), deadline_ms=deadline_ms)
-    return int(parse(broker_pb2.OffsetsResponse, answer, group).applied_index)
+    answer = await router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=deadline_ms)
+    return int(answer.applied_index)
 
 
 def cut_to(ranges: Sequence[OffsetRange], found: Mapping[QueueId, Sequence[int]]) -> list[OffsetRange]:

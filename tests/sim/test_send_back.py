@@ -10,7 +10,7 @@ import pytest
 from dledger_client.admin.dead_letters import DeadLetters
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
 from dledger_client.aio import Admin, Message, PullConsumer
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from tests.sim.faults import carry_out, plan_everything, plan_kill_the_leader, plan_split
 from tests.unit.client.sim_rig import Rig

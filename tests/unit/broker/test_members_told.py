@@ -11,7 +11,7 @@ from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
 from tests.unit.client.sim_rig import Rig
 
-CHANGE_MEMBER = methods.CHANGE_MEMBER.path
+CHANGE_MEMBER = methods.CHANGE_MEMBER
 OTHERS = {"n0": "10.0.0.1:10911", "n1": "broker-1.example:10911", "n2": "[fe80::2]:1"}
 
 
@@ -66,7 +66,7 @@ def test_a_mistyped_member_is_refused_before_it_is_proposed() -> None:
         ]
         for wish in wishes:
             with pytest.raises(InvalidArgumentError):
-                await router.call_leader("g0", CHANGE_MEMBER, wish.SerializeToString(), deadline_ms=router.clock.monotonic_ms() + 5000)
+                await router.call_leader("g0", CHANGE_MEMBER, wish, deadline_ms=router.clock.monotonic_ms() + 5000)
         assert node.raft.log.last.index == before
         assert set(node.raft.membership.voters) == set(addresses)
         assert not node.raft.membership.learners
@@ -87,7 +87,7 @@ def test_a_log_that_holds_a_mistyped_member_serves_everybody_and_loses_it_again(
         router = rig.router()
         await router.ensure_group("g0", router.clock.monotonic_ms() + 5000)
         for bad in ("n9", "x/../y"):
-            wish = admin_pb2.MemberRequest(action="remove", id=bad).SerializeToString()
+            wish = admin_pb2.MemberRequest(action="remove", id=bad)
             await router.call_leader("g0", CHANGE_MEMBER, wish, deadline_ms=router.clock.monotonic_ms() + 5000)
         assert not node.raft.membership.learners
         await router.close()

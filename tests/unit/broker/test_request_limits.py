@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from google.protobuf.message import Message as Request
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from dledger_wire.rpc.transport import CallContext
 
 TOO_MANY = MAX_ITEMS + 1
-CALLS: dict[str, Request] = {
-    methods.METADATA.path: broker_pb2.MetadataRequest(topics=["t"] * TOO_MANY),
-    methods.QUEUE_OFFSETS.path: broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic="t")] * TOO_MANY),
-    methods.COMMIT_OFFSETS.path: broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.GroupOffset(topic="t")] * TOO_MANY),
-    methods.GROUP_OFFSETS.path: broker_pb2.GroupOffsetsRequest(groups=["g"] * TOO_MANY),
-    methods.INIT_PRODUCER.path: broker_pb2.InitProducerRequest(producer_name="g" * TOO_MANY),
-    methods.DEAD_LETTERS.path: retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
-    methods.SEND_BACK.path: retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
-    methods.DESCRIBE_MEMBERS.path: sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
-    methods.END_TRANSACTIONS.path: transaction_pb2.EndTransactionsRequest(
+CALLS: dict[methods.UnaryMethod[Any, Any], Request] = {
+    methods.METADATA: broker_pb2.MetadataRequest(topics=["t"] * TOO_MANY),
+    methods.QUEUE_OFFSETS: broker_pb2.OffsetsRequest(queues=[broker_pb2.QueueRef(topic="t")] * TOO_MANY),
+    methods.COMMIT_OFFSETS: broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.GroupOffset(topic="t")] * TOO_MANY),
+    methods.GROUP_OFFSETS: broker_pb2.GroupOffsetsRequest(groups=["g"] * TOO_MANY),
+    methods.INIT_PRODUCER: broker_pb2.InitProducerRequest(producer_name="g" * TOO_MANY),
+    methods.DEAD_LETTERS: retry_pb2.DeadLettersRequest(groups=["g"] * TOO_MANY),
+    methods.SEND_BACK: retry_pb2.SendBackRequest(group="g", topic="t", offsets=range(TOO_MANY)),
+    methods.DESCRIBE_MEMBERS: sessions_pb2.DescribeMembersRequest(groups=["g"] * TOO_MANY),
+    methods.END_TRANSACTIONS: transaction_pb2.EndTransactionsRequest(
         producer_group="g", ends=[transaction_pb2.TransactionEnd()] * TOO_MANY
     ),
-    methods.QUERY_MESSAGES.path: query_pb2.QueryMessagesRequest(topic="t", key="k" * 40_000),
+    methods.QUERY_MESSAGES: query_pb2.QueryMessagesRequest(topic="t", key="k" * 40_000),
 }
 
 
@@ -48,7 +48,7 @@ def test_a_request_for_too_much_is_refused_in_one_line() -> None:
         for method, request in CALLS.items():
             deadline_ms = router.clock.monotonic_ms() + 5000
             with pytest.raises(InvalidArgumentError, match=r"at most|1 to"):
-                await router.call_leader("g0", method, request.SerializeToString(), deadline_ms=deadline_ms)
+                await router.call_leader("g0", method, request, deadline_ms=deadline_ms)
         await router.close()
 
     Rig().run(scenario)

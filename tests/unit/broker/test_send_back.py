@@ -9,7 +9,7 @@ import pytest
 
 from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, send_back
 from dledger_client.aio import Message, ReceivedMessage
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
 from store.state.offset_runs import OffsetRuns
 from tests.unit.client.sim_rig import Rig, until

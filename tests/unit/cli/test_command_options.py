@@ -18,7 +18,7 @@ from dledger_cli.app import app
 from dledger_cli.commands import completion
 from dledger_cli.context import bootstrap_of, takes_bootstrap
 from dledger_client.aio import Admin
-from dledger_client.cluster.metadata import TopicQueues
+from dledger_client.cluster.routes import TopicQueues
 
 ROOT = Path(__file__).resolve().parents[3]
 

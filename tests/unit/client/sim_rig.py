@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
 from dledger_client.aio.transaction import CheckListener
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.runtime.environment import use_environment
 from store.append.message_log import MADE_BY_SERVICES
 from tests.sim.clock import SimClock

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream

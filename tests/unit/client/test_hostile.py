@@ -12,7 +12,7 @@ import pytest
 
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.producer.sender import Sender
 from dledger_client.runtime.environment import use_environment
 from dledger_client.runtime.loop_thread import LoopThread

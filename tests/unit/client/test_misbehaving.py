@@ -14,7 +14,7 @@ import pytest
 
 from dledger_client import TransactionProducer
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_client.cluster.metadata import Router
+from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, CommittedOffset
 from dledger_client.fetch.records import ReceivedMessage
@@ -22,6 +22,7 @@ from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.transactions.resolver import TransactionResolver
 from dledger_wire._pb import transaction_pb2
+from dledger_wire._pb.transaction_pb2 import EndTransactionsResponse
 from dledger_wire.errors import NotSentError, OutcomeUnknownError, UnreachableError
 from tests.unit.broker.test_transactions import QUICK
 from tests.unit.client.push_rig import Group, send
@@ -135,8 +136,8 @@ def test_a_queue_that_ends_by_a_bug_begins_anew(monkeypatch: pytest.MonkeyPatch)
 class Ends:
     """A group's ends at a master that answers as the test has it."""
 
-    def __init__(self, answer: Callable[[], Awaitable[bytes]]) -> None:
-        async def call_leader(_group: str, _method: str, _request: bytes, *, deadline_ms: int) -> bytes:
+    def __init__(self, answer: Callable[[], Awaitable[EndTransactionsResponse]]) -> None:
+        async def call_leader(_group: str, _method: object, _request: object, *, deadline_ms: int) -> EndTransactionsResponse:
             return await answer()
 
         router = SimpleNamespace(call_leader=call_leader, clock=SimpleNamespace(monotonic_ms=lambda: 0))
@@ -170,11 +171,11 @@ def test_closing_fails_ends_that_are_under_way_or_wait() -> None:
 
 def test_an_end_that_comes_while_the_last_calls_end_is_told_too() -> None:
     async def main() -> None:
-        answers: list[asyncio.Future[bytes]] = []
+        answers: list[asyncio.Future[EndTransactionsResponse]] = []
         ended = transaction_pb2.TransactionEnded(outcome=transaction_pb2.TRANSACTION_COMMITTED)
-        answer = transaction_pb2.EndTransactionsResponse(results=[ended]).SerializeToString()
+        answer = EndTransactionsResponse(results=[ended])
 
-        async def asked() -> bytes:
+        async def asked() -> EndTransactionsResponse:
             answers.append(asyncio.get_running_loop().create_future())
             return await answers[-1]
 
@@ -201,9 +202,9 @@ def test_an_end_that_comes_while_the_last_calls_end_is_told_too() -> None:
 
 
 def test_an_outcome_that_nobody_knows_is_a_broken_answer() -> None:
-    async def answer() -> bytes:
+    async def answer() -> EndTransactionsResponse:
         ended = transaction_pb2.TransactionEnded(outcome=cast(Any, 77))
-        return transaction_pb2.EndTransactionsResponse(results=[ended]).SerializeToString()
+        return EndTransactionsResponse(results=[ended])
 
     async def main() -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -214,7 +215,7 @@ def test_an_outcome_that_nobody_knows_is_a_broken_answer() -> None:
 
 
 def test_a_bug_while_ending_is_logged_and_fails_who_waits(caplog: pytest.LogCaptureFixture) -> None:
-    async def answer() -> bytes:
+    async def answer() -> EndTransactionsResponse:
         raise ZeroDivisionError
 
     async def main() -> None:

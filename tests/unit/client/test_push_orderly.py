@@ -13,7 +13,7 @@ from dledger_wire.rpc import methods
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
 
-COMMIT = methods.COMMIT_OFFSETS.path
+COMMIT = methods.COMMIT_OFFSETS
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:
@@ -167,8 +167,8 @@ def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
                 await replicas.read("g0", fetch, router.clock.monotonic_ms() + 5000)
             request = broker_pb2.CommitOffsetsRequest(group="g")
             request.offsets.add(topic="t", offset=3, lock_epoch=epoch)
-            answer = await router.call_leader("g0", COMMIT, request.SerializeToString(), deadline_ms=router.clock.monotonic_ms() + 5000)
-            (refused,) = broker_pb2.CommitOffsetsResponse.FromString(answer).refused
+            answer = await router.call_leader("g0", COMMIT, request, deadline_ms=router.clock.monotonic_ms() + 5000)
+            (refused,) = answer.refused
             assert refused.error.code == StaleLockError.code
         await group.stop()
 

@@ -22,8 +22,7 @@ from dledger_client.admin.message_trace import DEAD_LETTER as DEAD_COPY
 from dledger_client.admin.message_trace import RETRY as RETRY_COPY
 from dledger_client.admin.send_back import DEAD_LETTER
 from dledger_client.aio import Message, ReceivedMessage
-from dledger_client.cluster.metadata import Router
-from dledger_client.cluster.responses import parse_envelope
+from dledger_client.cluster.router import Router
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from dledger_wire.rpc import methods
@@ -88,12 +87,12 @@ def test_places_come_without_their_messages_when_only_they_are_wanted() -> None:
         answers = []
         for places_only in (False, True):
             request = query_pb2.QueryMessagesRequest(topic="t", key="k", places_only=places_only)
-            data = await router.call_leader("g0", QUERY, request.SerializeToString(), deadline_ms=router.clock.monotonic_ms() + 5000)
-            answers.append(parse_envelope(query_pb2.QueryMessagesResponse, data, ""))
-        (whole, frames), (bare, nothing) = answers
+            deadline_ms = router.clock.monotonic_ms() + 5000
+            answers.append(await router.call_leader("g0", methods.QUERY_MESSAGES, request, deadline_ms=deadline_ms))
+        whole, bare = answers
         assert [found.queue_offset for found in bare.messages] == [2, 1, 0]
         assert bare.messages == whole.messages
-        assert (len(frames), len(nothing)) == (sum(found.size for found in whole.messages), 0)
+        assert (len(whole.payload), len(bare.payload)) == (sum(found.size for found in whole.messages), 0)
         await router.close()
 
     Rig().run(scenario)

@@ -7,10 +7,11 @@ import random
 
 import pytest
 
-from dledger_client.cluster.metadata import Router
-from dledger_wire._pb import broker_pb2
+from dledger_client.cluster.router import Router
+from dledger_wire._pb import broker_pb2, retention_pb2
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
+from dledger_wire.rpc import methods
 
 GROUPS = {"g0": ["h:1", "h:2"], "g1": ["h:3", "h:4"]}
 
@@ -109,7 +110,7 @@ def test_a_leader_of_an_older_term_does_not_hide_what_the_newer_one_has_acknowle
         for bootstrap in ("h:3,h:2,h:1", "h:1,h:2,h:3"):
             router = Router(bootstrap, nodes, SystemClock(), random.Random(1))  # type: ignore[arg-type]
             assert await queues_of(router) == {"g0": 3}
-            router._good = "h:2"
+            router._nodes.answered_last = "h:2"
             assert await queues_of(router) == {"g0": 3}
 
     asyncio.run(scenario())
@@ -148,7 +149,7 @@ def test_a_call_that_may_have_been_carried_out_once_never_ends_as_certainly_fail
     async def scenario() -> None:
         router = Router("h:1", Cluster(), SystemClock(), random.Random(1))  # type: ignore[arg-type]
         with pytest.raises(expected) as failure:
-            await router.call_leader("g0", "/change", b"", deadline_ms=router.clock.monotonic_ms() + 150)
+            await router.call_leader("g0", methods.EXPIRE, retention_pb2.ExpireRequest(), deadline_ms=router.clock.monotonic_ms() + 150)
         assert failure.value.outcome_unknown is unknown  # type: ignore[attr-defined]
 
     asyncio.run(scenario())

@@ -11,7 +11,7 @@ import dledger_client.aio
 import dledger_wire.errors
 from dledger_client import Message
 from dledger_client.aio import Action, PushConsumer
-from dledger_client.cluster.metadata import parse_bootstrap
+from dledger_client.cluster.bootstrap import parse_bootstrap
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError

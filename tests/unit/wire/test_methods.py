@@ -16,6 +16,7 @@ from dledger_wire._pb import (
     raft_pb2,
     retention_pb2,
     retry_pb2,
+    routes_pb2,
     sessions_pb2,
     topics_pb2,
     transaction_pb2,
@@ -25,7 +26,19 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import UnaryHandler
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = (admin_pb2, broker_pb2, copy_pb2, query_pb2, raft_pb2, retention_pb2, retry_pb2, sessions_pb2, topics_pb2, transaction_pb2)
+FILES = (
+    admin_pb2,
+    broker_pb2,
+    copy_pb2,
+    query_pb2,
+    raft_pb2,
+    retention_pb2,
+    retry_pb2,
+    routes_pb2,
+    sessions_pb2,
+    topics_pb2,
+    transaction_pb2,
+)
 DECLARED: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
     for file in FILES
@@ -85,5 +98,5 @@ def test_a_typed_handler_answers_a_typed_call() -> None:
 
 
 def test_a_response_that_is_none_is_an_unreachable_node() -> None:
-    with pytest.raises(UnreachableError, match=r"10\.0\.0\.1:1: not a MetadataResponse"):
+    with pytest.raises(UnreachableError, match=r"10\.0\.0\.1:1: MetadataResponse of 1 bytes cannot be read"):
         methods.METADATA.parse_response(b"\xff", "10.0.0.1:1")

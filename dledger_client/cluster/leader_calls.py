@@ -1,0 +1,98 @@
+"""Calls to the leader of a replica group, wherever it is, until a deadline.
+
+Owns the attempts of a call: where the next one goes, when a silent leader is given up, and what the caller is told when an attempt may have
+been carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from dledger_client.cluster.channels import Channels
+from dledger_client.cluster.leader_search import LeaderSearch
+from dledger_client.cluster.retry import is_retriable, until
+from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.routes import ReplicaGroup
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
+from dledger_wire.rpc.methods import UnaryMethod
+
+CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
+ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class LeaderCalls:
+    """Calls for one client."""
+
+    def __init__(self, channels: Channels, cache: RouteCache, leaders: LeaderSearch, clock: Clock, random: Random) -> None:
+        self._channels, self._cache, self._leaders = channels, cache, leaders
+        self._clock, self._random = clock, random
+
+    async def call(
+        self, group: str, method: UnaryMethod[Request, Response], request: Request, *, deadline_ms: int, again: Request | None = None
+    ) -> Response:
+        """See ``Router.call_leader``."""
+        lost: list[DledgerError] = []
+        try:
+            answer = await self._until_done(group, method, request, deadline_ms, again, lost)
+        except DledgerError as error:
+            if lost and is_retriable(error) and not error.outcome_unknown:
+                raise lost[-1] from error  # the last attempt failed for certain, that one may have been carried out
+            raise
+        return method.parse_response(answer, group)
+
+    async def _until_done(
+        self,
+        group: str,
+        method: UnaryMethod[Request, Response],
+        request: Request,
+        deadline_ms: int,
+        again: Request | None,
+        lost: list[DledgerError],
+    ) -> bytes:
+        """``lost`` takes the error of the last attempt that may have been carried out."""
+        failed, term = "", 0
+        async for attempt in until(deadline_ms, self._clock, self._random):
+            with attempt:
+                view = await self._leaders.leader(group, failed, term)
+                left_s = max(0.05, (deadline_ms - self._clock.monotonic_ms()) / 1000)
+                try:
+                    return await self._watched(view, method, request, left_s)
+                except DledgerError as error:
+                    failed, term = view.leader_address, view.term
+                    if isinstance(error, NotLeaderError) and error.leader_address:
+                        self._cache.leader_is(group, error.leader_address)
+                    if error.outcome_unknown:
+                        lost[:] = [error]
+                        request = request if again is None else again
+                    raise
+        raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
+
+    async def _watched(self, leader: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request, left_s: float) -> bytes:
+        """One call.  A leader that does not respond may have been paused or partitioned: the call fails when another node leads."""
+        address = leader.leader_address
+        call = asyncio.ensure_future(method.call_bytes(self._channels.to(address), request, timeout_s=left_s))
+        waited_s = 0.0
+        try:
+            while not (await asyncio.wait([call], timeout=CALL_SILENCE_S))[0]:
+                waited_s += CALL_SILENCE_S
+                try:
+                    await self._leaders.confirm(leader.name, address)
+                except NotLeaderError:
+                    pass  # an election is running, or the leader is only slow
+                except UnreachableError:
+                    if not call.done():
+                        raise
+                if waited_s >= ATTEMPT_S:
+                    raise UnreachableError(f"no response from {address} to {method.path} within {waited_s:g} s", address=address)
+            return call.result()
+        finally:
+            if not call.done():
+                call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
