@@ -80,6 +80,7 @@ class Registration(google.protobuf.message.Message):
     RACK_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     STARTED_AT_MS_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
     MASTER_FIELD_NUMBER: builtins.int
@@ -93,6 +94,8 @@ class Registration(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     WANTED_VOTERS_FIELD_NUMBER: builtins.int
     WANTED_LEARNERS_FIELD_NUMBER: builtins.int
+    STATE_VERSION_FIELD_NUMBER: builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: builtins.int
     DISK_USED_PERCENT_FIELD_NUMBER: builtins.int
     MESSAGES_IN_PER_S_FIELD_NUMBER: builtins.int
     BYTES_IN_PER_S_FIELD_NUMBER: builtins.int
@@ -109,7 +112,10 @@ class Registration(google.protobuf.message.Message):
     version: builtins.str
     """of the software"""
     started_at_ms: builtins.int
+    sequence: builtins.int
+    """grows when what this process registers changes.  Of two registrations of a node the one with the higher"""
     term: builtins.int
+    """(term, started_at_ms, sequence) counts, in whatever order they come"""
     role: builtins.str
     """leader, follower, candidate, pre_candidate or learner"""
     master: builtins.bool
@@ -128,6 +134,10 @@ class Registration(google.protobuf.message.Message):
     wanted_voters: builtins.int
     """0: no wish"""
     wanted_learners: builtins.int
+    state_version: builtins.int
+    """grows with every change of state or wishes, the same on all replicas; 0: never set"""
+    group_epoch: builtins.int
+    """tells a replica group from a removed one of the same name: higher is newer; 0: not known"""
     disk_used_percent: builtins.float
     messages_in_per_s: builtins.float
     bytes_in_per_s: builtins.float
@@ -156,6 +166,7 @@ class Registration(google.protobuf.message.Message):
         rack: builtins.str = ...,
         version: builtins.str = ...,
         started_at_ms: builtins.int = ...,
+        sequence: builtins.int = ...,
         term: builtins.int = ...,
         role: builtins.str = ...,
         master: builtins.bool = ...,
@@ -169,6 +180,8 @@ class Registration(google.protobuf.message.Message):
         state: builtins.str = ...,
         wanted_voters: builtins.int = ...,
         wanted_learners: builtins.int = ...,
+        state_version: builtins.int = ...,
+        group_epoch: builtins.int = ...,
         disk_used_percent: builtins.float = ...,
         messages_in_per_s: builtins.float = ...,
         bytes_in_per_s: builtins.float = ...,
@@ -176,7 +189,7 @@ class Registration(google.protobuf.message.Message):
         applied_index: builtins.int = ...,
         committed_index: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "applied_index", b"applied_index", "bytes_in_per_s", b"bytes_in_per_s", "cluster", b"cluster", "committed_index", b"committed_index", "configuration_index", b"configuration_index", "disk_used_percent", b"disk_used_percent", "group", b"group", "has_topics", b"has_topics", "host", b"host", "in_sync", b"in_sync", "master", b"master", "members", b"members", "messages_in_per_s", b"messages_in_per_s", "node_id", b"node_id", "node_state", b"node_state", "rack", b"rack", "resigned", b"resigned", "role", b"role", "started_at_ms", b"started_at_ms", "state", b"state", "term", b"term", "topics", b"topics", "topics_version", b"topics_version", "version", b"version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "applied_index", b"applied_index", "bytes_in_per_s", b"bytes_in_per_s", "cluster", b"cluster", "committed_index", b"committed_index", "configuration_index", b"configuration_index", "disk_used_percent", b"disk_used_percent", "group", b"group", "group_epoch", b"group_epoch", "has_topics", b"has_topics", "host", b"host", "in_sync", b"in_sync", "master", b"master", "members", b"members", "messages_in_per_s", b"messages_in_per_s", "node_id", b"node_id", "node_state", b"node_state", "rack", b"rack", "resigned", b"resigned", "role", b"role", "sequence", b"sequence", "started_at_ms", b"started_at_ms", "state", b"state", "state_version", b"state_version", "term", b"term", "topics", b"topics", "topics_version", b"topics_version", "version", b"version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
 
 global___Registration = Registration
 
@@ -485,6 +498,7 @@ class RegisteredGroup(google.protobuf.message.Message):
     leader_id: builtins.str
     leader_address: builtins.str
     state: builtins.str
+    """removed: only its name is told, without nodes"""
     wanted_voters: builtins.int
     wanted_learners: builtins.int
     topics: builtins.int
@@ -640,3 +654,70 @@ class NameServerFigures(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["cpu_s", b"cpu_s", "id", b"id", "refused_registrations", b"refused_registrations", "registrations", b"registrations", "routes_bytes", b"routes_bytes", "routes_requests", b"routes_requests", "rss_bytes", b"rss_bytes", "started_at_ms", b"started_at_ms", "topics", b"topics", "waiting_clients", b"waiting_clients"]) -> None: ...
 
 global___NameServerFigures = NameServerFigures
+
+@typing.final
+class Spread(google.protobuf.message.Message):
+    """Between name servers, through their quorum.  It may be lost, come late, twice or in any order: what it says is merged."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_SERVER_FIELD_NUMBER: builtins.int
+    SENT_AT_MS_FIELD_NUMBER: builtins.int
+    REGISTRATIONS_FIELD_NUMBER: builtins.int
+    HEARD_FIELD_NUMBER: builtins.int
+    name_server: builtins.str
+    sent_at_ms: builtins.int
+    """by that name server's clock"""
+    @property
+    def registrations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Registration]:
+        """changed ones"""
+
+    @property
+    def heard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeardNode]:
+        """nodes that registered there lately"""
+
+    def __init__(
+        self,
+        *,
+        name_server: builtins.str = ...,
+        sent_at_ms: builtins.int = ...,
+        registrations: collections.abc.Iterable[global___Registration] | None = ...,
+        heard: collections.abc.Iterable[global___HeardNode] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["heard", b"heard", "name_server", b"name_server", "registrations", b"registrations", "sent_at_ms", b"sent_at_ms"]) -> None: ...
+
+global___Spread = Spread
+
+@typing.final
+class HeardNode(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    STARTED_AT_MS_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    AGE_MS_FIELD_NUMBER: builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    node_id: builtins.str
+    term: builtins.int
+    started_at_ms: builtins.int
+    sequence: builtins.int
+    age_ms: builtins.int
+    """when it was sent"""
+    group_epoch: builtins.int
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        node_id: builtins.str = ...,
+        term: builtins.int = ...,
+        started_at_ms: builtins.int = ...,
+        sequence: builtins.int = ...,
+        age_ms: builtins.int = ...,
+        group_epoch: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_ms", b"age_ms", "group", b"group", "group_epoch", b"group_epoch", "node_id", b"node_id", "sequence", b"sequence", "started_at_ms", b"started_at_ms", "term", b"term"]) -> None: ...
+
+global___HeardNode = HeardNode

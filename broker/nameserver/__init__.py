@@ -1,0 +1,1 @@
+"""The name service: which replica groups there are, who leads them, and where the queues of topics are."""

@@ -1,0 +1,183 @@
+"""What is known of one replica group: the newest registration of each node, and what these agree on.
+
+Owns the rules by which registrations are merged.  Each part of a group is the maximum of what was told by an order of its own, so the
+outcome does not depend on the order, the number or the lateness of registrations:
+
+- the fence: the highest term in which a node registered as the master, and that node;
+- a node's row: by (term, start of its process, sequence);
+- the members: by the index of their configuration; the state: by its version; the table of topics: by its version.
+
+A registration with a term below the fence does not count at all.  The group's epoch goes before everything: a higher one means another
+group of the same name, of which nothing is known yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dledger_wire._pb import routes_pb2
+
+DRAINING, REMOVED = "draining", "removed"
+
+
+class Order(NamedTuple):
+    """Which registration of a node is newer."""
+
+    term: int
+    started_at_ms: int
+    sequence: int
+
+
+class MemberRow(NamedTuple):
+    """A member of the newest committed configuration."""
+
+    id: str
+    address: str
+    voter: bool
+    host: str
+    rack: str
+
+
+class TopicRow(NamedTuple):
+    """The queues of a topic in a replica group."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+    epoch: str
+
+
+@dataclass(slots=True, eq=False)
+class NodeRow:
+    """The newest registration of a node."""
+
+    id: str
+    order: Order
+    address: str
+    host: str
+    rack: str
+    master: bool
+    role: str
+    version: str
+    heard_ms: int
+    expired: bool = False
+    # Of the last one heard, newer or the same: figures, which are no part of any route.
+    node_state: str = ""
+    disk_used_percent: float = 0.0
+    messages_in_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    applied_index: int = 0
+    committed_index: int = 0
+    in_sync: tuple[str, ...] = ()
+
+    def place(self) -> tuple[str, str, str, bool, Order | None]:
+        """What routes and the directory show of it."""
+        return self.address, self.host, self.rack, self.master and not self.expired, self.order if self.master else None
+
+
+# Of a part that any node may tell: the version of its content, then who told it last.
+Rank = tuple[int, Order, str]
+NO_RANK: Rank = (-1, Order(-1, -1, -1), "")
+
+
+@dataclass(slots=True, eq=False)
+class GroupRow:
+    """One replica group."""
+
+    name: str
+    epoch: int = 0
+    fence: int = 0
+    master: str = ""  # who raised the fence
+    rows: dict[str, NodeRow] = field(default_factory=dict)
+    members: tuple[MemberRow, ...] = ()
+    members_rank: Rank = NO_RANK
+    state: str = ""
+    wanted: tuple[int, int] = (0, 0)  # voters and learners
+    state_rank: Rank = NO_RANK
+    topics: dict[str, TopicRow] = field(default_factory=dict)
+    topics_version: int = 0
+    topics_known: bool = False
+    told_topics_version: int = 0  # the highest that was named
+    hint: tuple[int, str] = (0, "")  # term and leader as this process itself knows from its replica; not from registrations
+
+    @property
+    def removed(self) -> bool:
+        return self.state == REMOVED
+
+    @property
+    def leader(self) -> NodeRow | None:
+        """The row of the master: it raised the fence, and its newest registration still says so."""
+        row = self.rows.get(self.master)
+        if row is None or row.expired or not row.master or row.order.term != self.fence:
+            return None
+        return row
+
+    @property
+    def is_complete(self) -> bool:
+        """Somebody speaks for it, and its table of topics is known."""
+        alive = any(not row.expired for row in self.rows.values())
+        return alive and self.topics_known and self.topics_version >= self.told_topics_version
+
+    def begin_anew(self, epoch: int) -> None:
+        """It is another group of the same name."""
+        fresh = GroupRow(self.name, epoch)
+        for each in self.__slots__:
+            setattr(self, each, getattr(fresh, each))
+
+    # Merging one registration; each says whether what it owns changed
+
+    def raise_fence(self, term: int, node_id: str) -> bool:
+        """A master of ``term`` registered."""
+        if term <= self.fence:
+            return False
+        self.fence, self.master = term, node_id
+        for row in [row for row in self.rows.values() if row.order.term < term]:
+            del self.rows[row.id]
+        return True
+
+    def take_row(self, told: routes_pb2.Registration, order: Order, heard_ms: int, oldest_ms: int) -> bool:
+        """Keep it if it is the newest of its node, expired if it was not heard since ``oldest_ms``; whether what it tells is new."""
+        old = self.rows.get(told.node_id)
+        if old is not None and order < old.order:
+            return False
+        before = None if old is None else (old.place(), old.role, old.order, old.expired)
+        row = NodeRow(
+            told.node_id, order, told.address, told.host, told.rack, told.master and not told.resigned, told.role, told.version, heard_ms
+        )
+        if old is not None and order == old.order:
+            row.heard_ms = max(old.heard_ms, heard_ms)
+        row.expired = row.heard_ms <= oldest_ms
+        row.node_state, row.disk_used_percent = told.node_state, told.disk_used_percent
+        row.messages_in_per_s, row.bytes_in_per_s = told.messages_in_per_s, told.bytes_in_per_s
+        row.applied_index, row.committed_index, row.in_sync = told.applied_index, told.committed_index, tuple(told.in_sync)
+        self.rows[told.node_id] = row
+        return before != (row.place(), row.role, row.order, row.expired)
+
+    def take_members(self, told: routes_pb2.Registration, order: Order) -> bool:
+        if not told.members or (rank := (told.configuration_index, order, told.node_id)) <= self.members_rank:
+            return False
+        members = tuple(sorted(MemberRow(each.id, each.address, each.voter, each.host, each.rack) for each in told.members))
+        changed, self.members, self.members_rank = members != self.members, members, rank
+        return changed
+
+    def take_state(self, told: routes_pb2.Registration, order: Order) -> bool:
+        if (rank := (told.state_version, order, told.node_id)) <= self.state_rank:
+            return False
+        state, wanted = told.state, (told.wanted_voters, told.wanted_learners)
+        changed = (state, wanted) != (self.state, self.wanted)
+        self.state, self.wanted, self.state_rank = state, wanted, rank
+        return changed
+
+    def take_topics(self, told: routes_pb2.Registration) -> set[str]:
+        """The names of the topics that changed."""
+        self.told_topics_version = max(self.told_topics_version, told.topics_version)
+        if not told.has_topics or (self.topics_known and told.topics_version <= self.topics_version):
+            return set()
+        old, known = self.topics, {}
+        for each in told.topics:
+            row = TopicRow(each.read_queues, each.write_queues, each.perm, each.topic_epoch)
+            kept = old.get(each.topic)
+            known[each.topic] = kept if kept == row else row
+        self.topics, self.topics_version, self.topics_known = known, told.topics_version, True
+        return {name for name in old.keys() | known.keys() if old.get(name) != known.get(name)}
