@@ -22,7 +22,7 @@ from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.commands.command import Command
-from store.commands.topics import CreateTopic, DeleteTopic, TopicResult, UpdateTopic
+from store.commands.topics import CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
 
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
@@ -62,6 +62,7 @@ class AdminService:
             write_queues=spec.write_queues or spec.read_queues or default,
             perm=spec.perm,
             if_not_exists=spec.if_not_exists,
+            groups=tuple(spec.groups),
         )
         return await self._change_topic(command)
 
@@ -69,13 +70,20 @@ class AdminService:
         spec = request
         self._check_topic(spec)
         command = UpdateTopic(
-            name=spec.name, read_queues=spec.read_queues, write_queues=spec.write_queues, perm=spec.perm, force=spec.force
+            name=spec.name,
+            read_queues=spec.read_queues,
+            write_queues=spec.write_queues,
+            perm=spec.perm,
+            force=spec.force,
+            groups=tuple(spec.groups),
         )
         return await self._change_topic(command)
 
     async def delete_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         spec = request
         self._check_topic(spec)
+        if spec.only_if:
+            return await self._change_topic(DeleteTopicIf(name=spec.name, only_if=spec.only_if))
         return await self._change_topic(DeleteTopic(name=spec.name))
 
     def _check_topic(self, spec: admin_pb2.TopicSpec) -> None:

@@ -29,6 +29,8 @@ class MetadataService:
         context = self._context
         reply = broker_pb2.MetadataResponse(cluster=context.settings.cluster.cluster, version=context.store.topics.version)
         reply.max_message_bytes = context.store.settings.maxMessageSize
+        reply.default_topic_queues = context.settings.cluster.broker.defaultTopicQueueNums
+        reply.queues = context.store.topics.own_queues
         for group in context.settings.cluster.groups:
             if group is context.settings.group:
                 reply.groups.append(self._own_group())
@@ -66,6 +68,7 @@ class MetadataService:
             perm=topic.perm,
             found=True,
             incarnation=topic.topic_epoch,
+            groups=topic.groups,
         )
 
 

@@ -33,6 +33,8 @@ class TopicSpec(google.protobuf.message.Message):
     IF_NOT_EXISTS_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     FORCE_FIELD_NUMBER: builtins.int
+    ONLY_IF_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     read_queues: builtins.int
     """0: keep (update) or default (create)"""
@@ -42,6 +44,12 @@ class TopicSpec(google.protobuf.message.Message):
     group: builtins.str
     force: builtins.bool
     """update: also when messages would be left that nobody can read"""
+    only_if: builtins.str
+    """delete: "empty": nothing was ever stored in it; "drained": nothing is written to it, and all groups have read it"""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """create, update: every replica group that has queues of the topic; none: not told (update: kept)"""
+
     def __init__(
         self,
         *,
@@ -52,8 +60,10 @@ class TopicSpec(google.protobuf.message.Message):
         if_not_exists: builtins.bool = ...,
         group: builtins.str = ...,
         force: builtins.bool = ...,
+        only_if: builtins.str = ...,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "if_not_exists", b"if_not_exists", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "groups", b"groups", "if_not_exists", b"if_not_exists", "name", b"name", "only_if", b"only_if", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicSpec = TopicSpec
 

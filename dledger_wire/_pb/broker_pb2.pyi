@@ -366,6 +366,7 @@ class TopicInfo(google.protobuf.message.Message):
     PERM_FIELD_NUMBER: builtins.int
     FOUND_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     group: builtins.str
     """replica group"""
@@ -375,6 +376,10 @@ class TopicInfo(google.protobuf.message.Message):
     found: builtins.bool
     incarnation: builtins.str
     """differs after delete and re-create"""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """every replica group that may have queues of the topic; none: not known"""
+
     def __init__(
         self,
         *,
@@ -385,8 +390,9 @@ class TopicInfo(google.protobuf.message.Message):
         perm: builtins.int = ...,
         found: builtins.bool = ...,
         incarnation: builtins.str = ...,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["found", b"found", "group", b"group", "incarnation", b"incarnation", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["found", b"found", "group", b"group", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicInfo = TopicInfo
 
@@ -399,10 +405,16 @@ class MetadataResponse(google.protobuf.message.Message):
     TOPICS_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
+    DEFAULT_TOPIC_QUEUES_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     version: builtins.int
     max_message_bytes: builtins.int
     """maxMessageSize of the cluster file: the largest body; 0: not told (an older broker)"""
+    default_topic_queues: builtins.int
+    """defaultTopicQueueNums of the cluster file; 0: not told (an older broker)"""
+    queues: builtins.int
+    """write queues of all topics of applications in this replica group"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
     @property
@@ -415,8 +427,10 @@ class MetadataResponse(google.protobuf.message.Message):
         topics: collections.abc.Iterable[global___TopicInfo] | None = ...,
         version: builtins.int = ...,
         max_message_bytes: builtins.int = ...,
+        default_topic_queues: builtins.int = ...,
+        queues: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "topics", b"topics", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___MetadataResponse = MetadataResponse
 

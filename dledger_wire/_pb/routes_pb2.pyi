@@ -50,11 +50,16 @@ class RouteQueues(google.protobuf.message.Message):
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERM_FIELD_NUMBER: builtins.int
     TOPIC_EPOCH_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     perm: builtins.int
     topic_epoch: builtins.str
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """every replica group that may have queues of the topic; none: not known"""
+
     def __init__(
         self,
         *,
@@ -63,8 +68,9 @@ class RouteQueues(google.protobuf.message.Message):
         write_queues: builtins.int = ...,
         perm: builtins.int = ...,
         topic_epoch: builtins.str = ...,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["perm", b"perm", "read_queues", b"read_queues", "topic", b"topic", "topic_epoch", b"topic_epoch", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups", "perm", b"perm", "read_queues", b"read_queues", "topic", b"topic", "topic_epoch", b"topic_epoch", "write_queues", b"write_queues"]) -> None: ...
 
 global___RouteQueues = RouteQueues
 
@@ -302,6 +308,7 @@ class GroupQueues(google.protobuf.message.Message):
     PERM_FIELD_NUMBER: builtins.int
     TOPIC_EPOCH_FIELD_NUMBER: builtins.int
     TOPICS_VERSION_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     group: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
@@ -309,6 +316,10 @@ class GroupQueues(google.protobuf.message.Message):
     """of a group that is draining: without the bit for writing"""
     topic_epoch: builtins.str
     topics_version: builtins.int
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """as RouteQueues.groups"""
+
     def __init__(
         self,
         *,
@@ -318,8 +329,9 @@ class GroupQueues(google.protobuf.message.Message):
         perm: builtins.int = ...,
         topic_epoch: builtins.str = ...,
         topics_version: builtins.int = ...,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "perm", b"perm", "read_queues", b"read_queues", "topic_epoch", b"topic_epoch", "topics_version", b"topics_version", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "groups", b"groups", "perm", b"perm", "read_queues", b"read_queues", "topic_epoch", b"topic_epoch", "topics_version", b"topics_version", "write_queues", b"write_queues"]) -> None: ...
 
 global___GroupQueues = GroupQueues
 

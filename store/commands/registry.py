@@ -16,7 +16,7 @@ from store.commands.consumer_groups import (
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
-from store.commands.topics import CreateTopic, DeleteTopic, UpdateTopic
+from store.commands.topics import CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 
 COMMANDS: Mapping[str, type[Command[object]]] = {
@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         CreateTopic,
         UpdateTopic,
         DeleteTopic,
+        DeleteTopicIf,
         PutSubscriptionGroup,
         DeleteSubscriptionGroup,
         CommitOffsets,

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.names import check_topic
+from dledger_wire.names import check_topic, is_node_name
 from dledger_wire.status import Perm
 from store.commands.command import Command, Fields, JsonObject, without_none
 
 MAX_QUEUES = 1024
+MAX_GROUPS = 1024
+EMPTY, DRAINED = "empty", "drained"  # when a topic may be deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,10 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic(Command[TopicResult]):
-    """A queue count of 0 or None means as many as the other one; permission 0 or None means read and write."""
+    """A queue count of 0 or None means as many as the other one; permission 0 or None means read and write.
+
+    ``groups``: every replica group that has or gets queues of the topic, as operators told this one; none: not told.
+    """
 
     KIND: ClassVar[str] = "create_topic"
     name: str
@@ -35,10 +40,11 @@ class CreateTopic(Command[TopicResult]):
     write_queues: int | None = None
     perm: int | None = None
     if_not_exists: bool = False
+    groups: tuple[str, ...] = ()
 
     def encode(self) -> JsonObject:
         fields = {"name": self.name, "read_queues": self.read_queues, "write_queues": self.write_queues, "perm": self.perm}
-        return without_none(fields) | {"if_not_exists": self.if_not_exists}
+        return without_none(fields) | {"if_not_exists": self.if_not_exists} | _encoded_groups(self.groups)
 
     @classmethod
     def decode(cls, fields: Fields) -> Self:
@@ -48,16 +54,18 @@ class CreateTopic(Command[TopicResult]):
             write_queues=fields.optional_integer("write_queues"),
             perm=fields.optional_integer("perm"),
             if_not_exists=fields.flag("if_not_exists"),
+            groups=_decoded_groups(fields),
         )
 
     def check(self) -> None:
         check_topic(self.name)
         _check_topic_fields(self.read_queues, self.write_queues, self.perm)
+        _check_groups(self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateTopic(Command[TopicResult]):
-    """0 keeps a field as it is.  ``force`` removes queues although they hold messages that were not read."""
+    """0, and no ``groups``, keep a field as it is.  ``force`` removes queues although they hold messages that were not read."""
 
     KIND: ClassVar[str] = "update_topic"
     name: str
@@ -65,15 +73,17 @@ class UpdateTopic(Command[TopicResult]):
     write_queues: int = 0
     perm: int = 0
     force: bool = False
+    groups: tuple[str, ...] = ()
 
     def encode(self) -> JsonObject:
-        return {
+        fields: JsonObject = {
             "name": self.name,
             "read_queues": self.read_queues,
             "write_queues": self.write_queues,
             "perm": self.perm,
             "force": self.force,
         }
+        return fields | _encoded_groups(self.groups)
 
     @classmethod
     def decode(cls, fields: Fields) -> Self:
@@ -83,10 +93,12 @@ class UpdateTopic(Command[TopicResult]):
             write_queues=fields.integer("write_queues"),
             perm=fields.integer("perm"),
             force=fields.flag("force"),
+            groups=_decoded_groups(fields),
         )
 
     def check(self) -> None:
         _check_topic_fields(self.read_queues, self.write_queues, self.perm)
+        _check_groups(self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +115,44 @@ class DeleteTopic(Command[TopicResult]):
     @classmethod
     def decode(cls, fields: Fields) -> Self:
         return cls(name=fields.text("name"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicIf(DeleteTopic):
+    """Removes a topic only if nothing was ever stored in it (EMPTY), or if nobody may write to it and every group has read it (DRAINED).
+
+    Not a field of ``DeleteTopic``: a node that does not know of the condition must not delete.
+    """
+
+    KIND: ClassVar[str] = "delete_topic_if"
+    only_if: str = EMPTY
+
+    def encode(self) -> JsonObject:
+        return {"name": self.name, "only_if": self.only_if}
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        return cls(name=fields.text("name"), only_if=fields.text("only_if"))
+
+    def check(self) -> None:
+        if self.only_if not in (EMPTY, DRAINED):
+            raise InvalidArgumentError(f"only_if {self.only_if!r}: expected {EMPTY} or {DRAINED}")
+
+
+def _encoded_groups(groups: tuple[str, ...]) -> JsonObject:
+    return {"groups": ",".join(groups)} if groups else {}
+
+
+def _decoded_groups(fields: Fields) -> tuple[str, ...]:
+    return tuple(fields.text("groups").split(",")) if fields.text("groups") else ()
+
+
+def _check_groups(groups: tuple[str, ...]) -> None:
+    if len(groups) > MAX_GROUPS:
+        raise InvalidArgumentError(f"{len(groups)} replica groups of a topic; expected at most {MAX_GROUPS}")
+    for group in groups:
+        if not is_node_name(group):
+            raise InvalidArgumentError(f"replica group {group!r}: expected letters, digits, _ and -, at most 64")
 
 
 def _check_topic_fields(read_queues: int | None, write_queues: int | None, perm: int | None) -> None:

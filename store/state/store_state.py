@@ -31,7 +31,7 @@ class StoreState:
 
     def __init__(self, settings: StoreSettings, max_offset: Callable[[QueueKey], int]) -> None:
         self._max_offset = max_offset
-        self.topics = Topics(self._undrained)
+        self.topics = Topics(self._undrained, self._stored)
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
         self.queue_locks = QueueLocks(self._has_queue)
         self.offset_history = OffsetHistory()
@@ -79,6 +79,10 @@ class StoreState:
     def _undrained(self, topic: str, first: int, end: int) -> str:
         """What some consumer group has not read of these queues, as text; empty when there is nothing."""
         return self.consumer_offsets.unread(topic, {queue_id: self._max_offset((topic, queue_id)) for queue_id in range(first, end)})
+
+    def _stored(self, topic: str, queues: int) -> int:
+        """How many messages these queues ever got."""
+        return sum(self._max_offset((topic, queue_id)) for queue_id in range(queues))
 
     def _was_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.send_backs.went_back(group, topic, queue_id)

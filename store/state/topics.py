@@ -10,24 +10,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError, UnsafeShrinkError
+from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
 from store.commands.command import JsonObject
-from store.commands.topics import CreateTopic, DeleteTopic, TopicResult, UpdateTopic
+from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
 from store.state.state_machine import CommandContext, CommandHandlers
 
 DEFAULT_QUEUES = 4
-_EPOCH_ATTRIBUTE = "incarnation"  # in the file
+_EPOCH_ATTRIBUTE, _GROUPS_ATTRIBUTE = "incarnation", "groups"  # in the file
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; ``created_pos`` is its epoch."""
+    """One topic; ``created_pos`` is its epoch.
+
+    ``groups``: every replica group that may have queues of it, as this one was told; none: not told.  A client that finds the topic here
+    knows by it whether another group is missing from its picture.
+    """
 
     name: str
     read_queues: int
     write_queues: int
     perm: int
     created_pos: int
+    groups: tuple[str, ...] = ()
 
     @property
     def topic_epoch(self) -> str:
@@ -41,15 +47,21 @@ class Topic:
 class Topics:
     """The topics of a replica group.  Implements ``StateMachineSection``.
 
-    ``undrained(topic, first queue, end)`` returns what is not consumed of these queues as text; it depends on replicated state only.
+    ``undrained(topic, first queue, end)`` returns what is not consumed of these queues as text, ``stored(topic, queues)`` how many messages
+    that many queues ever got; they depend on replicated state only.
     """
 
     file_name = "topics.json"
 
-    def __init__(self, undrained: Callable[[str, int, int], str] = lambda _name, _first, _end: "") -> None:
-        self._undrained = undrained
+    def __init__(
+        self,
+        undrained: Callable[[str, int, int], str] = lambda _name, _first, _end: "",
+        stored: Callable[[str, int], int] = lambda _name, _queues: 0,
+    ) -> None:
+        self._undrained, self._stored = undrained, stored
         self._topics: dict[str, Topic] = {}
         self._counter = 0
+        self._counted = (0, 0)  # the counter, and ``own_queues`` then
         self._term = 0
         self._changed_at_ms = 0
 
@@ -62,6 +74,16 @@ class Topics:
     @property
     def version(self) -> int:
         return self._counter
+
+    @property
+    def own_queues(self) -> int:
+        """Write queues of all topics of applications: how much of the cluster's topics this replica group has."""
+        version, count = self._counted
+        if version != self._counter:
+            own = (topic.write_queues for topic in self._topics.values() if not is_system_topic(topic.name))
+            self._counted = self._counter, sum(own)
+            return self._counted[1]
+        return count
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -97,6 +119,7 @@ class Topics:
         handlers.on(CreateTopic, self._create)
         handlers.on(UpdateTopic, self._update)
         handlers.on(DeleteTopic, self._delete)
+        handlers.on(DeleteTopicIf, self._delete_if)
 
     def _create(self, command: CreateTopic, context: CommandContext) -> TopicResult:
         old = self._topics.get(command.name)
@@ -106,7 +129,7 @@ class Topics:
             raise TopicExistsError(f"topic {command.name!r} exists", topic=command.name)
         write_queues = command.write_queues or command.read_queues or DEFAULT_QUEUES
         read_queues = command.read_queues or write_queues
-        topic = Topic(command.name, read_queues, write_queues, command.perm or int(Perm.READ_WRITE), context.pos)
+        topic = Topic(command.name, read_queues, write_queues, command.perm or int(Perm.READ_WRITE), context.pos, command.groups)
         self._topics[topic.name] = topic
         self._touch(context)
         return _result(topic, created=True)
@@ -118,6 +141,7 @@ class Topics:
             read_queues=command.read_queues or old.read_queues,
             write_queues=command.write_queues or old.write_queues,
             perm=command.perm or old.perm,
+            groups=command.groups or old.groups,
         )
         if not command.force:
             self._check_shrink(old, topic)
@@ -148,6 +172,19 @@ class Topics:
         self._touch(context)
         return _result(topic, created=False)
 
+    def _delete_if(self, command: DeleteTopicIf, context: CommandContext) -> TopicResult:
+        topic = self.require(command.name)
+        if command.only_if == DRAINED:
+            if topic.perm & Perm.WRITE:
+                raise UnsafeShrinkError(f"topic {topic.name}: its queues here still take messages; first --perm 4", topic=topic.name)
+            left = self._undrained(topic.name, 0, topic.queues)
+        else:
+            stored = self._stored(topic.name, topic.queues)
+            left = f"{stored} messages were stored in it" if stored else ""
+        if left:
+            raise UnsafeShrinkError(f"topic {topic.name}: {left}", topic=topic.name)
+        return self._delete(command, context)
+
     def _touch(self, context: CommandContext) -> None:
         self._counter += 1
         self._term, self._changed_at_ms = context.term, context.at_ms
@@ -164,7 +201,7 @@ class Topics:
                 "topicFilterType": "SINGLE_TAG",
                 "topicSysFlag": 0,
                 "order": False,
-                "attributes": {_EPOCH_ATTRIBUTE: topic.topic_epoch},
+                "attributes": _attributes(topic),
             }
             for topic in self._topics.values()
         }
@@ -173,11 +210,24 @@ class Topics:
 
     def load(self, data: JsonObject) -> None:
         self._topics = {
-            name: Topic(name, row["readQueueNums"], row["writeQueueNums"], row["perm"], int(row["attributes"][_EPOCH_ATTRIBUTE], 16))
+            name: Topic(
+                name,
+                row["readQueueNums"],
+                row["writeQueueNums"],
+                row["perm"],
+                int(row["attributes"][_EPOCH_ATTRIBUTE], 16),
+                tuple(filter(None, row["attributes"].get(_GROUPS_ATTRIBUTE, "").split(","))),
+            )
             for name, row in data["topicConfigTable"].items()
         }
         version = data["dataVersion"]
         self._counter, self._term, self._changed_at_ms = version["counter"], version["stateVersion"], version["timestamp"]
+        self._counted = (-1, 0)
+
+
+def _attributes(topic: Topic) -> dict[str, str]:
+    attributes = {_EPOCH_ATTRIBUTE: topic.topic_epoch}
+    return attributes | {_GROUPS_ATTRIBUTE: ",".join(topic.groups)} if topic.groups else attributes
 
 
 def _result(topic: Topic, *, created: bool) -> TopicResult:

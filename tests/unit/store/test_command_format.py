@@ -28,7 +28,7 @@ from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.registry import COMMANDS, decode_command
-from store.commands.topics import CreateTopic, DeleteTopic, UpdateTopic
+from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.json_pieces import encode
 from store.state.sequences import SequenceTable
@@ -72,6 +72,13 @@ CASES: list[tuple[str, Command[object]]] = [
     ("redriven", MarkRedriven(group="audit", offset=7)),
     ("init_producer", InitProducer(producer_name="producers")),
     ("init_producer with a name", InitProducer(stable_id="writer-1")),
+    (
+        "create_topic over replica groups",
+        CreateTopic(name="wide", read_queues=3, write_queues=3, perm=4, if_not_exists=True, groups=("g0", "g1")),
+    ),
+    ("update_topic of its replica groups", UpdateTopic(name="wide", groups=("g0", "g1", "g2"))),
+    ("create_topic to be deleted if drained", CreateTopic(name="left", read_queues=1, write_queues=1, perm=4)),
+    ("delete_topic_if", DeleteTopicIf(name="left", only_if=DRAINED)),
 ]
 
 
