@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from broker.config.mistakes import kind_of, problem_of
+from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
 from broker.config.replicas import ConfigModel as _Model
 from broker.config.replicas import Label, ReplaceAfter, ReplicasConfig, SpareConfig
 from broker.config.rules import problems_between
@@ -163,7 +164,8 @@ class ClusterConfig(_Model):
     """A whole cluster file."""
 
     cluster: Name
-    name_servers: list[Address] = Field(default_factory=list)
+    name_servers: list[NameServerConfig] = Field(default_factory=list)
+    name_service: NameServiceConfig = Field(default_factory=NameServiceConfig)
     groups: Annotated[list[GroupConfig], Field(min_length=1)]
     spares: list[SpareConfig] = Field(default_factory=list)
     replicas: ReplicasConfig = Field(default_factory=ReplicasConfig)
@@ -220,7 +222,27 @@ class ClusterConfig(_Model):
 
     def bootstrap(self) -> str:
         """Addresses a client may start from."""
-        return ",".join([*self.name_servers, *(node.address for _, node in self.all_nodes())])
+        return ",".join([*(server.address for server in self.name_servers), *(node.address for _, node in self.all_nodes())])
+
+    @property
+    def name_server_processes(self) -> list[NameServerConfig]:
+        """The name servers with ids; without any the nodes of the first group run the name service."""
+        return [server for server in self.name_servers if server.id]
+
+    @property
+    def registration_addresses(self) -> list[str]:
+        """Where nodes register and clients ask for routes."""
+        return [server.address for server in self.name_server_processes] or [node.address for node in self.groups[0].nodes]
+
+    def name_server(self, server_id: str) -> NameServerSettings:
+        """What name server ``server_id`` takes from this file."""
+        for server in self.name_server_processes:
+            if server.id == server_id:
+                return NameServerSettings(self, server)
+        known = ", ".join(server.id for server in self.name_server_processes)
+        if not known:
+            raise ConfigError("no name server with an id in this cluster file: the nodes of its first group run the name service", known="")
+        raise ConfigError(f"no name server {server_id!r} in this cluster file; it has {known}", known=known)
 
 
 @dataclass(frozen=True)
@@ -233,19 +255,24 @@ class NodeSettings:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the node listens: its own address first.  Until there is a name service of its own, the k-th name server address is
-        served by the k-th node of the first group, with the same Metadata service, so that it works as a bootstrap address.  With
-        ``listen`` the ports of the others are listened on at its host, too."""
+        """Where the node listens: its own address first.  The k-th name server without an id is an address of the k-th node of the first
+        group.  With ``listen`` the ports of the others are listened on at its host, too."""
         place = self.group.nodes.index(self.node)
         found = [self.node.address]
         if self.node.replica_address is not None:
             found.append(self.node.replica_address)
-        if self.group is self.cluster.groups[0] and place < len(self.cluster.name_servers):
-            found.append(self.cluster.name_servers[place])
+        plain = [server.address for server in self.cluster.name_servers if not server.id]
+        if self.group is self.cluster.groups[0] and place < len(plain):
+            found.append(plain[place])
         if self.node.listen is not None:
             host = self.node.listen.rpartition(":")[0]
             found = [self.node.listen, *(f"{host}:{split_address(address)[1]}" for address in found[1:])]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def runs_name_service(self) -> bool:
+        """No process of its own does, and the node belongs to the first group."""
+        return self.group is self.cluster.groups[0] and not self.cluster.name_server_processes
 
     @property
     def peers(self) -> dict[str, str]:

@@ -23,10 +23,7 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
             if count:
                 text += "; spare: true is for one that member add takes in, or has taken in"
             problems.append(Problem(("groups", number, "nodes"), text))
-    first_count = len(config.groups[0].nodes)
-    if len(config.name_servers) > first_count:
-        text = f"expected at most {first_count} addresses (one for each node of the first group), got {len(config.name_servers)}"
-        problems.append(Problem(("name_servers",), text))
+    problems += _name_servers(config)
     if config.security is not None:
         problems.append(Problem(("security",), "TLS and access control are not available in this version; remove this section"))
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
@@ -50,6 +47,28 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
         )
     if store.maxMessageSize * 2 > store.mappedFileSizeCommitLog:
         problems.append(_message_and_segment_size(store))
+    return problems
+
+
+def _name_servers(config: ClusterConfig) -> list[Problem]:
+    """Either plain addresses, which nodes serve, or processes with ids."""
+    problems: list[Problem] = []
+    servers, first_count = config.name_servers, len(config.groups[0].nodes)
+    processes = config.name_server_processes
+    for number, server in enumerate(servers):
+        if processes and not server.id:
+            text = f"expected an id and an address as {processes[0].id} has, got {server.address}; plain addresses are served by nodes"
+            problems.append(Problem(("name_servers", number), text))
+    if not processes and len(servers) > first_count:
+        text = f"expected at most {first_count} addresses (one for each node of the first group), got {len(servers)}"
+        problems.append(Problem(("name_servers",), text))
+    if len(processes) > MAX_NODES:
+        problems.append(Problem(("name_servers",), f"expected at most {MAX_NODES}, got {len(processes)}"))
+    service = config.name_service
+    if service.expireAfter < 2 * service.registerInterval:
+        given = "expireAfter" if "expireAfter" in service.model_fields_set else "registerInterval"
+        text = f"expected expireAfter at least twice registerInterval, got {service.expireAfter} ms and {service.registerInterval} ms"
+        problems.append(Problem(("name_service", given), text))
     return problems
 
 
@@ -83,6 +102,11 @@ def _unique_names(config: ClusterConfig) -> list[Problem]:
                 Problem(("spares", number, "id"), f"expected an id no other node has, got {spare.id!r} again (first in {first})")
             )
         ids.setdefault(spare.id, "")
+    for number, server in enumerate(config.name_servers):
+        if server.id and server.id in ids:
+            text = f"expected an id that no node and no other name server has, got {server.id!r} again"
+            problems.append(Problem(("name_servers", number, "id"), text))
+        ids.setdefault(server.id, "")
     return problems
 
 
@@ -98,7 +122,12 @@ def _wishes(number: int, group: GroupConfig) -> list[Problem]:
 
 
 def _unique_addresses(config: ClusterConfig) -> list[Problem]:
-    places: list[tuple[tuple[str | int, ...], str]] = [(("name_servers", n), address) for n, address in enumerate(config.name_servers)]
+    places: list[tuple[tuple[str | int, ...], str]] = []
+    for number, server in enumerate(config.name_servers):
+        here = ("name_servers", number)
+        places.append(((*here, "address") if server.id else here, server.address))
+        if server.id:
+            places.append(((*here, "address" if server.quorum_address is None else "quorum_address"), server.quorum))
     for number, group in enumerate(config.groups):
         for place, node in enumerate(group.nodes):
             places.append((("groups", number, "nodes", place, "address"), node.address))

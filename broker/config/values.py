@@ -54,14 +54,14 @@ def _listen_address(value: object) -> str:
     return value
 
 
-def _address(value: object) -> str:
+def reachable_address(value: object) -> str:
     address = _listen_address(value)
     if _is_any_host(split_address(address)[0]):
         raise ValueError(f"expected an address that others can reach, got {address}; where a node listens is its setting listen")
     return address
 
 
-def _name(value: object) -> str:
+def node_name(value: object) -> str:
     if not isinstance(value, str) or not is_node_name(value):
         raise ValueError(f"expected a name of letters, digits, _ and -, at most 64 long, got {value!r}")
     return value
@@ -103,8 +103,8 @@ def duration(low_ms: int, high_ms: int, bare_unit: str = "ms") -> Callable[[obje
     return check
 
 
-Address = Annotated[str, BeforeValidator(_address)]
+Address = Annotated[str, BeforeValidator(reachable_address)]
 ListenAddress = Annotated[str, BeforeValidator(_listen_address)]
-Name = Annotated[str, BeforeValidator(_name)]
+Name = Annotated[str, BeforeValidator(node_name)]
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 MAX_NODES = 9  # of one replica group

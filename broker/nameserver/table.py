@@ -66,6 +66,14 @@ class RouteTable:
     def topic_count(self) -> int:
         return len(self._places)
 
+    @property
+    def known_groups(self) -> int:
+        """Removed ones included."""
+        return len(self._groups)
+
+    def knows(self, name: str) -> bool:
+        return name in self._groups
+
     def group(self, name: str) -> GroupRow | None:
         """None for one that is not known and for one that was removed."""
         group = self._groups.get(name)

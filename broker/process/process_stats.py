@@ -11,13 +11,14 @@ from dledger_wire.version import installed_version
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's."""
+    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's.  ``cpu_s``: used."""
 
     pid: int = 0
     rss_bytes: int = 0
     anonymous_bytes: int = 0
     version: str = ""
     memory_bytes: int = 0
+    cpu_s: float = 0.0
 
 
 def read_process_stats() -> ProcessStats:
@@ -31,9 +32,8 @@ def read_process_stats() -> ProcessStats:
                     sizes[name] = int(rest.split()[0]) * 1024
     except OSError:
         pass
-    return ProcessStats(
-        os.getpid(), sizes["VmRSS"], sizes["RssAnon"], installed_version(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    )
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ProcessStats(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], installed_version(), memory_bytes, time.process_time())
 
 
 def local_utc_offset_ms() -> int:

@@ -150,7 +150,7 @@ def test_all_nodes_killed_at_once_and_up_again(idle: Cluster) -> None:
 def test_the_name_server_addresses_serve_as_bootstrap(cluster: Cluster) -> None:
     from dledger_client import Admin, Message, Producer
 
-    for address in cluster.config.name_servers:
+    for address in (server.address for server in cluster.config.name_servers):
         with Admin(bootstrap=address) as admin:
             admin.create_topic("by-name", queues=1, if_not_exists=True)
         with Producer(bootstrap=address, group="t") as producer:

@@ -9,15 +9,29 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.name_servers import NameServerConfig, NameServiceConfig
 from broker.config.replicas import ReplicasConfig, SpareConfig
 from broker.config.units import parse_duration_ms, parse_size
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-ROWS = dict(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
-SECTIONS = {"raft", "store", "broker", "replicas"}
+ROWS = dict(
+    re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.|name_servers\[\]\.|name_service\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE)
+)
+SECTIONS = {"name_service", "raft", "store", "broker", "replicas"}
 FIELDS = {
     name: field.default
-    for model in (ClusterConfig, GroupConfig, SpareConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig, ReplicasConfig)
+    for model in (
+        ClusterConfig,
+        GroupConfig,
+        SpareConfig,
+        NodeConfig,
+        RaftConfig,
+        StoreConfig,
+        ServiceConfig,
+        ReplicasConfig,
+        NameServerConfig,
+        NameServiceConfig,
+    )
     for name, field in model.model_fields.items()
     if name not in SECTIONS
 }

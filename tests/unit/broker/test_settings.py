@@ -9,6 +9,7 @@ import pytest
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
 from broker.config.layer_settings import COMMIT_NOTICE_DELAY_MS, raft_settings_of, store_settings_of
+from broker.config.name_servers import NameServerConfig, NameServiceConfig
 from broker.config.replicas import ReplicasConfig, SpareConfig
 from dledger.core.config import CoreConfig
 from dledger.log.config import LogConfig
@@ -17,7 +18,18 @@ from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
 
 ROOT = Path(__file__).resolve().parents[3]
-MODELS = (ClusterConfig, GroupConfig, NodeConfig, SpareConfig, ReplicasConfig, RaftConfig, StoreConfig, ServiceConfig)
+MODELS = (
+    ClusterConfig,
+    GroupConfig,
+    NodeConfig,
+    SpareConfig,
+    ReplicasConfig,
+    RaftConfig,
+    StoreConfig,
+    ServiceConfig,
+    NameServerConfig,
+    NameServiceConfig,
+)
 CHECKS = {"broker/config/rules.py", "broker/config/values.py", "broker/config/mistakes.py"}
 DEFAULTS = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 127.0.0.1:10911}]}]\n"
 NO_USE_YET = {"security", "spares"}  # refused when it is given, or taken in by no group yet

@@ -1,0 +1,107 @@
+"""Settings of the name service: name servers that are processes of their own, and how long what nodes register counts.
+
+A plain address among ``name_servers`` has no id: it is one more address of a node of the first group, which then runs the name service.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from broker.config.replicas import ConfigModel, Label
+from broker.config.values import Address, duration, node_name, reachable_address, split_address
+from dledger_wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
+
+PASSWORD_VARIABLE = "DLEDGER_NAME_SERVICE_PASSWORD"  # noqa: S105 - the name of a variable
+QUORUM_PORT_DISTANCE = 10_000
+MAX_PORT = 65_535
+_PLAIN: Any = object()  # the id of what the file gives as an address only
+
+
+def _id(value: object) -> str:
+    return "" if value is _PLAIN else node_name(value)
+
+
+class NameServerConfig(ConfigModel):
+    """A name server.  ``id`` is empty for a plain address."""
+
+    id: Annotated[str, BeforeValidator(_id)]
+    address: Address
+    # Where the other name servers reach it; by default the port of address and 10000 more, or less where that is above 65535.
+    quorum_address: Address | None = None
+    host: Label = ""
+    rack: Label = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, given: object) -> object:
+        return {"id": _PLAIN, "address": reachable_address(given)} if isinstance(given, str) else given
+
+    @property
+    def quorum(self) -> str:
+        """The address that the other name servers reach it at."""
+        if self.quorum_address is not None:
+            return self.quorum_address
+        host, _, port = self.address.rpartition(":")
+        far = int(port) + QUORUM_PORT_DISTANCE
+        return f"{host}:{far if far <= MAX_PORT else int(port) - QUORUM_PORT_DISTANCE}"
+
+
+class NameServiceConfig(ConfigModel):
+    """How nodes register, and how name servers talk to each other."""
+
+    registerInterval: Annotated[int, BeforeValidator(duration(100, 600_000))] = 5_000
+    # A row that nobody repeats for so long does not count any more.
+    expireAfter: Annotated[int, BeforeValidator(duration(500, 3_600_000))] = 20_000
+    # A file with the password of the name servers' quorum.
+    passwordFile: Annotated[str, Field(max_length=4096)] | None = None
+
+
+@dataclass(frozen=True)
+class NameServerSettings:
+    """One name server's view of the cluster file."""
+
+    cluster: ClusterConfig
+    server: NameServerConfig
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it listens: for clients and nodes, and for the other name servers."""
+        return (self.server.address, self.server.quorum)
+
+    @property
+    def others(self) -> list[NameServerConfig]:
+        return [other for other in self.cluster.name_server_processes if other.id != self.server.id]
+
+    def password(self) -> str | None:
+        """What the name servers encrypt with, from the environment or the file; None when neither is given.
+
+        ConfigError when the file cannot be read or is empty.
+        """
+        given = os.environ.get(PASSWORD_VARIABLE)
+        if given:
+            return given
+        path = self.cluster.name_service.passwordFile
+        if path is None:
+            return None
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read(4096).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError(f"name_service.passwordFile: {path} cannot be read: {reason}") from error
+        if not text:
+            raise ConfigError(f"name_service.passwordFile: {path} is empty; expected a password")
+        return text
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all name servers reach each other at loopback addresses."""
+        hosts = {split_address(server.quorum)[0] for server in self.cluster.name_server_processes}
+        return all(host == "localhost" or host == "::1" or host.startswith("127.") for host in hosts)

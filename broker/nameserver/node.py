@@ -1,0 +1,118 @@
+"""A name server that is a process of its own: the table, its service on one address, and the quorum of name servers.
+
+Owns the order of starting and stopping.  Takes clock, disk and network from its environment, so that the same name server runs in the
+simulator.  It keeps no file: what it knows comes back from the nodes within one interval of registration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.api.health import HealthService
+from broker.config.name_servers import NameServerSettings
+from broker.nameserver.directory import metadata_reply
+from broker.nameserver.quorum import Quorum
+from broker.nameserver.service import NameService, ServicePlace
+from broker.nameserver.spreading import Spreading
+from broker.nameserver.table import RouteTable
+from broker.process.process_stats import ProcessStats
+from dledger.runtime.env import Environment
+from dledger_wire._pb import broker_pb2, routes_pb2
+from dledger_wire.errors import NotReadyError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.tasks import BackgroundTasks
+
+EXPIRE_CHECK_S = 1.0
+STOP_GRACE_S = 0.5
+
+_logger = logging.getLogger(__name__)
+
+
+class NameServerNode:
+    """One name server: ``open`` it once, ``stop`` it once."""
+
+    def __init__(
+        self, settings: NameServerSettings, env: Environment, quorum: Quorum, *, process: Callable[[], ProcessStats] = ProcessStats
+    ) -> None:
+        self.settings = settings
+        self._env = env
+        self._quorum = quorum
+        self._process = process
+        cluster = settings.cluster
+        service = cluster.name_service
+        self.table = RouteTable([group.name for group in cluster.groups], expire_after_ms=service.expireAfter)
+        place = ServicePlace(cluster.cluster, cluster.registration_addresses, cluster.store.maxMessageSize, settings.server.id)
+        self.service = NameService(self.table, place, env.clock, process=process)
+        self.service.servers = self._rows
+        self._spreading = Spreading(settings.server.id, self.service, quorum, env.clock, service.registerInterval)
+        self._failed: asyncio.Future[BaseException] | None = None
+        self._tasks = BackgroundTasks(settings.server.id, self.fail)
+        self._server: Server | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it answers."""
+        return self._server is not None
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]:
+        """Resolves with the reason when the name server stopped working by itself."""
+        if self._failed is None:
+            raise NotReadyError("the name server is not open yet")
+        return self._failed
+
+    async def open(self) -> None:
+        """Listen and take part.  Raises what is wrong; then everything is stopped again."""
+        self._failed = asyncio.get_running_loop().create_future()
+        try:
+            server = self._env.network.serve(self.settings.server.address)
+            self.service.register(server)
+            methods.METADATA.serve(server, self._metadata)
+            HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
+            await server.start()
+            self._server = server
+            await self._quorum.start(self._spreading.deliver)
+            self._tasks.spawn(self._spreading.run(), "spreading")
+            self._tasks.spawn(self._expire(), "expiry")
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End every answer that waits, and listen no more.  Idempotent."""
+        await self._tasks.stop()
+        self.service.stop()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(STOP_GRACE_S)
+        await self._quorum.stop()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_CHECK_S)
+            self.service.expire()
+
+    async def _metadata(self, request: broker_pb2.MetadataRequest, _caller: CallContext) -> broker_pb2.MetadataResponse:
+        reply = metadata_reply(self.table, request)
+        reply.cluster = self.settings.cluster.cluster
+        reply.max_message_bytes = self.settings.cluster.store.maxMessageSize
+        return reply
+
+    def _rows(self) -> list[routes_pb2.NameServerRow]:
+        """All name servers as this one sees them."""
+        state, own = self._quorum.state(), self.settings.server.id
+        rows = []
+        for server in self.settings.cluster.name_server_processes:
+            row = routes_pb2.NameServerRow(id=server.id, address=server.address, reachable=server.id in state.reachable)
+            if server.id == own:
+                row.reachable, row.role, row.quorum, row.applied = True, state.role, state.has_majority, state.applied
+                row.version = self._process().version
+            rows.append(row)
+        return rows

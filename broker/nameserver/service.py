@@ -1,0 +1,182 @@
+"""The name service as nodes and clients call it: Register, Routes, Directory.
+
+Owns the answers and the long polls; the table has what they say.  A name server runs it, and so does every node: for its own replica group,
+and for all groups where the cluster has no name servers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.api.limits import at_most
+from broker.nameserver.directory import directory_reply
+from broker.nameserver.table import Change, RouteTable
+from broker.nameserver.waiters import RouteWaiters
+from broker.process.process_stats import ProcessStats
+from dledger_wire._pb import routes_pb2
+from dledger_wire.clock import Clock
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import is_node_name
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
+
+MAX_WAIT_MS = 60_000
+MAX_GROUPS = 10_000  # a bound on what strangers could fill the memory with
+
+
+@dataclass(slots=True)
+class Figures:
+    """What this process did since its start."""
+
+    registrations: int = 0
+    refused_registrations: int = 0
+    routes_requests: int = 0
+    routes_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlace:
+    """Who answers: ``server_id`` is empty for a node; ``is_name_server`` False for a node that knows its own replica group only."""
+
+    cluster: str
+    name_servers: Sequence[str]
+    max_message_bytes: int
+    server_id: str = ""
+    is_name_server: bool = True
+
+
+class NameService:
+    """``before_answer`` brings the table up to date with what the process itself knows; ``spread`` gets what other servers may not know."""
+
+    def __init__(self, table: RouteTable, place: ServicePlace, clock: Clock, *, process: Callable[[], ProcessStats] = ProcessStats) -> None:
+        self.table = table
+        self.place = place
+        self.figures = Figures()
+        self.before_answer: Callable[[], None] = lambda: None
+        self.spread: Callable[[routes_pb2.Registration], None] = lambda _told: None
+        self.servers: Callable[[], list[routes_pb2.NameServerRow]] = list
+        self._clock = clock
+        self._process = process
+        self._waiters = RouteWaiters()
+        self._started_at_ms = clock.wall_ms()
+
+    def register(self, server: Server) -> None:
+        methods.REGISTER.serve(server, self.take_registration)
+        methods.ROUTES.serve_payload(server, self.routes)
+        methods.DIRECTORY.serve(server, self.directory)
+
+    def stop(self) -> None:
+        """Let everybody who waits have an answer."""
+        self._waiters.wake_all()
+
+    # Registrations
+
+    async def take_registration(self, told: routes_pb2.Registration, _caller: CallContext) -> routes_pb2.RegisterReply:
+        return self.registered(told)
+
+    def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply:
+        """Take what a node tells of itself, and say what the table makes of it."""
+        self._check(told)
+        self.figures.registrations += 1
+        change = self.table.register(told, self._clock.monotonic_ms())
+        if not change.accepted:
+            self.figures.refused_registrations += 1
+        self.changed(change)
+        if change.spread:
+            self.spread(told)
+        group = self.table.group(told.group)
+        return routes_pb2.RegisterReply(
+            accepted=change.accepted,
+            group_term=0 if group is None else group.fence,
+            wants_topics=change.wants_topics,
+            directory_version=self.table.directory_version,
+        )
+
+    def changed(self, change: Change) -> None:
+        """Wake those who wait for it."""
+        if change:
+            self._waiters.wake(change.topics, change.groups)
+
+    def expire(self) -> None:
+        """Let rows that nobody repeats expire; to be called about once a second."""
+        self.changed(self.table.expire(self._clock.monotonic_ms()))
+
+    def _check(self, told: routes_pb2.Registration) -> None:
+        if told.cluster != self.place.cluster:
+            raise InvalidArgumentError(f"this is the name service of cluster {self.place.cluster}, not of {told.cluster}")
+        if not is_node_name(told.node_id) or (told.group and not is_node_name(told.group)):
+            raise InvalidArgumentError(f"a registration of node {told.node_id!r} of group {told.group!r}: expected names")
+        if told.group and self.table.known_groups >= MAX_GROUPS and not self.table.knows(told.group):
+            raise InvalidArgumentError(f"more than {MAX_GROUPS} replica groups")
+
+    # Routes
+
+    async def routes(self, request: routes_pb2.RoutesRequest, _caller: CallContext) -> bytes:
+        """What changed of the topics and groups asked for, as a RoutesReply; waits for a change as the request says."""
+        at_most(len(request.topics) + len(request.groups), "topics and groups")
+        topics = {each.name: each.version for each in request.topics}
+        groups = {each.name: each.version for each in request.groups}
+        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
+        self.figures.routes_requests += 1
+        while True:
+            self.before_answer()
+            changed, data = self._routes(topics, groups)
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if changed or left_ms <= 0:
+                self.figures.routes_bytes += len(data)
+                return data
+            if not await self._waiters.wait(topics, self._groups_of(topics, groups), left_ms / 1000):
+                deadline_ms = 0
+
+    def _groups_of(self, topics: dict[str, int], groups: dict[str, int]) -> dict[str, None]:
+        """Those asked for, and those that the topics are in."""
+        found = dict.fromkeys(groups)
+        for topic in topics:
+            found.update(dict.fromkeys(self.table.groups_of(topic)))
+        return found
+
+    def _routes(self, topics: dict[str, int], groups: dict[str, int]) -> tuple[bool, bytes]:
+        """Whether anything is new to who knows these versions, and the reply."""
+        table, place = self.table, self.place
+        found = [route for name, version in topics.items() if (route := table.topic_route(name)).version != version]
+        for name in self._groups_of(topics, groups):
+            route = table.group_route(name)
+            if route.version != groups.get(name, 0):
+                found.append(route)
+        head = routes_pb2.RoutesReply(
+            cluster=place.cluster,
+            complete=place.is_name_server and table.is_complete,
+            name_servers=place.name_servers,
+            max_message_bytes=place.max_message_bytes,
+            is_name_server=place.is_name_server,
+        )
+        return bool(found), b"".join((head.SerializeToString(), *(route.data for route in found)))
+
+    # Directory
+
+    async def directory(self, request: routes_pb2.DirectoryRequest, _caller: CallContext) -> routes_pb2.DirectoryReply:
+        return self.whole_directory(request.known_version)
+
+    def whole_directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply:
+        """Everything that is known, unless that is still what ``known_version`` was."""
+        self.before_answer()
+        reply = directory_reply(self.table, self._clock.monotonic_ms(), known_version)
+        reply.cluster, reply.complete = self.place.cluster, self.place.is_name_server and self.table.is_complete
+        reply.name_servers.extend(self.servers())
+        figures, process = self.figures, self._process()
+        reply.figures.CopyFrom(
+            routes_pb2.NameServerFigures(
+                id=self.place.server_id,
+                topics=self.table.topic_count,
+                waiting_clients=len(self._waiters),
+                registrations=figures.registrations,
+                refused_registrations=figures.refused_registrations,
+                routes_requests=figures.routes_requests,
+                routes_bytes=figures.routes_bytes,
+                rss_bytes=process.rss_bytes,
+                cpu_s=process.cpu_s,
+                started_at_ms=self._started_at_ms,
+            )
+        )
+        return reply
