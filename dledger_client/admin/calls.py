@@ -29,7 +29,7 @@ class ClusterCalls:
         return self.router.clock.monotonic_ms() + self.timeout_ms
 
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
-        return await self.router.ensure_groups(self.deadline_ms())
+        return await self.router.all_groups(self.deadline_ms())
 
     async def replica_group(self, name: str = "") -> ReplicaGroup:
         """The replica group ``name``; without a name the only one of the cluster.  InvalidArgumentError when there is no such group."""

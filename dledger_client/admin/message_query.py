@@ -139,7 +139,7 @@ async def query_by_id(router: Router, msg_id: str, topic: str, max_messages: int
     """Messages with this id, the producer's or that of a position in the log; of all topics when none is named."""
     if not msg_id:
         raise InvalidArgumentError("an empty message id")
-    groups = sorted(await router.ensure_groups(deadline_ms))
+    groups = sorted(await router.all_groups(deadline_ms))
     by_offset_id = await query_by_offset_id(router, msg_id, deadline_ms)
     if by_offset_id is not None and (not topic or by_offset_id.topic == topic):
         return QueryResult([by_offset_id])
@@ -154,7 +154,7 @@ async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> R
         host, pos = parse_offset_message_id(msg_id)
     except InvalidArgumentError:
         return None
-    groups = await router.ensure_groups(deadline_ms)
+    groups = await router.all_groups(deadline_ms)
     # The node that stored it may no longer be a member: then every group is asked.
     own = [name for name, group in sorted(groups.items()) if any(node.address == host for node in group.nodes)]
     for group in own or sorted(groups):

@@ -127,7 +127,7 @@ def kind_of(message: ReceivedMessage) -> tuple[str, str]:
 async def _traced(router: Router, message: ReceivedMessage, deadline_ms: int) -> TracedCopy:
     kind, consumer_group = kind_of(message)
     copy = TracedCopy(message, kind, consumer_group)
-    nodes = (await router.ensure_groups(deadline_ms))[message.replica_group].nodes
+    nodes = (await router.ensure_group(message.replica_group, deadline_ms)).nodes
     copy.replicas = list(await asyncio.gather(*(_replica_state(router, message, node) for node in nodes)))
     if kind in (MESSAGE, RETRY, DEAD_LETTER):
         copy.consumers = await _consumers(router, message, deadline_ms)

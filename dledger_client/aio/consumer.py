@@ -142,7 +142,7 @@ class PullConsumer:
         Examples:
             >>> leader = (await consumer.replicas())["g0"][0]
         """
-        groups = await self._router.ensure_groups(self._deadline_ms())
+        groups = await self._router.all_groups(self._deadline_ms())
         found = {}
         for name, group in groups.items():
             others = sorted(node.id for node in group.nodes if node.id != group.leader_id)

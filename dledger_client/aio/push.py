@@ -169,7 +169,7 @@ class PushConsumer:
             return
         if self.listener is None or not self._subscriptions:
             raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
-        await self._router.ensure_groups(self._router.clock.monotonic_ms() + self._timeout_ms)
+        await self._router.reach(self._router.clock.monotonic_ms() + self._timeout_ms)
         self._started, given = True, bool(self._client_id)
         subscriptions, positions = self._subscriptions, self._open_positions()
         if not self.options.broadcast:

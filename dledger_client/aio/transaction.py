@@ -267,7 +267,7 @@ class TransactionProducer(Producer):
         router = self._core.router
         while True:
             try:
-                groups = await router.ensure_groups(router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
+                groups = await router.all_groups(router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
             except DledgerError as error:
                 _logger.info("transactions: %s", error.message)
             else:

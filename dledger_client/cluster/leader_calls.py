@@ -21,6 +21,7 @@ from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
 from dledger_wire.rpc.methods import UnaryMethod
 
 CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
+MOVED_S = 0.1  # how long a leader may take to answer when another one leads already
 ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 
 Request = TypeVar("Request", bound=Message)
@@ -58,7 +59,11 @@ class LeaderCalls:
     ) -> bytes:
         """``lost`` takes the error of the last attempt that may have been carried out."""
         failed, term = "", 0
-        async for attempt in until(deadline_ms, self._clock, self._random):
+
+        async def pause(seconds: float) -> None:
+            await self._cache.pause(group, term, seconds)
+
+        async for attempt in until(deadline_ms, self._clock, self._random, sleep=pause):
             with attempt:
                 view = await self._leaders.leader(group, failed, term)
                 left_s = max(0.05, (deadline_ms - self._clock.monotonic_ms()) / 1000)
@@ -78,9 +83,15 @@ class LeaderCalls:
         """One call.  A leader that does not respond may have been paused or partitioned: the call fails when another node leads."""
         address = leader.leader_address
         call = asyncio.ensure_future(method.call_bytes(self._channels.to(address), request, timeout_s=left_s))
+        moved = asyncio.ensure_future(self._moved(leader))
         waited_s = 0.0
         try:
-            while not (await asyncio.wait([call], timeout=CALL_SILENCE_S))[0]:
+            while not call.done():
+                await asyncio.wait([call, moved], timeout=CALL_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                if call.done():
+                    break
+                if moved.done():
+                    raise UnreachableError(f"no response from {address}; {moved.result()} is the new leader", address=address)
                 waited_s += CALL_SILENCE_S
                 try:
                     await self._leaders.confirm(leader.name, address)
@@ -93,6 +104,14 @@ class LeaderCalls:
                     raise UnreachableError(f"no response from {address} to {method.path} within {waited_s:g} s", address=address)
             return call.result()
         finally:
-            if not call.done():
-                call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+            for task in (call, moved):
+                task.cancel()
+            await asyncio.gather(call, moved, return_exceptions=True)
+
+    async def _moved(self, leader: ReplicaGroup) -> str:
+        """Return the address of a later leader, a moment after it is known: the old one may still answer."""
+        found = await self._cache.led_after(leader.name, leader.term)
+        while found.leader_address == leader.leader_address:
+            found = await self._cache.led_after(leader.name, found.term)
+        await asyncio.sleep(MOVED_S)
+        return found.leader_address

@@ -1,14 +1,17 @@
-"""Who leads a replica group: the leader that is known, or a search among the nodes.
+"""Who leads a replica group: the leader that is known, or a search among the nodes of the group.
 
-Owns the choice between claims.  A leader that failed counts again only if it claims to lead itself, or leads in a newer term.
+Owns the choice between claims.  A leader that failed counts again only if it claims to lead itself, or leads in a newer term.  A search
+ends as soon as the watch of routes tells of a newer leader.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from dledger_client.cluster.node_metadata import NodeMetadata, group_of, info_of
+from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_of
 from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import NotLeaderError, UnreachableError
@@ -17,44 +20,81 @@ from dledger_wire.errors import NotLeaderError, UnreachableError
 class LeaderSearch:
     """Searches for one client."""
 
-    def __init__(self, nodes: NodeMetadata, cache: RouteCache) -> None:
-        self._nodes, self._cache = nodes, cache
+    def __init__(self, nodes: NodeMetadata, cache: RouteCache, watch: RouteWatch) -> None:
+        self._nodes, self._cache, self._watch = nodes, cache, watch
 
     async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
         """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``."""
         known = self._cache.groups.get(group)
-        if known is None or not known.leader_address or (known.leader_address == failed and known.term <= failed_term):
-            return await self.find(group, failed, failed_term)
-        return known
+        return known if known is not None and _may_lead(known, failed, failed_term) else await self.find(group, failed, failed_term)
 
     async def find(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
-        """Who leads ``group`` now, by asking everybody; one search.  ``failed`` counts as leader only if it says so itself, or in a term
+        """Who leads ``group`` now, by asking its nodes; one search.  ``failed`` counts as leader only if it says so itself, or in a term
         after ``failed_term``.  Raises NotLeaderError when no node is known to lead."""
+        self._watch.doubt()
+        search = asyncio.ensure_future(self._among_nodes(group, failed, failed_term))
+        told = asyncio.ensure_future(self._told(group, failed, failed_term))
+        try:
+            await asyncio.wait([search, told], return_when=asyncio.FIRST_COMPLETED)
+            return search.result() if search.done() else told.result()
+        finally:
+            search.cancel()
+            told.cancel()
+            await asyncio.gather(search, told, return_exceptions=True)
 
-        def leads(address: str, info: broker_pb2.GroupInfo) -> bool:
-            claimed = info.leader_address
-            return bool(claimed) and (claimed != failed or claimed == address or info.term > failed_term)
-
-        def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
-            return (info := info_of(group, response)) is not None and leads(address, info)
-
-        answers = await self._nodes.survey(self._nodes.addresses(), [], enough)
-        claims = [info for address, response in answers if (info := info_of(group, response)) is not None and leads(address, info)]
-        if not claims:
-            raise NotLeaderError(self._without_leader(group, [address for address, _ in answers]), leader_address="")
-        found = group_of(max(claims, key=lambda info: info.term))
-        self._cache.groups[group] = found
-        return found
-
-    def _without_leader(self, group: str, answered: Sequence[str]) -> str:
-        if not answered:
-            return f"no node reachable at {', '.join(self._nodes.addresses())}"
+    async def _told(self, group: str, failed: str, failed_term: int) -> ReplicaGroup:
+        """A leader in a newer term than the one known now, as soon as somebody tells of it."""
         known = self._cache.groups.get(group)
-        members = {node.address for node in known.nodes} if known is not None else set(self._nodes.addresses())
-        return f"group {group} has no leader now ({len(members.intersection(answered))} of its {len(members)} nodes answered)"
+        term = known.term if known is not None else 0
+        while True:
+            found = await self._cache.led_after(group, term)
+            if _may_lead(found, failed, failed_term):
+                return found
+            term = found.term
+
+    async def _among_nodes(self, group: str, failed: str, failed_term: int) -> ReplicaGroup:
+        addresses = self._nodes.addresses_of(group)
+        known = self._cache.groups.get(group)
+        known_term = known.term if known is not None and known.leader_address else 0
+
+        def claim(answer: NodeAnswer) -> ReplicaGroup | None:
+            address, response = answer
+            info = info_of(group, response)
+            if info is None or not info.leader_address:
+                return None
+            leads = info.leader_address == address or _may_lead(info, failed, failed_term)
+            return self._nodes.group_of(info, address) if leads else None
+
+        def enough(answer: NodeAnswer) -> bool:
+            found = claim(answer)
+            return found is not None and found.term >= known_term
+
+        answers = await self._nodes.survey(addresses, [], enough)
+        claims = [found for answer in answers if (found := claim(answer)) is not None]
+        best = max(claims, key=lambda found: found.term, default=None)
+        if best is None or (best.term < known_term and not _refutes(answers, group, known_term, len(addresses))):
+            raise NotLeaderError(self._without_leader(group, addresses, [address for address, _ in answers]), leader_address="")
+        self._cache.set_group(best)
+        return best
+
+    def _without_leader(self, group: str, members: Sequence[str], answered: Sequence[str]) -> str:
+        if not answered:
+            return f"no node reachable at {', '.join(members)}"
+        return f"group {group} has no leader now ({len(set(members).intersection(answered))} of its {len(members)} nodes answered)"
 
     async def confirm(self, group: str, address: str) -> None:
         """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
         leader = (await self.find(group)).leader_address
         if leader != address:
             raise UnreachableError(f"no response from {address}; {leader} is the new leader", address=address)
+
+
+def _may_lead(claimed: ReplicaGroup | broker_pb2.GroupInfo, failed: str, failed_term: int) -> bool:
+    """Whether somebody is said to lead who is not the one that failed, or is, in a newer term."""
+    return bool(claimed.leader_address) and (claimed.leader_address != failed or claimed.term > failed_term)
+
+
+def _refutes(answers: Sequence[NodeAnswer], group: str, term: int, nodes: int) -> bool:
+    """Whether there was no leader of ``term``: a majority of the nodes, of which some must have voted for it, has not seen that term."""
+    seen = [info.term for _, response in answers if (info := info_of(group, response)) is not None]
+    return 2 * len(seen) > nodes and max(seen) < term

@@ -2,7 +2,8 @@
 
 Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A paused or partitioned
 leader keeps its connections open, so silence alone proves nothing.  After ``SilencePolicy.limit_ms`` the other nodes are asked, and the
-stream fails only when they name another leader, or when the policy does not tolerate that none of them knows one.
+stream fails only when they name another leader, or when the policy does not tolerate that none of them knows one.  When the watch of routes
+tells of a leader in a newer term, a short silence is enough; a leader that responds is never left for that.
 
 One user at a time: ``locate``, ``open``, then ``read`` and ``write`` until one of them raises, then ``close`` and ``back_off``.
 """
@@ -30,17 +31,19 @@ AnyStream: TypeAlias = StreamMethod[Any, Any]
 class SilencePolicy:
     """``limit_ms``: without a message for this long, the other nodes are asked who leads, again after ``recheck_ms``.
 
+    ``moved_ms``: without a message for this long, the stream fails when another leader in a newer term is known already.
     ``needs_leader``: the stream fails when no node knows a leader.
     """
 
     limit_ms: int
+    moved_ms: int
     recheck_ms: int = 0
     needs_leader: bool = False
 
 
-PRODUCE_SILENCE = SilencePolicy(1000, 1000, needs_leader=True)  # produce requests without a response
-SESSION_SILENCE = SilencePolicy(800)  # heartbeats of a consumer without an acknowledgement
-CHECK_SILENCE = SilencePolicy(2500)  # transaction checks: the leader sends heartbeats itself
+PRODUCE_SILENCE = SilencePolicy(1000, 100, 1000, needs_leader=True)  # produce requests without a response
+SESSION_SILENCE = SilencePolicy(800, 400)  # heartbeats of a consumer without an acknowledgement
+CHECK_SILENCE = SilencePolicy(2500, 1200)  # transaction checks: the leader sends heartbeats itself, one a second
 
 
 class LeaderStream:
@@ -87,9 +90,10 @@ class LeaderStream:
         self._tracker.suspect()
 
     async def back_off(self, error: DledgerError) -> None:
-        """Wait before the next attempt."""
+        """Wait before the next attempt, for less when a new leader is known before."""
         self._attempt += 1
-        await asyncio.sleep(self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000)
+        pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000
+        await self._router.pause(self.replica_group, self._tracker.term, pause_s)
 
     async def close(self) -> None:
         """Close the stream, without waiting long for the other side.  Idempotent."""
@@ -113,34 +117,48 @@ class LeaderStream:
 
     async def read_heartbeat(self) -> bytes:
         """The next message of a leader that sends heartbeats.  UnreachableError when it is silent for the policy's limit."""
-        limit_s = self._silence.limit_ms / 1000
+        reading, limit_ms = asyncio.ensure_future(self.read()), self._router.clock.monotonic_ms() + self._silence.limit_ms
         try:
-            async with asyncio.timeout(limit_s):
-                return await self.read()
-        except TimeoutError:
-            raise UnreachableError(f"no heartbeat from {self.address} for {limit_s:g} s", address=self.address) from None
+            while not (await asyncio.wait([reading], timeout=self._silence.moved_ms / 1000))[0]:
+                self._check_moved()
+                if self._router.clock.monotonic_ms() >= limit_ms:
+                    text = f"no heartbeat from {self.address} for {self._silence.limit_ms / 1000:g} s"
+                    raise UnreachableError(text, address=self.address)
+            return reading.result()
+        finally:
+            await _ended(reading)
 
     async def read_until(self, deadline_ms: int) -> bytes:
         """The next message, while the same node leads.  UnreachableError at the deadline, or when another node leads."""
-        reading = asyncio.ensure_future(self.read())
+        reading, next_ms = asyncio.ensure_future(self.read()), self._router.clock.monotonic_ms() + self._silence.limit_ms
         try:
-            while not (await asyncio.wait([reading], timeout=self._silence.limit_ms / 1000))[0]:
-                await self._confirm_leader()
-                if self._router.clock.monotonic_ms() >= deadline_ms:
+            while not (await asyncio.wait([reading], timeout=self._silence.moved_ms / 1000))[0]:
+                self._check_moved()
+                now_ms = self._router.clock.monotonic_ms()
+                if now_ms >= next_ms:
+                    await self._confirm_leader()
+                    next_ms = now_ms + self._silence.limit_ms
+                if now_ms >= deadline_ms:
                     raise UnreachableError(f"no response from {self.address} in time", address=self.address)
             return reading.result()
         finally:
-            if not reading.done():
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            await _ended(reading)
 
     async def check_leader(self) -> None:
         """When the leader is silent, ask who leads.  UnreachableError when it is another node."""
         now_ms = self._router.clock.monotonic_ms()
+        if now_ms - self.last_seen_ms >= self._silence.moved_ms:
+            self._check_moved()
         if now_ms - self.last_seen_ms < self._silence.limit_ms or now_ms < self._next_check_ms:
             return
         self._next_check_ms = now_ms + self._silence.recheck_ms
         await self._confirm_leader()
+
+    def _check_moved(self) -> None:
+        """UnreachableError when another node is known to lead in a newer term."""
+        later = self._router.newer_leader(self.replica_group, self._tracker.term)
+        if later is not None and later.leader_address != self.address:
+            raise UnreachableError(f"no response from {self.address}; {later.leader_address} is the new leader", address=self.address)
 
     async def _confirm_leader(self) -> None:
         try:
@@ -153,3 +171,10 @@ class LeaderStream:
         if self._stream is None:
             raise UnreachableError(f"{self.address}: the stream is closed", address=self.address)
         return self._stream
+
+
+async def _ended(reading: asyncio.Future[bytes]) -> None:
+    """Stop reading, whatever came of it."""
+    if not reading.done():
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)

@@ -23,6 +23,11 @@ class LeaderTracker:
         self._failed_term = view.term
         return self._address
 
+    @property
+    def term(self) -> int:
+        """In which the leader located last was elected; 0: none was located."""
+        return self._failed_term
+
     def confirm(self) -> None:
         """The leader located last does its work: if it fails later, it may be tried again."""
         self._failed_address = ""

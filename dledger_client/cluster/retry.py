@@ -7,7 +7,7 @@ asyncio's, so that a client in the simulator is deterministic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from tenacity.wait import wait_base
@@ -41,12 +41,19 @@ def is_retriable(error: BaseException) -> bool:
     return isinstance(error, DledgerError) and (error.retriable or error.refresh_route)
 
 
-def until(deadline_ms: int, clock: Clock, random: Random, *, again: Callable[[BaseException], bool] = is_retriable) -> AsyncRetrying:
-    """Try until the clock shows ``deadline_ms``; the last error is raised as it is."""
+def until(
+    deadline_ms: int,
+    clock: Clock,
+    random: Random,
+    *,
+    again: Callable[[BaseException], bool] = is_retriable,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncRetrying:
+    """Try until the clock shows ``deadline_ms``; the last error is raised as it is.  ``sleep`` is how it waits between two attempts."""
     return AsyncRetrying(
         stop=lambda state: clock.monotonic_ms() + int((state.upcoming_sleep or 0) * 1000) >= deadline_ms,
         wait=JitteredBackoff(random),
         retry=retry_if_exception(again),
-        sleep=asyncio.sleep,
+        sleep=sleep,
         reraise=True,
     )

@@ -1,12 +1,15 @@
 """Routes of one client: where the leaders of its replica groups and the queues of its topics are, and calls to those leaders.
 
-Owns the parts and puts them together: channels, what is known (``route_cache``), questions to nodes (``node_metadata``), the search for a
-leader (``leader_search``), calls to leaders (``leader_calls``) and the look-up of topics (``topic_lookup``).
+Owns the parts and puts them together: channels, what is known (``route_cache``), name servers (``name_servers``) and the watch at one of
+them (``route_watch``), questions to nodes (``node_metadata``), the search for a leader (``leader_search``), calls to leaders
+(``leader_calls``) and the look-up of topics (``topic_lookup``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -15,14 +18,16 @@ from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.channels import Channels
 from dledger_client.cluster.leader_calls import LeaderCalls
 from dledger_client.cluster.leader_search import LeaderSearch
-from dledger_client.cluster.node_metadata import NodeMetadata
+from dledger_client.cluster.name_servers import NameServers
+from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata
 from dledger_client.cluster.retry import until
+from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 from dledger_client.cluster.topic_lookup import TopicLookup
-from dledger_wire._pb import broker_pb2
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import InvalidArgumentError, NotReadyError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.rpc.transport import Channel, Network
@@ -37,12 +42,20 @@ class Router:
     def __init__(self, bootstrap: Bootstrap, network: Network, clock: Clock, random: Random) -> None:
         self.clock, self.random = clock, random
         self._channels, self._cache = Channels(network), RouteCache()
-        self._nodes = NodeMetadata(self._channels, self._cache, parse_bootstrap(bootstrap))
-        self._leaders = LeaderSearch(self._nodes, self._cache)
+        addresses = parse_bootstrap(bootstrap)
+        self._nodes = NodeMetadata(self._channels, self._cache, addresses)
+        self._names = NameServers(self._channels, self._cache, addresses, clock, random)
+        self._answers = RouteAnswers(self._cache)
+        self._watch = RouteWatch(self._names, self._answers, self._cache, clock, random, self._confirm)
+        self._leaders = LeaderSearch(self._nodes, self._cache, self._watch)
         self._calls = LeaderCalls(self._channels, self._cache, self._leaders, clock, random)
-        self._lookup = TopicLookup(self._nodes, self._cache, self._leaders)
+        self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
+        self._nodes_told = False  # of all replica groups
 
-    # Channels
+    async def _confirm(self, lacking: dict[str, list[str]]) -> None:
+        await self._lookup.confirm(lacking)
+
+    # Connections and the watch
 
     def channel(self, address: str) -> Channel:
         """The channel to ``address``."""
@@ -53,7 +66,16 @@ class Router:
         """Whether there are connections to close."""
         return self._channels.is_open
 
+    def watch(self) -> None:
+        """The client may live long: changes of what it uses are told to it from a few seconds on.  On the event loop; idempotent."""
+        self._watch.begin()
+
+    def on_topic_change(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with the name of each topic whose queues changed, on the event loop."""
+        self._cache.topic_listeners.append(listener)
+
     async def close(self) -> None:
+        await self._watch.close()
         await self._channels.close()
 
     # Replica groups
@@ -65,41 +87,91 @@ class Router:
 
     @property
     def groups(self) -> dict[str, ReplicaGroup]:
-        """The replica groups that are known, by name."""
+        """The replica groups that are known, by name: those the client uses, and those that nodes told of."""
         return self._cache.groups
 
-    async def ensure_groups(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
-        """The groups, asked for if nothing is known yet."""
-        if not self.groups:
-            async for attempt in until(deadline_ms, self.clock, self.random):
-                with attempt:
+    async def reach(self, deadline_ms: int) -> None:
+        """Return when a name server or a node has answered.  UnreachableError when none does until the deadline."""
+        if self._names.current or self.groups:
+            return
+        async for attempt in until(deadline_ms, self.clock, self.random):
+            with attempt:
+                try:
+                    await self._names.routes(self._answers.request(()))
+                except DledgerError:
                     await self._nodes.first_answer([])
-        return self.groups
+
+    async def all_groups(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
+        """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all."""
+        try:
+            names = await self._names.replica_groups()
+            await self._ask_for(names)
+        except DledgerError:
+            if not self._nodes_told:
+                async for attempt in until(deadline_ms, self.clock, self.random):
+                    with attempt:
+                        await self._nodes.first_answer([])
+                self._nodes_told = True
+            return dict(self.groups)
+        return {name: self.groups[name] for name in names if name in self.groups}
 
     async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
         """The group of that name.  InvalidArgumentError when the cluster has none."""
-        groups = await self.ensure_groups(deadline_ms)
-        if group not in groups:
-            raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {', '.join(sorted(groups))}")
-        return groups[group]
+        if group not in self.groups:
+            with contextlib.suppress(DledgerError):
+                await self._ask_for((group,))
+        if group not in self.groups:
+            names = ", ".join(sorted(await self.all_groups(deadline_ms)))
+            if group not in self.groups:
+                raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {names}")
+        return self.groups[group]
 
-    async def survey(self, topics: Sequence[str], enough: Callable[[str, broker_pb2.MetadataResponse], bool]) -> None:
-        """Ask all nodes at once, until one says ``enough``, all have answered, or the slow ones have had their time."""
-        await self._nodes.survey(self._nodes.addresses(), topics, enough)
+    async def _ask_for(self, groups: Iterable[str]) -> None:
+        """Ask a name server for replica groups: only for what changed of those that are known."""
+        self._answers.forget(groups=[name for name in groups if name not in self.groups])
+        self._answers.merge(*await self._names.routes(self._answers.request((), groups)))
+
+    async def survey(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
+        """Every replica group with its leader now.  While no name server knows of all, all nodes are asked at once, until every leader has
+        answered, or the slow ones have had their time."""
+        groups = await self.all_groups(deadline_ms)
+        if self._names.current:
+            return groups
+        leaders: set[str] = set()
+
+        def enough(answer: NodeAnswer) -> bool:
+            address, response = answer
+            leaders.update(info.name for info in response.groups if info.leader_address == address)
+            return leaders >= groups.keys()
+
+        await self._nodes.survey(self._cache.node_addresses(groups), [], enough)
+        return {name: self.groups.get(name, group) for name, group in groups.items()}
 
     # Leaders
 
     async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
-        """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``."""
+        """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``.
+
+        For a stream: the group is watched from now on.
+        """
+        self._watch.group(group)
         return await self._leaders.leader(group, failed, failed_term)
 
     async def find_leader(self, group: str) -> ReplicaGroup:
-        """Who leads ``group`` now, by asking the nodes.  Raises NotLeaderError when no node is known to lead."""
+        """Who leads ``group`` now, by asking its nodes.  Raises NotLeaderError when no node is known to lead."""
         return await self._leaders.find(group)
 
     async def confirm_leader(self, group: str, address: str) -> None:
         """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
         await self._leaders.confirm(group, address)
+
+    def newer_leader(self, group: str, term: int) -> ReplicaGroup | None:
+        """The group, if a leader in a newer term than ``term`` is known."""
+        return self._cache.newer_leader(group, term)
+
+    async def pause(self, group: str, term: int, seconds: float) -> None:
+        """Wait, for less when a leader of ``group`` in a newer term than ``term`` is known before."""
+        await self._cache.pause(group, term, seconds)
 
     def leader_is(self, group: str, address: str) -> None:
         """A node said who leads: remembered until an answer with a newer term."""
@@ -116,18 +188,34 @@ class Router:
 
     # Topics
 
-    async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False) -> list[TopicQueues]:
-        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none."""
-        topics = self._cache.topics
-        if not fresh and name in topics:
-            return topics[name]
+    async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False, whole: bool = False) -> list[TopicQueues]:
+        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
+
+        ``fresh``: what is known already does not count.  ``whole``: nor does the answer of a name server that has not heard of all replica
+        groups yet.
+        """
+        if not fresh and name in self._cache.topics:
+            return self._cache.topics[name]
         check_topic(name)
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
-                topics[name] = found = await self._lookup.look_up(name)
+                found = await self._lookup.look_up(name, whole=whole)
+                self._watch.topic(name)
                 return found
         raise NotReadyError(f"topic {name}: no attempt was made before the deadline")
 
+    async def groups_of(self, topics: Iterable[str]) -> set[str] | None:
+        """The replica groups that have any of the topics; None while no name server that has heard of all groups answers."""
+        found = await asyncio.gather(*(self._lookup.at_name_server(topic) for topic in topics))
+        whole = [queues for queues in found if queues is not None]
+        return {each.replica_group for queues in whole for each in queues} if len(whole) == len(found) else None
+
+    def watch_topic(self, name: str) -> None:
+        """Watch a topic that may not exist yet."""
+        self._watch.topic(name)
+
     def forget_topic(self, name: str) -> None:
         """Look the topic up again at its next use."""
+        self._watch.forget_topic(name)
+        self._answers.forget(name)
         self._cache.topics.pop(name, None)

@@ -13,7 +13,7 @@ async def create_topic(router: Router, name: str, key: str, queues: int, deadlin
     request = topics_pb2.AutoCreateRequest(name=name, create_topic_key=key, queues=queues)
     problem: DledgerError | None = None
     created = 0
-    for group in sorted(await router.ensure_groups(deadline_ms)):
+    for group in sorted(await router.all_groups(deadline_ms)):
         try:
             await router.call_leader(group, methods.AUTO_CREATE_TOPIC, request, deadline_ms=deadline_ms)
             created += 1

@@ -1,44 +1,118 @@
-"""The queues of a topic, from the nodes of every replica group.
+"""The queues of a topic: from a name server; from the nodes while none answers, or while it has not heard of all replica groups.
 
 Owns whose word counts: the leader of a replica group knows all that was acknowledged there; without it the newest table of topics counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from operator import itemgetter
 
 from dledger_client.cluster.leader_search import LeaderSearch
-from dledger_client.cluster.node_metadata import NodeMetadata, info_of, queues_of
+from dledger_client.cluster.name_servers import NameServers
+from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_of, queues_of
+from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import NotReadyError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
+
+ABSENT_MS = 150  # how long a name server may take to hear of a topic that was made just now
 
 
 class TopicLookup:
     """Looks up for one client."""
 
-    def __init__(self, nodes: NodeMetadata, cache: RouteCache, leaders: LeaderSearch) -> None:
+    def __init__(self, names: NameServers, answers: RouteAnswers, nodes: NodeMetadata, cache: RouteCache, leaders: LeaderSearch) -> None:
+        self._names, self._answers = names, answers
         self._nodes, self._cache, self._leaders = nodes, cache, leaders
 
-    async def look_up(self, name: str) -> list[TopicQueues]:
-        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none."""
-        found = await self._of_every_group(name, *await self._nodes.first_answer([name]))
+    async def look_up(self, name: str, *, whole: bool) -> list[TopicQueues]:
+        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
+
+        ``whole``: a name server that has not heard of all replica groups yet may not answer, even if it knows some of the queues.
+        """
+        found = await self.at_name_server(name, whole=whole)
+        if found is None:
+            found = await self._at_nodes(name)
+            self._cache.set_topic(name, found)
+        elif not found:
+            raise self._absent(name)
+        return found
+
+    # Name servers
+
+    async def at_name_server(self, name: str, *, whole: bool = True) -> list[TopicQueues] | None:
+        """The queues as a name server has them; none when the topic does not exist.  None when no name server answers, or its answer does
+        not count."""
+        self._answers.forget(name)
+        try:
+            address, reply = await self._names.routes(self._answers.request([name]))
+            merged = self._answers.merge(address, reply)
+            if name in merged.absent:
+                address, reply = await self._names.routes(self._answers.request([name], wait_ms=ABSENT_MS))
+                merged = self._answers.merge(address, reply)
+        except DledgerError:
+            return None
+        await self.confirm(merged.lacking)
+        found = self._cache.topics.get(name)
+        if reply.complete:
+            return found or []
+        return None if whole else found
+
+    async def confirm(self, lacking: dict[str, list[str]]) -> None:
+        """Forget queues that a name server lacks, if the leaders of their replica groups lack them, too.
+
+        ``lacking``: replica groups by topic.
+        """
+        for name, groups in lacking.items():
+            for group in groups:
+                queues = await self._at_leader(name, group) if group in self._cache.groups else []
+                if queues is not None:
+                    others = [each for each in self._cache.topics.get(name, ()) if each.replica_group != group]
+                    self._cache.set_topic(name, sorted([*others, *queues], key=lambda each: each.replica_group))
+
+    async def _at_leader(self, name: str, group: str) -> list[TopicQueues] | None:
+        """The queues of a topic in one replica group; None when its leader does not say."""
+        address = self._cache.groups[group].leader_address
+        try:
+            response = await self._nodes.ask(address, [name]) if address else None
+        except DledgerError:
+            return None
+        own = info_of(group, response) if response is not None else None
+        if response is None or own is None or own.leader_address != address:
+            return None
+        return [queues for queues in queues_of(name, response) if queues.replica_group == group]
+
+    def _absent(self, name: str) -> TopicNotFoundError:
+        everybody = ", ".join(self._nodes.addresses())
+        return TopicNotFoundError(f"topic {name} does not exist in cluster {self._cache.cluster or '?'} ({everybody})")
+
+    # Nodes
+
+    async def _at_nodes(self, name: str) -> list[TopicQueues]:
+        """Where there are name servers, none of which answers, the nodes of the replica groups that the topic is known in are asked; else
+        all."""
+        known = [queues.replica_group for queues in self._cache.topics.get(name, ())] if self._names.known else []
+        if known and (found := await self._of_groups(name, known, self._cache.node_addresses(known), [])):
+            return found
+        first = await self._nodes.first_answer([name])
+        found = await self._of_groups(name, self._cache.groups, self._nodes.addresses(), [first])
         return found or await self._at_leaders(name)
 
-    async def _of_every_group(self, name: str, first: str, answer: broker_pb2.MetadataResponse) -> list[TopicQueues]:
+    async def _of_groups(self, name: str, groups: Collection[str], addresses: list[str], answers: list[NodeAnswer]) -> list[TopicQueues]:
         """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
-        it the newest of what replicas say and of what was known before.  ``answer``: what the node at ``first`` has said already."""
+        it the newest of what replicas say and of what was known before.  ``answers``: what nodes have said already."""
         by_group = {queues.replica_group: [queues] for queues in self._cache.topics.get(name, ())}
         for_followers: set[str] = set()
 
-        def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
+        def enough(answer: NodeAnswer) -> bool:
+            address, response = answer
             for_followers.update(info.name for info in response.groups if self._leads(address, info))
-            return len(for_followers) == len(self._cache.groups)
+            return for_followers.issuperset(groups)
 
-        answers = [(first, answer)]
-        if not enough(first, answer):
-            answers += await self._nodes.survey(self._nodes.addresses(), [name], enough)
+        if not any(enough(answer) for answer in answers):
+            answers = answers + await self._nodes.survey(addresses, [name], enough)
         # A node knows the term of its own group only.
         answers_by_group = [
             (self._leads(address, info), info.term, info.name, queues_of(name, response))
@@ -63,18 +137,16 @@ class TopicLookup:
             view = groups[group]
             if not view.leader_address:
                 view = await self._leaders.find(group)
-            response = await self._nodes.ask(view.leader_address, [name])
-            own = info_of(group, response)
-            if own is None or own.leader_address != view.leader_address:
+            queues = await self._at_leader(name, group)
+            if queues is None:
                 await self._leaders.find(group, view.leader_address, view.term)  # it is not the leader any more: its answer does not count
                 raise NotReadyError(f"topic {name}: {view.leader_address} does not lead group {group} any more")
-            found += [queues for queues in queues_of(name, response) if queues.replica_group == group]
+            found += queues
         if found:
             return found
         if not groups:
             raise NotReadyError(f"topic {name} is not known at {self._nodes.answered_last}, which knows no group either")
-        everybody = ", ".join(self._nodes.addresses())
-        raise TopicNotFoundError(f"topic {name} does not exist in cluster {self._cache.cluster or '?'} ({everybody})")
+        raise self._absent(name)
 
 
 def _is_newer(queues: list[TopicQueues], known: list[TopicQueues]) -> bool:

@@ -101,7 +101,7 @@ class IdempotentWriter:
         while writes.unsent or (writes.size_bytes > max_bytes and writes.unacknowledged):
             try:
                 if not stream.is_open:
-                    await self._router.ensure_groups(clock.monotonic_ms() + self._timeout_ms)
+                    await self._router.ensure_group(stream.replica_group, clock.monotonic_ms() + self._timeout_ms)
                     await stream.locate()
                     stream.open()
                 if writes.unsent:

@@ -54,13 +54,15 @@ class ClusterView:
     """What the cluster holds.
 
     ``topic_epochs``: by topic, joined over its replica groups.  ``unreachable``: groups without a response, and why.
-    ``leaderless``: groups whose followers responded; these may have restarted and know less than before.
+    ``leaderless``: groups whose followers responded; these may have restarted and know less than before.  ``asked``: how
+    many groups may have the topics.
     """
 
     bounds: dict[QueueId, QueueBounds] = field(default_factory=dict)
     topic_epochs: dict[str, str] = field(default_factory=dict)
     unreachable: dict[str, DledgerError] = field(default_factory=dict)
     leaderless: set[str] = field(default_factory=set)
+    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,6 @@ class ClusterInspector:
         for topic in wanted.options.topics:
             check_topic(topic)
         deadline_ms = self._now_ms() + min(METADATA_TIMEOUT_MS, wanted.options.read_timeout_ms)
-        await self._router.ensure_groups(deadline_ms)
         while True:
             view = await self._read_once(wanted, deadline_ms)
             problem = self._lacking(view, wanted)
@@ -147,7 +148,7 @@ class ClusterInspector:
             return UnreachableError(f"topic {absent[0]} was not found in the replica groups that responded ({reason})")
         if absent:
             return TopicNotFoundError(f"topic {absent[0]} does not exist in cluster {self._router.cluster or '?'} ({options.bootstrap})")
-        if view.unreachable and (len(view.unreachable) == len(self._router.groups) or (wanted.whole and not options.topics)):
+        if view.unreachable and (len(view.unreachable) == view.asked or (wanted.whole and not options.topics)):
             return UnreachableError(f"no response from replica groups {', '.join(sorted(view.unreachable))} ({reason})")
         if view.unreachable and wanted.whole and options.fail_on_data_loss:
             # A topic may have queues in any group: rows would be missing silently.
@@ -163,11 +164,9 @@ class ClusterInspector:
         return None
 
     async def _read_once(self, wanted: ViewRequest, deadline_ms: int) -> ClusterView:
-        # Leaders may have changed since the last view, and groups may have been added.
-        await self._router.survey([], self._all_leaders_answered())
-        groups = sorted(self._router.groups)
+        groups = await self._replica_groups(wanted, deadline_ms)
         found = await asyncio.gather(*(self._group(group, wanted, deadline_ms) for group in groups))
-        view, made = ClusterView(), dict[str, dict[str, str]]()
+        view, made = ClusterView(asked=len(groups)), dict[str, dict[str, str]]()
         for group, part in zip(groups, found, strict=True):
             if isinstance(part, DledgerError):
                 view.unreachable[group] = part
@@ -184,15 +183,10 @@ class ClusterInspector:
         self._were_unreachable = set(view.unreachable)
         return view
 
-    def _all_leaders_answered(self) -> Callable[[str, broker_pb2.MetadataResponse], bool]:
-        """Stop condition of a metadata survey: every group's leader has responded."""
-        leaders: set[str] = set()
-
-        def enough(address: str, response: broker_pb2.MetadataResponse) -> bool:
-            leaders.update(info.name for info in response.groups if info.leader_address == address)
-            return leaders >= self._router.groups.keys()
-
-        return enough
+    async def _replica_groups(self, wanted: ViewRequest, deadline_ms: int) -> list[str]:
+        """The groups that may have the topics, with leaders as they are now: some may have been added since the last view."""
+        found = await self._router.groups_of(wanted.options.topics) if wanted.options.topics else None
+        return sorted(found if found is not None else await self._router.survey(deadline_ms))
 
     async def _group(
         self, group: str, wanted: ViewRequest, deadline_ms: int

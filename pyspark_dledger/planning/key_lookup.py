@@ -53,10 +53,10 @@ async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Seq
     matches.
     """
     deadline_ms = router.clock.monotonic_ms() + TIMEOUT_MS
-    await router.ensure_groups(deadline_ms)
     found: dict[QueueId, list[int]] = {}
     left = MAX_MATCHES
     for topic, group in sorted({(piece.queue.topic, piece.queue.group) for piece in ranges}):
+        await router.ensure_group(group, deadline_ms)
         applied = await _applied(router, topic, group, deadline_ms)
         for key in keys:
             request = query_pb2.QueryMessagesRequest(topic=topic, key=key, max_messages=MAX_PAGE, max_bytes=PAGE_BYTES, places_only=True)

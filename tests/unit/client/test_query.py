@@ -83,7 +83,7 @@ def test_places_come_without_their_messages_when_only_they_are_wanted() -> None:
             for number in range(3):
                 await producer.send(Message("t", b"%d" % number, keys="k"), queue_id=0)
         router = rig.router()
-        await router.ensure_groups(router.clock.monotonic_ms() + 5000)
+        await router.all_groups(router.clock.monotonic_ms() + 5000)
         answers = []
         for places_only in (False, True):
             request = query_pb2.QueryMessagesRequest(topic="t", key="k", places_only=places_only)

@@ -1,0 +1,126 @@
+"""Which name server one client asks, and whether there is one that answers.
+
+Owns the order: who answered last, the name servers told of, the addresses the client was given, then nodes, which tell where the name
+servers are.  Whoever did not answer, or is none, is left out for a while.  Nothing that a name server says is trusted for safety: leaders
+check for themselves, so a wrong answer costs time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger_client.cluster.asking import ask_in_turn
+from dledger_client.cluster.channels import Channels
+from dledger_client.cluster.route_cache import RouteCache
+from dledger_wire._pb import routes_pb2
+from dledger_wire.addresses import is_address
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError, NotReadyError, UnreachableError
+from dledger_wire.rpc import methods
+
+ASK_TIMEOUT_S = 1.0
+POLL_MARGIN_S = 2.0  # how much later than promised the answer to a long poll may come
+DOWN_MS = 1_000  # how long an address is left out that did not answer
+OLD_NODE_MS = 10_000  # a node of an older version, which has no name service
+ELSEWHERE_MS = 60_000  # a node that told where the name servers are
+REMOVED = "removed"  # state of a replica group that is no more
+MAX_NODES = 3  # nodes that are asked where the name servers are, beside the addresses the client was given
+
+
+class NameServers:
+    """The name servers, as one client sees them."""
+
+    def __init__(self, channels: Channels, cache: RouteCache, bootstrap: Sequence[str], clock: Clock, random: Random) -> None:
+        self._channels, self._cache, self._bootstrap = channels, cache, bootstrap
+        self._clock, self._random = clock, random
+        self.known: tuple[str, ...] = ()
+        self.current = ""  # answered last
+        self._left_out: dict[str, int] = {}  # address -> until when
+        self._directory_version = 0
+        self._directory: tuple[str, ...] = ()
+
+    # Whom to ask
+
+    def _order(self) -> list[str]:
+        known = [self.current, *self.known] if self.current else list(self.known)
+        return list(dict.fromkeys([*known, *self._bootstrap, *self._cache.node_addresses()[:MAX_NODES]]))
+
+    def _is_left_out(self, address: str) -> bool:
+        return self._left_out.get(address, 0) > self._clock.monotonic_ms()
+
+    def _leave_out(self, address: str, for_ms: int) -> None:
+        self._left_out[address] = self._clock.monotonic_ms() + for_ms
+        if self.current == address:
+            self.current = ""
+
+    def spread(self) -> None:
+        """Choose any of the name servers for what follows, so that clients spread over them."""
+        able = [address for address in self.known if not self._is_left_out(address)]
+        if len(able) > 1:
+            self.current = able[self._random.randrange(0, len(able))]
+
+    # Asking
+
+    async def routes(self, request: routes_pb2.RoutesRequest) -> tuple[str, routes_pb2.RoutesReply]:
+        """What the first name server that answers says, and which one it is.  UnreachableError when there is none now."""
+        asked: set[str] = set()
+        problems: list[str] = []
+
+        def next_address() -> str | None:
+            for address in self._order():
+                if address not in asked and not self._is_left_out(address):
+                    asked.add(address)
+                    return address
+            return None
+
+        found = await ask_in_turn(next_address, lambda address: self._routes_of(address, request), problems)
+        if found is None:
+            raise UnreachableError(f"no name server answers ({problems[-1] if problems else 'none was found a moment ago'})")
+        return found
+
+    async def poll(self, request: routes_pb2.RoutesRequest) -> routes_pb2.RoutesReply:
+        """The answer of the current name server, which may wait as long as the request says.  UnreachableError when it is none any more."""
+        if not self.current:
+            raise UnreachableError("no name server is known")
+        return await self._routes_of(self.current, request)
+
+    async def routes_at(self, address: str, request: routes_pb2.RoutesRequest) -> routes_pb2.RoutesReply:
+        """The answer of that name server."""
+        return await self._routes_of(address, request)
+
+    async def _routes_of(self, address: str, request: routes_pb2.RoutesRequest) -> routes_pb2.RoutesReply:
+        timeout_s = request.wait_ms / 1000 + (POLL_MARGIN_S if request.wait_ms else ASK_TIMEOUT_S)
+        try:
+            reply = await methods.ROUTES.call(self._channels.to(address), request, timeout_s=timeout_s)
+        except DledgerError as error:
+            self._leave_out(address, DOWN_MS if error.retriable or error.refresh_route or error.outcome_unknown else OLD_NODE_MS)
+            raise
+        self._cache.cluster = reply.cluster or self._cache.cluster
+        told = tuple(each for each in reply.name_servers if is_address(each))
+        if told and told != self.known:
+            self.known = told
+        if not reply.is_name_server:
+            self._leave_out(address, ELSEWHERE_MS)
+            raise NotReadyError(f"{address} is a node without a name service; {', '.join(told) or 'nobody'} has it")
+        self._left_out.pop(address, None)
+        self.current = address
+        return reply
+
+    async def replica_groups(self) -> tuple[str, ...]:
+        """The names of all replica groups.  UnreachableError when no name server answers, NotReadyError when the one that does has not
+        heard of all of them yet."""
+        if not self.current:
+            await self.routes(routes_pb2.RoutesRequest())
+        address = self.current
+        request = routes_pb2.DirectoryRequest(known_version=self._directory_version)
+        try:
+            reply = await methods.DIRECTORY.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
+        except DledgerError:
+            self._leave_out(address, DOWN_MS)
+            raise
+        if not reply.complete:
+            raise NotReadyError(f"{address}: not all replica groups have registered yet")
+        if not reply.unchanged:
+            self._directory_version = reply.version
+            self._directory = tuple(sorted(group.name for group in reply.groups if group.state != REMOVED))
+        return self._directory

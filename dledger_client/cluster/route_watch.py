@@ -1,0 +1,133 @@
+"""The watch of routes: one long poll at one name server, which answers when something that the client uses has changed.
+
+Owns the poll and its life.  A short-lived client never opens one: it begins when a client that asked for it has lived for a few seconds.  A
+name server that is lost or silent is replaced by another one; without any the watch tries again from time to time, and the client goes on
+with what it knows and what nodes tell it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dledger_client.cluster.name_servers import NameServers
+from dledger_client.cluster.retry import JitteredBackoff
+from dledger_client.cluster.route_answers import RouteAnswers
+from dledger_client.cluster.route_cache import RouteCache
+from dledger_wire.clock import Clock, Random
+from dledger_wire.errors import DledgerError
+from dledger_wire.tasks import BackgroundTasks
+
+BEGIN_AFTER_S = 3.0  # how long a client has to live for a watch
+WAIT_MS, WAIT_SPREAD_MS = 20_000, 10_000  # of one poll; drawn, so that the polls of many clients do not end together
+SETTLE_S = 0.1  # before a poll is replaced by one for more topics, of which several are looked up one after the other
+PAUSE_S = 0.005  # after an answer: what changes in quick succession is told together
+LONGEST_PAUSE_S = 2.0  # between attempts while no name server answers
+SILENT_S = 1.0  # a poll without an answer for that long is replaced when a leader was lost meanwhile
+
+
+class RouteWatch:
+    """Of one client.  ``confirm`` settles what a name server lacks."""
+
+    def __init__(
+        self,
+        names: NameServers,
+        answers: RouteAnswers,
+        cache: RouteCache,
+        clock: Clock,
+        random: Random,
+        confirm: Callable[[dict[str, list[str]]], Awaitable[None]],
+    ) -> None:
+        self._names, self._answers, self._cache, self._confirm = names, answers, cache, confirm
+        self._clock, self._random = clock, random
+        self._topics: dict[str, None] = {}
+        self._groups: dict[str, None] = {}
+        self._more = asyncio.Event()  # topics or groups that the poll under way is not about
+        self._doubted = asyncio.Event()  # the name server may be gone
+        self._begin: asyncio.TimerHandle | None = None
+        self._tasks = BackgroundTasks("routes")
+        self._polled_ms = 0
+        self.polls = 0
+
+    # What is watched
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a poll, or an attempt at one."""
+        return len(self._tasks) > 0
+
+    def topic(self, name: str) -> None:
+        """Watch a topic."""
+        if name not in self._topics:
+            self._topics[name] = None
+            self._more.set()
+
+    def forget_topic(self, name: str) -> None:
+        """Watch a topic no more."""
+        self._topics.pop(name, None)
+
+    def group(self, name: str) -> None:
+        """Watch a replica group, beside those that the topics are in."""
+        if name not in self._groups:
+            self._groups[name] = None
+            self._more.set()
+
+    # Life
+
+    def begin(self) -> None:
+        """The client is one that may live long: watch, unless it is closed soon.  Idempotent."""
+        if self._begin is None:
+            self._begin = asyncio.get_running_loop().call_later(BEGIN_AFTER_S, self._start)
+
+    def _start(self) -> None:
+        self._tasks.spawn(self._run(), "watch")
+
+    async def close(self) -> None:
+        """End the poll.  Idempotent."""
+        if self._begin is not None:
+            self._begin.cancel()
+        await self._tasks.stop()
+
+    def doubt(self) -> None:
+        """A leader was lost: if the name server has been silent for a while, it may be gone, too, and another one is asked."""
+        if self.is_running and self._clock.monotonic_ms() - self._polled_ms > SILENT_S * 1000:
+            self._doubted.set()
+
+    async def _run(self) -> None:
+        backoff, failures = JitteredBackoff(self._random), 0
+        while True:
+            try:
+                await self._poll()
+                failures = 0
+                await asyncio.sleep(PAUSE_S)
+            except DledgerError:
+                failures += 1
+                pause_s = backoff.pause_ms(failures, busy=True) / 1000 * (1 << min(4, max(0, failures - 4)))
+                await asyncio.sleep(min(LONGEST_PAUSE_S, pause_s))
+
+    async def _poll(self) -> None:
+        """Ask once; returns when an answer is merged, or when the question is not the right one any more."""
+        self._more.clear()
+        if self._doubted.is_set() or not self._names.current:
+            is_first = not self._names.current
+            self._doubted.clear()
+            address, reply = await self._names.routes(self._answers.request(self._topics, self._groups))
+            await self._confirm(self._answers.merge(address, reply).lacking)
+            if is_first:
+                self._names.spread()
+        wait_ms = WAIT_MS + self._random.randrange(0, WAIT_SPREAD_MS)
+        self._polled_ms = self._clock.monotonic_ms()
+        self.polls += 1
+        address = self._names.current
+        asked = asyncio.ensure_future(self._names.poll(self._answers.request(self._topics, self._groups, wait_ms)))
+        signals = [asyncio.ensure_future(self._more.wait()), asyncio.ensure_future(self._doubted.wait())]
+        try:
+            await asyncio.wait([asked, *signals], return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done() and not self._doubted.is_set():
+                await asyncio.wait([asked], timeout=SETTLE_S)
+            if asked.done():
+                await self._confirm(self._answers.merge(address, asked.result()).lacking)
+        finally:
+            for task in (asked, *signals):
+                task.cancel()
+            await asyncio.gather(asked, *signals, return_exceptions=True)
