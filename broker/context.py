@@ -22,6 +22,15 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
+class WantedReplicas:
+    """The mirroring policy of a replica group; ``replace_after_ms`` 0: a member that is away is never replaced."""
+
+    voters: int
+    learners: int
+    replace_after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceContext:
     """Passed to each service's constructor."""
 
@@ -47,6 +56,15 @@ class ServiceContext:
             raise NotLeaderError(f"{own} is not the master and knows no leader", leader_address="", leader_id="")
         address = self.raft.address_of(leader)
         raise NotLeaderError(f"{own} is not the master; {leader} at {address} is", leader_address=address, leader_id=leader)
+
+    def wanted_replicas(self) -> WantedReplicas:
+        """How many replicas the group is to have: as it was set for the group, or else as this node's cluster file says."""
+        now, cluster, group = self.store.replica_group.settings, self.settings.cluster, self.settings.group
+        return WantedReplicas(
+            now.voters or group.wanted_voters,
+            group.learners if now.learners is None else now.learners,
+            cluster.replace_after_ms(group) if now.replace_after_ms is None else now.replace_after_ms,
+        )
 
     async def command(self, command: Command[ResultT], timeout_s: float) -> ResultT:
         """Send a command through the log and return what it did; its own refusal is raised as the typed error it is."""

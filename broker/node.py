@@ -23,6 +23,7 @@ from broker.api.producer_ids import ProducerIdService
 from broker.api.query import QueryService
 from broker.api.queue_offsets import QueueOffsetsService
 from broker.api.read_advice import ReadAdvice
+from broker.api.replica_group import ReplicaGroupService
 from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
 from broker.background.clock_watch import ClockWatch
@@ -39,6 +40,7 @@ from broker.leadership.role_manager import RoleManager
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
 from broker.process.process_stats import ProcessStats
+from broker.removed_gate import RemovedGate
 from broker.transactions.api import TransactionService
 from dledger.clock.group_time import GroupTime
 from dledger.core.types import NodeId
@@ -47,6 +49,7 @@ from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
+from store.commands.replica_group import REMOVED
 from store.durability.checkpoint import CHECKPOINT_PATH
 from store.durability.persistence import ABORT_PATH
 from store.durability.snapshots import CONFIG_FOLDER
@@ -173,6 +176,7 @@ class BrokerNode:
             QueryService(context),
             GroupSettingsService(context),
             AdminService(context, self._process, self.identity.store_id),
+            ReplicaGroupService(context),
             RetentionService(context),
             HealthService(self._serving),
         )
@@ -180,7 +184,8 @@ class BrokerNode:
     async def _listen(self, services: Sequence[RpcService]) -> None:
         """Serve the same on every address."""
         for address in self.settings.addresses:
-            server = self._env.network.serve(address)
+            served = self._env.network.serve(address)
+            server = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
             self.raft.register(server)
             for service in services:
                 service.register(server)

@@ -27,6 +27,7 @@ wire, ``message`` the text, ``details`` its values as strings.
      |- TopicNotFoundError, TopicExistsError, TopicPermissionError
      |- InvalidNameError, InvalidArgumentError, MessageTooLargeError
      |- UnsafeShrinkError                                     queues to remove are written to or hold unread messages
+     |- ReplicaGroupDrainingError                             the replica group takes no new messages and topics
      |- NoLiveMajorityError                                   a membership change would leave a group that cannot commit
      |- OffsetOutOfRangeError                                 carries ``min_offset`` and ``max_offset``
      |- OffsetsResetError                                     the group's offsets were reset since the consumer read them

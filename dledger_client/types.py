@@ -15,6 +15,7 @@ from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
+from dledger_client.admin.replica_groups import LeftMessages, ReplicaGroupState
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topics import ChangedTopic, QueueRange
@@ -57,6 +58,7 @@ __all__ = [
     "GroupMember",
     "GroupTransactions",
     "LeaderTransfer",
+    "LeftMessages",
     "Listener",
     "Membership",
     "Message",
@@ -80,6 +82,7 @@ __all__ = [
     "ReceivedMessage",
     "ReplicaComparison",
     "ReplicaGroup",
+    "ReplicaGroupState",
     "ReplicaGroupStatus",
     "ReplicaLag",
     "ReplicaState",

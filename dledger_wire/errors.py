@@ -56,6 +56,7 @@ __all__ = [
     "OutcomeUnknownError",
     "ProducerFencedError",
     "ReadOnlyError",
+    "ReplicaGroupDrainingError",
     "StaleLockError",
     "StorageDamagedError",
     "StorageFailedError",
@@ -220,6 +221,12 @@ class UnsafeShrinkError(DledgerError):
     """The change would remove queues that producers still write to, or that hold unread messages; the text says which, and what to do."""
 
     code = "UNSAFE_SHRINK"
+
+
+class ReplicaGroupDrainingError(DledgerError):
+    """The replica group is draining, or was removed: it takes no new messages and topics. Use another replica group."""
+
+    code = "REPLICA_GROUP_DRAINING"
 
 
 class NoLiveMajorityError(DledgerError):

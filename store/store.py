@@ -61,6 +61,7 @@ class MessageStore:
         self._role_changed = role_changed
         self.queues = QueueTable(settings, env.disk)
         self._state = state = StoreState(settings, self.queues.max_offset)
+        self.replica_group = state.replica_group
         self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions
         self.consumer_offsets, self.offset_history = state.consumer_offsets, state.offset_history
         self.queue_locks, self.subscription_groups = state.queue_locks, state.subscription_groups

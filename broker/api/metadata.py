@@ -65,7 +65,7 @@ class MetadataService:
             group=self._context.settings.group.name,
             read_queues=topic.read_queues,
             write_queues=topic.write_queues,
-            perm=topic.perm,
+            perm=self._context.store.topics.client_perm(topic),
             found=True,
             incarnation=topic.topic_epoch,
             groups=topic.groups,

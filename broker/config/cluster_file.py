@@ -213,6 +213,11 @@ class ClusterConfig(_Model):
         known = ", ".join(node.id for group in self.groups for node in group.nodes)
         raise ConfigError(f"no node {node_id!r} in this cluster file; it has {known}", known=known)
 
+    @property
+    def nodes_serve_names(self) -> bool:
+        """Whether the nodes of the first group serve the names, since there are no processes of their own for that."""
+        return all(isinstance(each, str) for each in self.name_servers)
+
     def replace_after_ms(self, group: GroupConfig) -> int:
         """How long a member of ``group`` may be away before a spare node takes its place; 0: for ever."""
         return self.replicas.replaceAfter if group.replaceAfter is None else group.replaceAfter

@@ -10,13 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from dledger_client.admin import cluster_status as nodes_of_cluster
-from dledger_client.admin import consumer_groups, membership, open_transactions, replica_comparison, retention, topics
+from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topics
 from dledger_client.admin import dead_letters as letters_of_groups
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult, query_by_id, query_by_key, query_by_time
 from dledger_client.admin.message_trace import Trace, trace
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
@@ -25,6 +24,7 @@ from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec
 from dledger_client.aio.consumer import PullConsumer
+from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.routes import TopicQueues
@@ -36,7 +36,7 @@ from dledger_client.transactions.resolver import TransactionOutcome, Transaction
 from dledger_wire.errors import InvalidArgumentError
 
 
-class Admin:
+class Admin(ReplicaGroupAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:
@@ -110,72 +110,6 @@ class Admin:
         """
         known = nodes if nodes is not None else nodes_of_cluster.known_nodes(await self._calls.replica_groups())
         return await nodes_of_cluster.ask_nodes(self._router, known, timeout_ms / 1000)
-
-    async def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
-        """Hand the leadership of a replica group over, and wait until the new leader has taken it.
-
-        Args:
-            to: Id of the new leader; empty for the voter whose log is longest.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> print((await admin.transfer_leader("n1")).took_ms)
-        """
-        return await membership.transfer_leader(self._calls, to, replica_group)
-
-    async def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
-        """Add a node to a replica group as a learner: it copies the log and does not vote.
-
-        Args:
-            node_id: Id of the new node.
-            address: Its address, ``host:port``.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> await admin.add_member("n3", "10.0.0.4:10911")
-        """
-        return await membership.change_member(self._calls, "add", node_id, replica_group, address=address)
-
-    async def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Make a learner that has caught up a voter.
-
-        Args:
-            node_id: Id of the learner.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Raises:
-            NotReadyError: The learner has not caught up.
-
-        Examples:
-            >>> await admin.promote_member("n3")
-        """
-        return await membership.change_member(self._calls, "promote", node_id, replica_group)
-
-    async def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Remove a node from its replica group.
-
-        Args:
-            node_id: Id of the member.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> await admin.remove_member("n2")
-        """
-        return await membership.change_member(self._calls, "remove", node_id, replica_group)
-
-    async def replace_member(self, node_id: str, address: str, *, replaces: str, replica_group: str = "") -> Membership:
-        """Replace a member that is lost by a new node, which copies the log first.
-
-        Args:
-            node_id: Id of the new node.
-            address: Its address, ``host:port``.
-            replaces: Id of the member that is lost.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> await admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
-        """
-        return await membership.change_member(self._calls, "replace", node_id, replica_group, address=address, replaces=replaces)
 
     async def expire_messages(
         self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import Trace
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
@@ -24,11 +23,11 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.environment import takes_old_environment
-from dledger_client.sync.base import SyncClient
+from dledger_client.sync.replica_group_admin import ReplicaGroupAdmin
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 
 
-class Admin(SyncClient[AsyncAdmin]):
+class Admin(ReplicaGroupAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:
@@ -45,6 +44,8 @@ class Admin(SyncClient[AsyncAdmin]):
         >>> with Admin("127.0.0.1:10911") as admin:
         ...     admin.create_topic("orders", queues=4, if_not_exists=True)
     """
+
+    _inner: AsyncAdmin
 
     @takes_old_environment
     def __init__(self, bootstrap: Bootstrap, *, timeout_ms: int = 10000) -> None:
@@ -87,72 +88,6 @@ class Admin(SyncClient[AsyncAdmin]):
             ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
         """
         return self._run(self._inner.cluster_status(nodes=nodes, timeout_ms=timeout_ms))
-
-    def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
-        """Hand the leadership of a replica group over, and wait until the new leader has taken it.
-
-        Args:
-            to: Id of the new leader; empty for the voter whose log is longest.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> print((admin.transfer_leader("n1")).took_ms)
-        """
-        return self._run(self._inner.transfer_leader(to, replica_group=replica_group))
-
-    def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
-        """Add a node to a replica group as a learner: it copies the log and does not vote.
-
-        Args:
-            node_id: Id of the new node.
-            address: Its address, ``host:port``.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> admin.add_member("n3", "10.0.0.4:10911")
-        """
-        return self._run(self._inner.add_member(node_id, address, replica_group=replica_group))
-
-    def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Make a learner that has caught up a voter.
-
-        Args:
-            node_id: Id of the learner.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Raises:
-            NotReadyError: The learner has not caught up.
-
-        Examples:
-            >>> admin.promote_member("n3")
-        """
-        return self._run(self._inner.promote_member(node_id, replica_group=replica_group))
-
-    def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Remove a node from its replica group.
-
-        Args:
-            node_id: Id of the member.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> admin.remove_member("n2")
-        """
-        return self._run(self._inner.remove_member(node_id, replica_group=replica_group))
-
-    def replace_member(self, node_id: str, address: str, *, replaces: str, replica_group: str = "") -> Membership:
-        """Replace a member that is lost by a new node, which copies the log first.
-
-        Args:
-            node_id: Id of the new node.
-            address: Its address, ``host:port``.
-            replaces: Id of the member that is lost.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
-        """
-        return self._run(self._inner.replace_member(node_id, address, replaces=replaces, replica_group=replica_group))
 
     def expire_messages(
         self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()

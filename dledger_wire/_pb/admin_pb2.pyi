@@ -414,3 +414,104 @@ class ChecksumReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["committed_pos", b"committed_pos", "first_pos", b"first_pos", "segments", b"segments"]) -> None: ...
 
 global___ChecksumReply = ChecksumReply
+
+@typing.final
+class ReplicaGroupRequest(google.protobuf.message.Message):
+    """An empty state, 0 voters and absent fields keep what is there."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: builtins.int
+    VOTERS_FIELD_NUMBER: builtins.int
+    LEARNERS_FIELD_NUMBER: builtins.int
+    REPLACE_AFTER_MS_FIELD_NUMBER: builtins.int
+    DISCARD_FIELD_NUMBER: builtins.int
+    state: builtins.str
+    """active, draining or removed"""
+    voters: builtins.int
+    learners: builtins.int
+    replace_after_ms: builtins.int
+    """0: a member that is away is never replaced"""
+    discard: builtins.bool
+    """removed: also when messages are left that no consumer group reads, or that were parked"""
+    def __init__(
+        self,
+        *,
+        state: builtins.str = ...,
+        voters: builtins.int = ...,
+        learners: builtins.int | None = ...,
+        replace_after_ms: builtins.int | None = ...,
+        discard: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_learners", b"_learners", "_replace_after_ms", b"_replace_after_ms", "learners", b"learners", "replace_after_ms", b"replace_after_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_learners", b"_learners", "_replace_after_ms", b"_replace_after_ms", "discard", b"discard", "learners", b"learners", "replace_after_ms", b"replace_after_ms", "state", b"state", "voters", b"voters"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_learners", b"_learners"]) -> typing.Literal["learners"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_replace_after_ms", b"_replace_after_ms"]) -> typing.Literal["replace_after_ms"] | None: ...
+
+global___ReplicaGroupRequest = ReplicaGroupRequest
+
+@typing.final
+class ReplicaGroupReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    SINCE_MS_FIELD_NUMBER: builtins.int
+    VOTERS_FIELD_NUMBER: builtins.int
+    LEARNERS_FIELD_NUMBER: builtins.int
+    REPLACE_AFTER_MS_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    state: builtins.str
+    since_ms: builtins.int
+    """when the state was set; 0: never"""
+    voters: builtins.int
+    """wanted"""
+    learners: builtins.int
+    """wanted"""
+    replace_after_ms: builtins.int
+    @property
+    def left(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LeftInGroup]:
+        """what keeps the group from being removed"""
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        state: builtins.str = ...,
+        since_ms: builtins.int = ...,
+        voters: builtins.int = ...,
+        learners: builtins.int = ...,
+        replace_after_ms: builtins.int = ...,
+        left: collections.abc.Iterable[global___LeftInGroup] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "learners", b"learners", "left", b"left", "replace_after_ms", b"replace_after_ms", "since_ms", b"since_ms", "state", b"state", "voters", b"voters"]) -> None: ...
+
+global___ReplicaGroupReply = ReplicaGroupReply
+
+@typing.final
+class LeftInGroup(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    CONSUMER_GROUP_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """unread, retry, delayed, timer, transaction: these drain; abandoned, dead_letter, parked: these can be discarded"""
+    topic: builtins.str
+    consumer_group: builtins.str
+    messages: builtins.int
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        topic: builtins.str = ...,
+        consumer_group: builtins.str = ...,
+        messages: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["consumer_group", b"consumer_group", "kind", b"kind", "messages", b"messages", "topic", b"topic"]) -> None: ...
+
+global___LeftInGroup = LeftInGroup

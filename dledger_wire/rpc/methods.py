@@ -149,6 +149,8 @@ NODE_STATUS = UnaryMethod("/dledger.v1.Admin/NodeStatus", admin_pb2.Empty, admin
 TRANSFER_LEADER = UnaryMethod("/dledger.v1.Admin/TransferLeader", admin_pb2.TransferRequest, admin_pb2.TransferReply)
 CHANGE_MEMBER = UnaryMethod("/dledger.v1.Admin/ChangeMember", admin_pb2.MemberRequest, admin_pb2.MemberReply)
 SEGMENT_CHECKSUMS = UnaryMethod("/dledger.v1.Admin/SegmentChecksums", admin_pb2.ChecksumRequest, admin_pb2.ChecksumReply)
+DESCRIBE_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/DescribeReplicaGroup", admin_pb2.Empty, admin_pb2.ReplicaGroupReply)
+SET_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/SetReplicaGroup", admin_pb2.ReplicaGroupRequest, admin_pb2.ReplicaGroupReply)
 EXPIRE = UnaryMethod("/dledger.v1.Retention/Expire", retention_pb2.ExpireRequest, retention_pb2.ExpireReply)
 AUTO_CREATE_TOPIC = UnaryMethod("/dledger.v1.Topics/AutoCreate", topics_pb2.AutoCreateRequest, topics_pb2.AutoCreateResponse)
 

@@ -30,7 +30,8 @@ class Face:
 
 
 FILES = {
-    "admin": (Face("Admin", "SyncClient[AsyncAdmin]"),),
+    "replica_group_admin": (Face("ReplicaGroupAdmin", "SyncClient[AsyncReplicaGroupAdmin]"),),
+    "admin": (Face("Admin", "ReplicaGroupAdmin", "replica_group_admin"),),
     "consumer": (Face("PullConsumer", "SyncClient[AsyncPullConsumer]"),),
     "logical_queue": (
         Face("LogicalQueueWriter", "LogicalQueueWriterBase", "logical_queue_base"),
@@ -111,6 +112,8 @@ class Generator:
         self._imports.add(f"from {self._source.dotted} import {face.name} as Async{face.name}")
         notes = _notes(written)
         lines = [f"class {face.name}({face.base}):", _docstring(node, INDENT, notes), ""]
+        if face.base_file in FILES:  # its own asyncio client is a subclass of that of its base
+            lines += [f"{INDENT}_inner: Async{face.name}", ""]
         for member in node.body:
             made = self._member(face, member, by_hand, base)
             if made:

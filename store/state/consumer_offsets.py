@@ -59,6 +59,13 @@ class ConsumerOffsets:
                 found.setdefault(group, {})[topic] = queues
         return found
 
+    def readers(self) -> dict[str, list[str]]:
+        """Topic -> the groups that have a position in it."""
+        found: dict[str, list[str]] = {}
+        for group, topic in sorted(self._offsets):
+            found.setdefault(topic, []).append(group)
+        return found
+
     def position(self, group: str, topic: str, queue_id: int) -> int:
         """The next message a group reads in a queue; 0 for one it never committed."""
         return self._offsets.get((group, topic), {}).get(queue_id, 0)

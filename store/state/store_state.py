@@ -11,6 +11,7 @@ from store.state.delays import DelayOffsets
 from store.state.offset_history import OffsetHistory
 from store.state.producers import ProducerRegistrations
 from store.state.queue_locks import QueueLocks
+from store.state.replica_group import ReplicaGroupState
 from store.state.send_backs import SendBacks
 from store.state.sequences import QueueKey, SequenceTable
 from store.state.state_machine import ReplicatedState, StateMachineSection
@@ -31,7 +32,8 @@ class StoreState:
 
     def __init__(self, settings: StoreSettings, max_offset: Callable[[QueueKey], int]) -> None:
         self._max_offset = max_offset
-        self.topics = Topics(self._undrained, self._stored)
+        self.replica_group = ReplicaGroupState()
+        self.topics = Topics(self._undrained, self._stored, self.replica_group)
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
         self.queue_locks = QueueLocks(self._has_queue)
         self.offset_history = OffsetHistory()
@@ -53,6 +55,7 @@ class StoreState:
             self.send_backs,
             self.transactions,
             self.offset_history,
+            self.replica_group,
         ]
         self.machine = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
 

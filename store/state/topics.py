@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError, UnsafeShrinkError
-from dledger_wire.names import is_system_topic
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from dledger_wire.status import Perm
 from store.commands.command import JsonObject
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
+from store.state.replica_group import ReplicaGroupState
 from store.state.state_machine import CommandContext, CommandHandlers
 
 DEFAULT_QUEUES = 4
@@ -57,8 +58,10 @@ class Topics:
         self,
         undrained: Callable[[str, int, int], str] = lambda _name, _first, _end: "",
         stored: Callable[[str, int], int] = lambda _name, _queues: 0,
+        replica_group: ReplicaGroupState | None = None,
     ) -> None:
         self._undrained, self._stored = undrained, stored
+        self._replica_group = replica_group or ReplicaGroupState()
         self._topics: dict[str, Topic] = {}
         self._counter = 0
         self._counted = (0, 0)  # the counter, and ``own_queues`` then
@@ -94,11 +97,18 @@ class Topics:
             raise TopicNotFoundError(f"topic {name!r} does not exist", topic=name)
         return topic
 
+    def client_perm(self, topic: Topic) -> int:
+        """The topic's permission as clients are told: a replica group that is draining takes nothing new."""
+        return topic.perm if self._replica_group.takes_messages else topic.perm & ~Perm.WRITE
+
     def writable(self, name: str, queue_id: int, *, for_service: bool = False) -> Topic:
         """The topic, if messages may be written to that queue of it; its permission is for users, not ``for_service``."""
         topic = self.require(name)
         if not topic.perm & Perm.WRITE and not for_service:
             raise TopicPermissionError(f"topic {name}: writing is not permitted (perm {topic.perm})", topic=name, perm=topic.perm)
+        if not for_service and not self._replica_group.takes_messages:
+            text = f"topic {name}: its replica group is {self._replica_group.state} and takes no new messages"
+            raise TopicPermissionError(text, topic=name, perm=self.client_perm(topic))
         if queue_id >= topic.write_queues:
             text = f"topic {name}: queue {queue_id}, expected 0 to {topic.write_queues - 1}"
             raise InvalidArgumentError(text, topic=name, queues=topic.write_queues)
@@ -127,6 +137,8 @@ class Topics:
             if command.if_not_exists:
                 return _result(old, created=False)
             raise TopicExistsError(f"topic {command.name!r} exists", topic=command.name)
+        if not is_system_topic(command.name) and not command.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            self._replica_group.require_active("no new topics")  # those of consumer groups are needed until all is consumed
         write_queues = command.write_queues or command.read_queues or DEFAULT_QUEUES
         read_queues = command.read_queues or write_queues
         topic = Topic(command.name, read_queues, write_queues, command.perm or int(Perm.READ_WRITE), context.pos, command.groups)

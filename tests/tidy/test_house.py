@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.replicas import ReplicasConfig, SpareConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("dledger", "dledger_wire", "dledger_client", "pyspark_dledger", "store", "broker", "dledger_cli")
@@ -95,6 +96,6 @@ def test_no_tracked_file_is_a_link() -> None:
 
 def test_every_setting_is_in_the_documents_and_no_other() -> None:
     text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.)?(\w+)` \|", text, re.MULTILINE))
-    models = (ClusterConfig, GroupConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig)
-    assert told == {name for model in models for name in model.model_fields} - {"raft", "store", "broker"}
+    told = set(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.)?(\w+)` \|", text, re.MULTILINE))
+    models = (ClusterConfig, GroupConfig, SpareConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig, ReplicasConfig)
+    assert told == {name for model in models for name in model.model_fields} - {"raft", "store", "broker", "replicas"}

@@ -37,6 +37,7 @@ ADVICE = {
     "TopicExistsError": "Nothing, or pass `if_not_exists=True`.",
     "TopicPermissionError": "Change the permission: `dledger topic update TOPIC --perm 6`.",
     "UnsafeShrinkError": "Follow the text: stop writing to the queues first, then read them to the end. `--force` skips the check.",
+    "ReplicaGroupDrainingError": "Use another replica group, or make this one active again: `dledger cluster drain GROUP --undo`.",
     "NoLiveMajorityError": "Bring a node back, or remove the failed node first. The change was not made.",
     "InvalidNameError": "Use another name. The text says which characters are allowed.",
     "InvalidArgumentError": "Fix the argument that the text names.",

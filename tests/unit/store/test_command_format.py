@@ -28,6 +28,7 @@ from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.registry import COMMANDS, decode_command
+from store.commands.replica_group import SetReplicaGroup
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.json_pieces import encode
@@ -79,6 +80,9 @@ CASES: list[tuple[str, Command[object]]] = [
     ("update_topic of its replica groups", UpdateTopic(name="wide", groups=("g0", "g1", "g2"))),
     ("create_topic to be deleted if drained", CreateTopic(name="left", read_queues=1, write_queues=1, perm=4)),
     ("delete_topic_if", DeleteTopicIf(name="left", only_if=DRAINED)),
+    ("replica_group that wants more replicas", SetReplicaGroup(voters=5, learners=0, replace_after_ms=600_000)),
+    ("replica_group that is drained", SetReplicaGroup(state="draining")),
+    ("replica_group that is removed", SetReplicaGroup(state="removed", at_index=35)),
 ]
 
 

@@ -1,0 +1,55 @@
+"""A replica group is drained: its topics get queues elsewhere, then it takes no more messages.
+
+Each step may be repeated, so that a drain that was broken off goes on.
+"""
+
+from __future__ import annotations
+
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.replica_groups import ReplicaGroupState, describe, set_state
+from dledger_client.admin.topics import TopicSpec, create_topic, list_topics
+from dledger_client.cluster.routes import TopicQueues
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
+
+ACTIVE, DRAINING, REMOVED = "active", "draining", "removed"
+
+
+async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> ReplicaGroupState:
+    if undo:
+        return await set_state(calls, replica_group, ACTIVE)
+    now = await describe(calls, replica_group)
+    if now.state == REMOVED:
+        return now
+    name = now.replica_group
+    others = await active_groups(calls, without=name)
+    if not others:
+        raise InvalidArgumentError(f"{name} is the only replica group that takes messages; a cluster needs one")
+    for queues in await list_topics(calls, or_followers=False):
+        if queues.replica_group == name and not _belongs_to_a_group(queues.topic):
+            await _add_elsewhere(calls, queues, others)
+    return await set_state(calls, name, DRAINING)
+
+
+async def active_groups(calls: ClusterCalls, *, without: str) -> list[str]:
+    """The replica groups that take messages, by name."""
+    names = [name for name in sorted(await calls.replica_groups()) if name != without]
+    return [name for name in names if (await describe(calls, name)).state == ACTIVE]
+
+
+def _belongs_to_a_group(topic: str) -> bool:
+    """Topics of a consumer group are made where they are needed."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+async def _add_elsewhere(calls: ClusterCalls, queues: TopicQueues, others: list[str]) -> None:
+    """Give a topic that can be written only in the group to be drained as many queues in the other groups."""
+    found = await calls.router.topic(queues.topic, calls.deadline_ms(), fresh=True)
+    if any(each.replica_group in others for each in found):
+        return
+    count = max(queues.write_queues, 1)
+    for place, group in enumerate(others[:count]):
+        share = count // len(others) + (place < count % len(others))
+        # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
+        spec = TopicSpec(queues.topic, read_queues=share, write_queues=share)
+        await create_topic(calls, spec, group, if_not_exists=True)

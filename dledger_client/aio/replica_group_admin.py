@@ -1,0 +1,144 @@
+"""The part of ``Admin`` for replica groups: leaders, members, mirroring policy, groups that go.
+
+Each method delegates to the module of its subject in ``dledger_client.admin``.
+"""
+
+from __future__ import annotations
+
+from dledger_client.admin import drain, membership, replica_groups
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.membership import LeaderTransfer, Membership
+from dledger_client.admin.replica_groups import ReplicaGroupState
+
+
+class ReplicaGroupAdmin:
+    """Administration of replica groups; use ``Admin``."""
+
+    _calls: ClusterCalls
+
+    async def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
+        """Hand the leadership of a replica group over, and wait until the new leader has taken it.
+
+        Args:
+            to: Id of the new leader; empty for the voter whose log is longest.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> print((await admin.transfer_leader("n1")).took_ms)
+        """
+        return await membership.transfer_leader(self._calls, to, replica_group)
+
+    async def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
+        """Add a node to a replica group as a learner: it copies the log and does not vote.
+
+        Args:
+            node_id: Id of the new node.
+            address: Its address, ``host:port``.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> await admin.add_member("n3", "10.0.0.4:10911")
+        """
+        return await membership.change_member(self._calls, "add", node_id, replica_group, address=address)
+
+    async def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
+        """Make a learner that has caught up a voter.
+
+        Args:
+            node_id: Id of the learner.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Raises:
+            NotReadyError: The learner has not caught up.
+
+        Examples:
+            >>> await admin.promote_member("n3")
+        """
+        return await membership.change_member(self._calls, "promote", node_id, replica_group)
+
+    async def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
+        """Remove a node from its replica group.
+
+        Args:
+            node_id: Id of the member.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> await admin.remove_member("n2")
+        """
+        return await membership.change_member(self._calls, "remove", node_id, replica_group)
+
+    async def replace_member(self, node_id: str, address: str, *, replaces: str, replica_group: str = "") -> Membership:
+        """Replace a member that is lost by a new node, which copies the log first.
+
+        Args:
+            node_id: Id of the new node.
+            address: Its address, ``host:port``.
+            replaces: Id of the member that is lost.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> await admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
+        """
+        return await membership.change_member(self._calls, "replace", node_id, replica_group, address=address, replaces=replaces)
+
+    async def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
+        """State and mirroring policy of a replica group, and what keeps it from being removed.
+
+        Args:
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> print([left.text for left in (await admin.describe_replica_group("g1")).left])
+        """
+        return await replica_groups.describe(self._calls, replica_group)
+
+    async def update_replica_group(
+        self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
+    ) -> ReplicaGroupState:
+        """Change the mirroring policy of a replica group; None keeps what is there.
+
+        Args:
+            replica_group: The group of nodes; needed when the cluster has several.
+            voters: How many voters the group is to have, an odd number.
+            learners: How many learners the group is to have.
+            replace_after_ms: Replace a member that has been away for that many milliseconds by a spare node; 0: never.
+
+        Examples:
+            >>> await admin.update_replica_group("g1", learners=1, replace_after_ms=600_000)
+        """
+        return await replica_groups.set_policy(self._calls, replica_group, voters, learners, replace_after_ms)
+
+    async def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupState:
+        """Let a replica group take no more messages and topics: producers move on to the other groups, consumers read it to the end.
+
+        Topics that have queues in this group only get as many queues in the others first.  The call does not wait until everything is
+        read: ``describe_replica_group`` says what is left.
+
+        Args:
+            replica_group: The group of nodes.
+            undo: Let the group take messages again.
+
+        Raises:
+            InvalidArgumentError: It is the last group that takes messages, or its nodes serve the name service.
+
+        Examples:
+            >>> left = (await admin.drain_replica_group("g1")).left
+        """
+        return await drain.drain(self._calls, replica_group, undo=undo)
+
+    async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
+        """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
+
+        Args:
+            replica_group: The group of nodes.
+            discard: Give up messages that no consumer group reads, dead letters and parked transactions.
+
+        Raises:
+            UnsafeShrinkError: Something is left in the group; the text says what.
+            InvalidArgumentError: The group is not draining.
+
+        Examples:
+            >>> await admin.remove_replica_group("g1")
+        """
+        return await replica_groups.set_state(self._calls, replica_group, "removed", discard=discard)

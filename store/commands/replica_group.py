@@ -1,0 +1,70 @@
+"""The command that changes the replica group itself: whether it takes messages, and how many replicas it is to have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from dledger_wire.errors import InvalidArgumentError
+from store.commands.command import Command, Fields, JsonObject
+
+ACTIVE, DRAINING, REMOVED = "active", "draining", "removed"
+STATES = (ACTIVE, DRAINING, REMOVED)
+MAX_REPLICAS = 9
+MAX_REPLACE_MS = 365 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroupSettings:
+    """The state of a replica group and its wishes; ``since_ms``: when the state was set.
+
+    ``voters`` 0, ``learners`` None and ``replace_after_ms`` None: nothing was set, the cluster file counts.
+    """
+
+    state: str = ACTIVE
+    voters: int = 0
+    learners: int | None = None
+    replace_after_ms: int | None = None
+    since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetReplicaGroup(Command[ReplicaGroupSettings]):
+    """An empty state, 0 voters and None keep what is there.
+
+    A group is removed only if nothing happened after ``at_index``, where its master found that nothing is left in it.
+    """
+
+    KIND: ClassVar[str] = "replica_group"
+    state: str = ""
+    voters: int = 0
+    learners: int | None = None
+    replace_after_ms: int | None = None
+    at_index: int = 0
+
+    def encode(self) -> JsonObject:
+        optional = {"learners": self.learners, "replace_after_ms": self.replace_after_ms}
+        given = {"state": self.state, "voters": self.voters, "at_index": self.at_index}
+        return {name: value for name, value in given.items() if value} | {
+            name: value for name, value in optional.items() if value is not None
+        }
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        return cls(
+            state=fields.text("state"),
+            voters=fields.integer("voters"),
+            learners=fields.optional_integer("learners"),
+            replace_after_ms=fields.optional_integer("replace_after_ms"),
+            at_index=fields.integer("at_index"),
+        )
+
+    def check(self) -> None:
+        if self.state not in ("", *STATES):
+            raise InvalidArgumentError(f"state {self.state!r}: expected {', '.join(STATES)}")
+        if self.voters and (self.voters % 2 == 0 or not 0 < self.voters <= MAX_REPLICAS):
+            raise InvalidArgumentError(f"voters {self.voters}: expected an odd number from 1 to {MAX_REPLICAS}")
+        if not 0 <= (self.learners or 0) <= MAX_REPLICAS:
+            raise InvalidArgumentError(f"learners {self.learners}: expected 0 to {MAX_REPLICAS}")
+        if not 0 <= (self.replace_after_ms or 0) <= MAX_REPLACE_MS:
+            raise InvalidArgumentError(f"replace_after_ms {self.replace_after_ms}: expected 0 to {MAX_REPLACE_MS}")

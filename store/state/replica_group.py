@@ -1,0 +1,80 @@
+"""The replica group itself as replicated state: active, draining or removed, and how many replicas it is to have.
+
+    active <--> draining --nothing is left--> removed
+
+While a group is draining, users store nothing new in it: their messages and topics are refused.  Services go on, since what they store was
+accepted before.  A group that was removed stays so: its nodes are to be stopped, and its name is used by a new one at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from dledger_wire.errors import InvalidArgumentError, NotReadyError, ReplicaGroupDrainingError
+from store.commands.command import JsonObject
+from store.commands.replica_group import ACTIVE, DRAINING, REMOVED, ReplicaGroupSettings, SetReplicaGroup
+from store.state.state_machine import CommandContext, CommandHandlers
+
+_ALLOWED = {(ACTIVE, DRAINING), (DRAINING, ACTIVE), (DRAINING, REMOVED)}
+
+
+class ReplicaGroupState:
+    """Implements ``StateMachineSection``."""
+
+    file_name = "replicaGroup.json"
+
+    def __init__(self) -> None:
+        self.settings = ReplicaGroupSettings()
+
+    @property
+    def state(self) -> str:
+        return self.settings.state
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether users may store something new."""
+        return self.settings.state == ACTIVE
+
+    def require_active(self, what: str) -> None:
+        """ReplicaGroupDrainingError unless users may store something new; ``what`` is refused."""
+        if not self.takes_messages:
+            state = "is draining" if self.state == DRAINING else "was removed"
+            raise ReplicaGroupDrainingError(f"the replica group {state}: it takes {what}", state=self.state)
+
+    def register(self, handlers: CommandHandlers) -> None:
+        handlers.on(SetReplicaGroup, self._set)
+
+    def _set(self, command: SetReplicaGroup, context: CommandContext) -> ReplicaGroupSettings:
+        old = self.settings
+        if old.state == REMOVED and command.state != REMOVED:
+            raise InvalidArgumentError("the replica group was removed; nothing of it can be changed any more")
+        if command.state and command.state != old.state:
+            self._check_step(old.state, command, context)
+            old = replace(old, state=command.state, since_ms=context.at_ms)
+        self.settings = replace(
+            old,
+            voters=command.voters or old.voters,
+            learners=old.learners if command.learners is None else command.learners,
+            replace_after_ms=old.replace_after_ms if command.replace_after_ms is None else command.replace_after_ms,
+        )
+        return self.settings
+
+    def _check_step(self, state: str, command: SetReplicaGroup, context: CommandContext) -> None:
+        if (state, command.state) not in _ALLOWED:
+            raise InvalidArgumentError(f"the replica group is {state}; it cannot become {command.state}: it is drained first")
+        if command.state == REMOVED and context.index != command.at_index + 1:
+            raise NotReadyError("the replica group was written to while it was removed; repeat the command")
+
+    # Snapshot
+
+    def dump(self) -> JsonObject:
+        return asdict(self.settings)
+
+    def load(self, data: JsonObject) -> None:
+        self.settings = ReplicaGroupSettings(
+            state=str(data["state"]),
+            voters=int(data["voters"]),
+            learners=None if data["learners"] is None else int(data["learners"]),
+            replace_after_ms=None if data["replace_after_ms"] is None else int(data["replace_after_ms"]),
+            since_ms=int(data["since_ms"]),
+        )
