@@ -16,7 +16,9 @@ MAX_REPLACE_MS = 365 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroupSettings:
-    """The state of a replica group and its wishes; ``since_ms``: when the state was set.
+    """The state of a replica group and its wishes; ``since_ms``: when the state was set, ``epoch_ms``: when anything of it was set first.
+
+    ``version`` counts the changes.
 
     ``voters`` 0, ``learners`` None and ``replace_after_ms`` None: nothing was set, the cluster file counts.
     """
@@ -26,6 +28,8 @@ class ReplicaGroupSettings:
     learners: int | None = None
     replace_after_ms: int | None = None
     since_ms: int = 0
+    version: int = 0
+    epoch_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,8 @@ class ReplicaGroupState:
             old = replace(old, state=command.state, since_ms=context.at_ms)
         self.settings = replace(
             old,
+            version=old.version + 1,
+            epoch_ms=old.epoch_ms or context.at_ms,
             voters=command.voters or old.voters,
             learners=old.learners if command.learners is None else command.learners,
             replace_after_ms=old.replace_after_ms if command.replace_after_ms is None else command.replace_after_ms,
@@ -77,4 +79,6 @@ class ReplicaGroupState:
             learners=None if data["learners"] is None else int(data["learners"]),
             replace_after_ms=None if data["replace_after_ms"] is None else int(data["replace_after_ms"]),
             since_ms=int(data["since_ms"]),
+            version=int(data["version"]),
+            epoch_ms=int(data["epoch_ms"]),
         )
