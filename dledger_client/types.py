@@ -10,6 +10,7 @@ from dledger_client.admin.consumer_groups import (
     QueueLag,
 )
 from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
@@ -49,6 +50,7 @@ __all__ = [
     "CheckListener",
     "Chunk",
     "ClusterDescription",
+    "ClusterDirectory",
     "ConsumeContext",
     "ConsumerGroup",
     "ConsumerGroupDescription",
@@ -80,6 +82,8 @@ __all__ = [
     "QueueRange",
     "QueueSelector",
     "ReceivedMessage",
+    "RegisteredGroup",
+    "RegisteredNode",
     "ReplicaComparison",
     "ReplicaGroup",
     "ReplicaGroupState",

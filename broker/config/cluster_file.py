@@ -216,7 +216,7 @@ class ClusterConfig(_Model):
     @property
     def nodes_serve_names(self) -> bool:
         """Whether the nodes of the first group serve the names, since there are no processes of their own for that."""
-        return all(isinstance(each, str) for each in self.name_servers)
+        return not self.name_server_processes
 
     def replace_after_ms(self, group: GroupConfig) -> int:
         """How long a member of ``group`` may be away before a spare node takes its place; 0: for ever."""

@@ -5,8 +5,10 @@ Each method delegates to the module of its subject in ``dledger_client.admin``.
 
 from __future__ import annotations
 
+from dledger_client.admin import directory as cluster_directory
 from dledger_client.admin import drain, membership, replica_groups
 from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.replica_groups import ReplicaGroupState
 
@@ -81,6 +83,17 @@ class ReplicaGroupAdmin:
             >>> await admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
         """
         return await membership.change_member(self._calls, "replace", node_id, replica_group, address=address, replaces=replaces)
+
+    async def directory(self) -> ClusterDirectory:
+        """All replica groups with their nodes, leaders, labels, rates and states, from one call to a name server.
+
+        Returns:
+            What the name server knows; what the nodes say of themselves while no name server knows of all replica groups.
+
+        Examples:
+            >>> print([(group.name, group.state, group.leader_id) for group in (await admin.directory()).groups])
+        """
+        return await cluster_directory.directory(self._calls)
 
     async def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
         """State and mirroring policy of a replica group, and what keeps it from being removed.

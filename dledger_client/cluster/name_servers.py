@@ -124,3 +124,13 @@ class NameServers:
             self._directory_version = reply.version
             self._directory = tuple(sorted(group.name for group in reply.groups if group.state != REMOVED))
         return self._directory
+
+    async def directory(self) -> routes_pb2.DirectoryReply:
+        """Everything that the name server knows.  UnreachableError when none answers, NotReadyError when it has not heard of all groups."""
+        if not self.current:
+            await self.routes(routes_pb2.RoutesRequest())
+        address = self.current
+        reply = await methods.DIRECTORY.call(self._channels.to(address), routes_pb2.DirectoryRequest(), timeout_s=ASK_TIMEOUT_S)
+        if not reply.complete:
+            raise NotReadyError(f"{address}: not all replica groups have registered yet")
+        return reply

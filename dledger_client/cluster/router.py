@@ -26,6 +26,7 @@ from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 from dledger_client.cluster.topic_lookup import TopicLookup
+from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
 from dledger_wire.names import check_topic
@@ -114,6 +115,10 @@ class Router:
                 self._nodes_told = True
             return dict(self.groups)
         return {name: self.groups[name] for name in names if name in self.groups}
+
+    async def directory(self) -> routes_pb2.DirectoryReply:
+        """All replica groups with all their nodes, as a name server has them; one attempt.  DledgerError when none knows of all groups."""
+        return await self._names.directory()
 
     async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
         """The group of that name.  InvalidArgumentError when the cluster has none."""

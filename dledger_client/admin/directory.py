@@ -1,0 +1,190 @@
+"""The directory of a cluster: every replica group with its nodes, as name servers have it, or as the nodes say themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.cluster_status import ReplicaGroupStatus, ask_nodes, known_nodes
+from dledger_wire._pb import routes_pb2
+from dledger_wire.errors import DledgerError
+
+NODE_TIMEOUT_S = 2.0
+LAG_ENTRIES = 64  # a replica with less to go counts as in sync when the nodes themselves are asked
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredNode:
+    """A node as the directory has it.
+
+    Attributes:
+        id: The node's id.
+        address: Its address, ``host:port``.
+        host: Label of its machine.
+        rack: Label of its rack.
+        voter: Whether it is a voter of its replica group.
+        member: Whether it is a voter or a learner.
+        in_sync: Whether it has everything that is committed and acknowledges.
+        missing: Whether nobody has heard of it lately.
+        state: ok, or what is wrong with it.
+        role: leader, follower, candidate, pre_candidate or learner.
+        version: Version of dledger.
+        disk_used_percent: How full its disk is.
+    """
+
+    id: str
+    address: str
+    host: str = ""
+    rack: str = ""
+    voter: bool = False
+    member: bool = True
+    in_sync: bool = False
+    missing: bool = False
+    state: str = ""
+    role: str = ""
+    version: str = ""
+    disk_used_percent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredGroup:
+    """A replica group as the directory has it.
+
+    Attributes:
+        name: The replica group.
+        state: active, draining or removed.
+        term: The newest term of a leader.
+        leader_id: Id of the leader; empty when there is none.
+        nodes: Its members, then other nodes that registered for it.
+        wanted_voters: How many voters it is to have; 0: unknown.
+        wanted_learners: How many learners it is to have.
+        topics: How many topics have queues in it.
+        messages_in_per_s: Messages stored a second.
+        bytes_in_per_s: Bytes stored a second.
+    """
+
+    name: str
+    state: str
+    term: int
+    leader_id: str
+    nodes: tuple[RegisteredNode, ...]
+    wanted_voters: int = 0
+    wanted_learners: int = 0
+    topics: int = 0
+    messages_in_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+
+    @property
+    def leader(self) -> RegisteredNode | None:
+        """The node that leads."""
+        return next((node for node in self.nodes if node.id == self.leader_id), None) if self.leader_id else None
+
+    @property
+    def voters(self) -> tuple[RegisteredNode, ...]:
+        """The members that vote."""
+        return tuple(node for node in self.nodes if node.member and node.voter)
+
+    @property
+    def learners(self) -> tuple[RegisteredNode, ...]:
+        """The members that only copy the log."""
+        return tuple(node for node in self.nodes if node.member and not node.voter)
+
+    @property
+    def lagging(self) -> tuple[RegisteredNode, ...]:
+        """Members that are there and not in sync."""
+        return tuple(node for node in self.nodes if node.member and not node.in_sync and not node.missing)
+
+    @property
+    def missing(self) -> tuple[RegisteredNode, ...]:
+        """Members that nobody has heard of lately."""
+        return tuple(node for node in self.nodes if node.member and node.missing)
+
+    @property
+    def disk_used_percent(self) -> float:
+        """Of the fullest disk."""
+        return max((node.disk_used_percent for node in self.nodes), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDirectory:
+    """All replica groups of a cluster.
+
+    Attributes:
+        cluster: The cluster's name.
+        groups: The replica groups by name, removed ones too.
+        spares: Nodes that belong to no replica group yet.
+        from_name_server: False: no name server knows of all groups, the nodes were asked.
+    """
+
+    cluster: str
+    groups: tuple[RegisteredGroup, ...]
+    spares: tuple[RegisteredNode, ...] = ()
+    from_name_server: bool = True
+
+
+async def directory(calls: ClusterCalls) -> ClusterDirectory:
+    try:
+        return _told(await calls.router.directory())
+    except DledgerError:
+        nodes = known_nodes(await calls.replica_groups())
+        found = await ask_nodes(calls.router, nodes, NODE_TIMEOUT_S)
+        return ClusterDirectory(calls.router.cluster, tuple(_of_nodes(group) for group in found), from_name_server=False)
+
+
+def _told(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
+    groups = [
+        RegisteredGroup(
+            name=group.name,
+            state=group.state,
+            term=group.term,
+            leader_id=group.leader_id,
+            nodes=tuple(_node(group, node) for node in group.nodes),
+            wanted_voters=group.wanted_voters,
+            wanted_learners=group.wanted_learners,
+            topics=group.topics,
+            messages_in_per_s=group.messages_in_per_s,
+            bytes_in_per_s=group.bytes_in_per_s,
+        )
+        for group in reply.groups
+    ]
+    return ClusterDirectory(reply.cluster, tuple(groups), tuple(_node(None, node) for node in reply.spares))
+
+
+def _node(group: routes_pb2.RegisteredGroup | None, node: routes_pb2.RegisteredNode) -> RegisteredNode:
+    return RegisteredNode(
+        id=node.id,
+        address=node.address,
+        host=node.host,
+        rack=node.rack,
+        voter=node.voter,
+        member=group is not None and (node.voter or node.in_sync or node.role in ("", "learner")),
+        in_sync=node.in_sync and not node.expired,
+        missing=node.expired,
+        state=node.state,
+        role=node.role,
+        version=node.version,
+        disk_used_percent=node.disk_used_percent,
+    )
+
+
+def _of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:
+    nodes = []
+    for node in group.nodes:
+        lag = group.lag(node)
+        voter, leads = node.id in group.voters, group.leader is not None and node.id == group.leader.id
+        follows = lag is not None and lag <= LAG_ENTRIES and (not voter or node.id in group.acknowledging)
+        nodes.append(
+            RegisteredNode(
+                id=node.id,
+                address=node.address,
+                voter=voter,
+                member=group.is_member(node.id),
+                in_sync=node.reachable and (leads or follows),
+                missing=not node.reachable,
+                state=node.state or node.error,
+                role=node.role,
+                version=node.version,
+                disk_used_percent=node.disk_used_percent,
+            )
+        )
+    return RegisteredGroup(group.name, "active", group.term, group.leader.id if group.leader else "", tuple(nodes))
