@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,6 +89,17 @@ def error_line(text: str) -> None:
 def note(text: str) -> None:
     """A remark on stderr, beside the data."""
     print(text, file=sys.stderr, flush=True)
+
+
+def note_unanswered(unanswered: Mapping[str, Exception]) -> None:
+    """Which replica groups are missing in what was shown, a line each."""
+    for group, error in sorted(unanswered.items()):
+        note(f"replica group {group} did not answer, its part is missing: {error}")
+
+
+def unanswered_json(unanswered: Mapping[str, Exception]) -> dict[str, Any]:
+    """The same for programs; nothing when every replica group answered."""
+    return {"unanswered": {group: str(error) for group, error in sorted(unanswered.items())}} if unanswered else {}
 
 
 def with_spaces(number: float) -> str:

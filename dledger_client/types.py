@@ -1,5 +1,6 @@
 """Results, settings and callback types of the clients; importable from ``dledger_client`` and from ``dledger_client.aio``."""
 
+from dledger_client.admin.calls import Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, PeerStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import (
     ConsumerGroup,
@@ -61,6 +62,7 @@ __all__ = [
     "GroupTransactions",
     "LeaderTransfer",
     "LeftMessages",
+    "Listed",
     "Listener",
     "Membership",
     "Message",

@@ -31,6 +31,6 @@ class AutoCreateService:
         if is_system_topic(check_topic(request.name)):
             raise InvalidArgumentError(f"topic {request.name} belongs to the system; expected a name of your own", topic=request.name)
         queues = min(request.queues or settings.defaultTopicQueueNums, settings.defaultTopicQueueNums)
-        command = CreateTopic(name=request.name, read_queues=queues, write_queues=queues, if_not_exists=True)
+        command = CreateTopic(name=request.name, read_queues=queues, write_queues=queues, if_not_exists=True, groups=tuple(request.groups))
         topic = await self._context.command(command, TIMEOUT_S)
         return topics_pb2.AutoCreateResponse(queues=topic.write_queues, created=topic.created)

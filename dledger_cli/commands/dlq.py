@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 
 if TYPE_CHECKING:
     from dledger_client.admin.dead_letters import DeadLetters
@@ -32,9 +32,9 @@ def list_letters(
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters by consumer group: how many there are, and how many were not redriven yet."""
-    found = ask(config, timeout, lambda admin: admin.dead_letters(name))
+    found = ask(config, timeout, lambda admin: admin.dead_letters(name, partial=True))
     if as_json:
-        print_json({"dead_letters": [_json(each) for each in found]})
+        print_json({"dead_letters": [_json(each) for each in found]} | unanswered_json(found.unanswered))
         return
     header = ("CONSUMER-GROUP", "REPLICA-GROUP", "MESSAGES", "WAITING", "READABLE")
     rows = [
@@ -42,6 +42,7 @@ def list_letters(
         for each in found
     ]
     print_table(header, rows, right=("MESSAGES", "WAITING"))
+    note_unanswered(found.unanswered)
 
 
 def open_letters(

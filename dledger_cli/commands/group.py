@@ -8,7 +8,7 @@ import typer
 
 from dledger_cli.commands import completion, group_settings
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, time_ms
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 
 if TYPE_CHECKING:
     from dledger_client.admin.consumer_groups import (
@@ -41,12 +41,14 @@ def register(root: typer.Typer) -> None:
 
 def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
     """List all consumer groups with the topics they read and the number of their members."""
-    found = ask(config, timeout, lambda admin: admin.list_groups())
+    found = ask(config, timeout, lambda admin: admin.list_groups(partial=True))
     if as_json:
-        print_json({"groups": [{"name": each.name, "topics": list(each.topics), "members": each.members} for each in found]})
+        groups = [{"name": each.name, "topics": list(each.topics), "members": each.members} for each in found]
+        print_json({"groups": groups} | unanswered_json(found.unanswered))
         return
     rows = [(each.name, each.members, ", ".join(each.topics)) for each in found]
     print_table(("CONSUMER-GROUP", "MEMBERS", "TOPICS"), rows, right=("MEMBERS",))
+    note_unanswered(found.unanswered)
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
@@ -68,6 +70,7 @@ def reset_offset(
     to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time: ms since 1970, or ISO in UTC.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only show the move in each queue.")] = False,
     new: Annotated[bool, typer.Option("--new", help="Also for a group that does not exist yet: where it begins.")] = False,
+    groups: Annotated[str, typer.Option("--groups", metavar="G,...", help="Only in these replica groups. Default: all.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
@@ -77,12 +80,13 @@ def reset_offset(
 
     check_group(name)
     check_topic(topic)
+    named = [group for group in groups.split(",") if group]
     target: ResetTarget = "first" if to == "first" else "last" if to == "last" else time_ms(to, "--to")
 
     async def work(admin: Admin) -> list[OffsetReset]:
         if not new:
             await _known(admin, name, "--new sets where a new one begins")
-        return await admin.reset_offsets(name, topic, target, dry_run=dry_run, create=new)
+        return await admin.reset_offsets(name, topic, target, dry_run=dry_run, create=new, replica_groups=named)
 
     moves = ask(config, timeout, work)
     if as_json:
@@ -114,7 +118,7 @@ async def _known(admin: Admin, name: str, hint: str) -> ConsumerGroupDescription
     from dledger_wire.errors import InvalidArgumentError
 
     try:
-        return await admin.describe_group(name)
+        return await admin.describe_group(name, partial=True)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{error.message} ({hint})") from None
 
@@ -132,6 +136,7 @@ def _show_description(found: ConsumerGroupDescription) -> None:
     lags = {row.key: row.lag for row in found.queues}
     members = [_member_row(each, lags) for each in found.members]
     print_table(("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "SUBSCRIPTIONS"), members, right=("QUEUES", "LAG"))
+    note_unanswered(found.unanswered)
 
 
 def _member_row(member: GroupMember, lags: dict[QueueId, int]) -> tuple[Any, ...]:
@@ -146,7 +151,8 @@ def _description_json(found: ConsumerGroupDescription) -> dict[str, Any]:
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
         queues.append(_queue_json(row) | {"member": owner.client_id if owner else None, "epoch": epoch})
-    return {"name": found.name, "lag": found.lag, "members": [_member_json(each, lags) for each in found.members], "queues": queues}
+    members = [_member_json(each, lags) for each in found.members]
+    return {"name": found.name, "lag": found.lag, "members": members, "queues": queues} | unanswered_json(found.unanswered)
 
 
 def _queue_json(row: QueueLag) -> dict[str, Any]:

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, replica_group_of
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
+from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_wire.status import Perm
 
 if TYPE_CHECKING:
+    from dledger_client.admin.calls import Listed
     from dledger_client.admin.topics import ChangedTopic, QueueRange
     from dledger_client.aio import Admin
     from dledger_client.cluster.routes import TopicQueues
 
 PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 
+CREATE_EXAMPLES = "Examples: dledger topic create orders --queues 4 | dledger topic create orders --queues 12 --groups g0,g1"
+UPDATE_EXAMPLES = "Examples: dledger topic update orders --perm 4 | dledger topic update orders --groups g0,g1,g2"
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
-QueuesOption = Annotated[int | None, typer.Option("--queues", metavar="N", min=1, max=1024, help="Number of read and write queues.")]
-ReadQueuesOption = Annotated[int | None, typer.Option("--read-queues", metavar="N", min=1, max=1024, help="Queues that consumers read.")]
-WriteQueuesOption = Annotated[int | None, typer.Option("--write-queues", metavar="N", min=1, max=1024, help="Queues that producers write.")]
+QueuesOption = Annotated[
+    int | None, typer.Option("--queues", metavar="N", min=1, max=65536, help="Number of read and write queues, in all replica groups.")
+]
+ReadQueuesOption = Annotated[int | None, typer.Option("--read-queues", metavar="N", min=1, max=65536, help="Queues that consumers read.")]
+WriteQueuesOption = Annotated[
+    int | None, typer.Option("--write-queues", metavar="N", min=1, max=65536, help="Queues that producers write.")
+]
 PermOption = Annotated[int | None, typer.Option("--perm", metavar="2,4,6", min=2, max=6, help="2 write, 4 read, 6 both.")]
-GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group that holds the topic.")]
+GroupOption = Annotated[str, typer.Option("--group", "--replica-group", "-g", metavar="G", help="The one replica group to do it in.")]
+CreateGroupsOption = Annotated[str, typer.Option("--groups", metavar="G,...", help="Replica groups that hold the topic. Default: all.")]
+UpdateGroupsOption = Annotated[
+    str, typer.Option("--groups", metavar="G,...", help="Replica groups that hold the topic afterwards. Default: as now.")
+]
 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Create, change, list, describe and delete topics.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("create", epilog="Example: dledger topic create orders --queues 4")(create)
-    app.command("update", epilog="Example: dledger topic update orders --perm 4")(update)
+    app.command("create", epilog=CREATE_EXAMPLES)(create)
+    app.command("update", epilog=UPDATE_EXAMPLES)(update)
     app.command("list", epilog="Example: dledger topic list --json")(list_topics)
     app.command("describe", epilog="Example: dledger topic describe orders")(describe)
     app.command("delete", epilog="Example: dledger topic delete orders --yes")(delete)
@@ -43,12 +56,16 @@ def create(
     write_queues: WriteQueuesOption = None,
     perm: PermOption = None,
     group: GroupOption = "",
+    groups: CreateGroupsOption = "",
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do not fail when the topic exists.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a topic."""
+    """Create a topic, with its queues spread evenly over the replica groups.
+
+    With fewer queues than replica groups, those with the fewest queues get one each.
+    """
 
     async def work(admin: Admin) -> ChangedTopic:
         return await admin.create_topic(
@@ -57,7 +74,7 @@ def create(
             read_queues=read_queues or 0,
             write_queues=write_queues or 0,
             perm=perm or int(Perm.READ_WRITE),
-            replica_group=await replica_group_of(admin, group),
+            replica_groups=_named(group, groups),
             if_not_exists=if_not_exists,
         )
 
@@ -71,17 +88,21 @@ def update(
     write_queues: WriteQueuesOption = None,
     perm: PermOption = None,
     group: GroupOption = "",
+    groups: UpdateGroupsOption = "",
     force: Annotated[bool, typer.Option("--force", help="Also when messages become unreadable.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the queues or the permission of a topic; what is not given stays.
+    """Change the queues, the permission or the replica groups of a topic; what is not given stays.
 
-    Remove queues in two steps: first --write-queues, then, when every consumer group has read them, --read-queues.
+    Numbers are those of all replica groups together, with --group of that one.  Remove queues in two steps: first --write-queues, then,
+    when every consumer group has read them, --read-queues.  A replica group that --groups does not name any more is taken away, when the
+    topic takes no messages there (--group G --perm 4) and every consumer group has read it.
     """
-    if not (queues or read_queues or write_queues or perm):
-        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm")
+    if not (queues or read_queues or write_queues or perm or groups):
+        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --groups")
+    named = _named(group, groups)
 
     async def work(admin: Admin) -> ChangedTopic:
         return await admin.update_topic(
@@ -89,7 +110,8 @@ def update(
             read_queues=read_queues or queues or 0,
             write_queues=write_queues or queues or 0,
             perm=perm or 0,
-            replica_group=await _replica_group_with(admin, group, name),
+            replica_group=group,
+            replica_groups=[] if group else named,
             force=force,
         )
 
@@ -104,82 +126,115 @@ def delete(
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
 ) -> None:
-    """Delete a topic and its messages."""
+    """Delete a topic and its messages, in all replica groups."""
     if dry_run:
-        topic, queues = _described(config, timeout, name)
-        note(f"would delete topic {name} of group {topic.replica_group} with {sum(queue.messages for queue in queues)} messages")
+        parts, queues = _described(config, timeout, name)
+        names = [part.replica_group for part in parts if group in ("", part.replica_group)]
+        messages = sum(queue.messages for queue in queues if queue.replica_group in names)
+        note(f"would delete topic {name} of group {', '.join(names)} with {messages} messages")
+        note_unanswered(queues.unanswered)
         return
     confirm(f"Delete topic {name} and all its messages?", yes)
-
-    async def work(admin: Admin) -> None:
-        await admin.delete_topic(name, replica_group=await _replica_group_with(admin, group, name))
-
-    ask(config, timeout, work)
-    note(f"deleted topic {name}")
+    ask(config, timeout, lambda admin: admin.delete_topic(name, replica_group=group))
+    note(f"deleted topic {name}{f' in group {group}' if group else ''}")
 
 
 def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """List all topics."""
-    topics = ask(config, timeout, lambda admin: admin.list_topics(or_followers=True))
+    """List all topics, each with its queues in all replica groups."""
+    found = ask(config, timeout, lambda admin: admin.list_topics(or_followers=True, partial=True))
+    topics: dict[str, list[TopicQueues]] = {}
+    for part in found:
+        topics.setdefault(part.topic, []).append(part)
     if as_json:
-        print_json({"topics": [_topic_json(topic) for topic in topics]})
+        print_json({"topics": [_topic_json(parts) for parts in topics.values()]} | unanswered_json(found.unanswered))
         return
-    rows = [(topic.topic, topic.replica_group, topic.read_queues, topic.write_queues, topic.perm) for topic in topics]
+    shown = [_topic_json(parts) for parts in topics.values()]
+    rows = [(each["name"], each["group"], each["read_queues"], each["write_queues"], each["perm"]) for each in shown]
     print_table(("TOPIC", "REPLICA-GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM"), rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM"))
+    note_unanswered(found.unanswered)
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """Show the replica group, the permission and the offsets of each queue of a topic."""
-    topic, queues = _described(config, timeout, name)
+    """Show the replica groups, the permission and the offsets of each queue of a topic."""
+    parts, queues = _described(config, timeout, name)
+    topic = _topic_json(parts)
     if as_json:
-        print_json(_topic_json(topic) | {"queues": [_queue_json(queue) for queue in queues]})
+        print_json(topic | {"queues": [_queue_json(queue) for queue in queues]} | unanswered_json(queues.unanswered))
         return
-    print(f"topic {topic.topic}  group {topic.replica_group}  perm {topic.perm} ({PERMISSIONS.get(topic.perm, 'none')})")
-    rows = [(queue.queue_id, queue.min_offset, queue.max_offset, queue.messages) for queue in queues]
-    print_table(("QUEUE", "MIN", "MAX", "MESSAGES"), rows, right=("QUEUE", "MIN", "MAX", "MESSAGES"))
+    print(f"topic {name}  group {topic['group']}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
+    if len(parts) > 1:
+        rows = [
+            (
+                *(part.replica_group, part.read_queues, part.write_queues, part.perm),
+                sum(queue.messages for queue in queues if queue.replica_group == part.replica_group),
+            )
+            for part in parts
+        ]
+        rows.append(("TOTAL", topic["read_queues"], topic["write_queues"], topic["perm"], sum(queue.messages for queue in queues)))
+        header = ("REPLICA-GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM", "MESSAGES")
+        print_table(header, rows, right=header[1:])
+        print()
+    header = ("REPLICA-GROUP", "QUEUE", "MIN", "MAX", "MESSAGES")
+    print_table(
+        header,
+        [(queue.replica_group, queue.queue_id, queue.min_offset, queue.max_offset, queue.messages) for queue in queues],
+        right=header[1:],
+    )
+    note_unanswered(queues.unanswered)
 
 
-def _described(config: str | None, timeout_s: float, name: str) -> tuple[TopicQueues, list[QueueRange]]:
-    """The topic in the first replica group that stores it, and its queues there."""
+def _described(config: str | None, timeout_s: float, name: str) -> tuple[list[TopicQueues], Listed[QueueRange]]:
+    """The topic in every replica group that answers, and its queues there."""
     from dledger_wire.errors import TopicNotFoundError
 
-    async def work(admin: Admin) -> tuple[TopicQueues, list[QueueRange]]:
+    async def work(admin: Admin) -> tuple[list[TopicQueues], Listed[QueueRange]]:
         try:
-            topic = (await admin.describe_topic(name))[0]
+            parts = await admin.describe_topic(name)
         except TopicNotFoundError:
             raise TopicNotFoundError(f"no topic {name!r} (dledger topic list shows all)") from None
-        return topic, [queue for queue in await admin.topic_offsets(name) if queue.replica_group == topic.replica_group]
+        return parts, await admin.topic_offsets(name, partial=True)
 
     return ask(config, timeout_s, work)
 
 
-async def _replica_group_with(admin: Admin, option: str, topic: str) -> str:
-    """The replica group that --group names; without it the first one that stores the topic."""
-    if option:
-        return await replica_group_of(admin, option)
-    return (await admin.describe_topic(topic))[0].replica_group
+def _named(group: str, groups: str) -> list[str]:
+    """The replica groups that --group or --groups names."""
+    if group and groups:
+        raise typer.BadParameter("give either --group or --groups", param_hint="--groups")
+    return [name.strip() for name in (group or groups).split(",") if name.strip()]
 
 
 def _show_change(topic: ChangedTopic, *, as_json: bool) -> None:
     if as_json:
-        print_json(_topic_json(topic) | {"created": topic.created})
+        print_json(_topic_json(topic.parts) | {"created": topic.created})
         return
     queues = f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {topic.perm}"
-    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in group {topic.replica_group}: {queues}")
+    where = ", ".join(part.replica_group for part in topic.parts)
+    shares = f" ({', '.join(f'{part.replica_group} {part.write_queues}' for part in topic.parts)})" if len(topic.parts) > 1 else ""
+    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in group {where}: {queues}{shares}")
 
 
-def _topic_json(topic: TopicQueues) -> dict[str, Any]:
+def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:
+    """One topic over its replica groups: totals, and what each of them has."""
+    perm = 0
+    for part in parts:
+        perm |= part.perm
     return {
-        "name": topic.topic,
-        "group": topic.replica_group,
-        "read_queues": topic.read_queues,
-        "write_queues": topic.write_queues,
-        "perm": topic.perm,
+        "name": parts[0].topic,
+        "group": ",".join(part.replica_group for part in parts),
+        "read_queues": sum(part.read_queues for part in parts),
+        "write_queues": sum(part.write_queues for part in parts),
+        "perm": perm,
+        "groups": [
+            {"group": part.replica_group, "read_queues": part.read_queues, "write_queues": part.write_queues, "perm": part.perm}
+            for part in parts
+        ],
     }
 
 
 def _queue_json(queue: QueueRange) -> dict[str, Any]:
     return {
+        "group": queue.replica_group,
         "queue_id": queue.queue_id,
         "min_offset": queue.min_offset,
         "max_offset": queue.max_offset,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 
 if TYPE_CHECKING:
     from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
@@ -30,9 +30,9 @@ def list_transactions(
     as_json: JsonOption = False,
 ) -> None:
     """List open transactions, oldest first, and how many were parked because no producer knew their state."""
-    found = ask(config, timeout, lambda admin: admin.transactions(name, max_transactions=max_transactions))
+    found = ask(config, timeout, lambda admin: admin.transactions(name, max_transactions=max_transactions, partial=True))
     if as_json:
-        print_json({"groups": [_group_json(each) for each in found]})
+        print_json({"groups": [_group_json(each) for each in found]} | unanswered_json(found.unanswered))
         return
     now_ms = time.time() * 1000
     rows = [
@@ -46,6 +46,7 @@ def list_transactions(
         producers = ", ".join(f"{group} {count}" for group, count in each.producers.items()) or "none"
         parked = f"{each.parked} parked in TRANS_CHECK_MAX_TIME_TOPIC"
         note(f"{each.replica_group}: {each.open} open, {parked}; connected producers: {producers}")
+    note_unanswered(found.unanswered)
 
 
 def _group_json(found: GroupTransactions) -> dict[str, Any]:

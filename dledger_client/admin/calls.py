@@ -1,20 +1,59 @@
-"""Typed calls that all subjects of ``Admin`` share: to the leader of a replica group, or to the leaders of all."""
+"""Typed calls that all subjects of ``Admin`` share: to the leader of a replica group, or to the leaders of all.
+
+Owns what a replica group without an answer means: a question about the whole cluster is answered by the others, and says who is missing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc.methods import UnaryMethod
+
+GROUP_TIMEOUT_MS = 4000  # longer than an election takes; a replica group that does not answer by then is left out
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+T = TypeVar("T")
+
+
+class Listed(list[T]):
+    """What the replica groups answered, as a list.
+
+    Attributes:
+        unanswered: The replica groups that did not answer, and why: what they have is not in the list.
+    """
+
+    def __init__(self, items: Iterable[T] = (), unanswered: Mapping[str, DledgerError] | None = None) -> None:
+        super().__init__(items)
+        self.unanswered: dict[str, DledgerError] = dict(unanswered or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What each replica group answered, by name, and why others did not."""
+
+    of_group: dict[str, T]
+    unanswered: dict[str, DledgerError] = field(default_factory=dict)
+
+    def complete(self) -> dict[str, T]:
+        """The answers, if all replica groups gave one; raises the first error otherwise."""
+        for group in sorted(self.unanswered):
+            raise self.unanswered[group]
+        return self.of_group
+
+    def some(self) -> dict[str, T]:
+        """The answers, if there is one; raises the first error otherwise."""
+        return self.of_group if self.of_group else self.complete()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +66,10 @@ class ClusterCalls:
 
     def deadline_ms(self) -> int:
         return self.router.clock.monotonic_ms() + self.timeout_ms
+
+    def group_deadline_ms(self) -> int:
+        """For a question to all replica groups, which one without a leader must not hold up."""
+        return self.router.clock.monotonic_ms() + min(self.timeout_ms, GROUP_TIMEOUT_MS)
 
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
         return await self.router.all_groups(self.deadline_ms())
@@ -48,6 +91,31 @@ class ClusterCalls:
         """The leader's answer.  ``again`` replaces ``request`` after an attempt with an unknown outcome; it must be safe to repeat."""
         return await self.router.call_leader(replica_group, method, request, deadline_ms=self.deadline_ms(), again=again)
 
-    async def ask_leaders(self, method: UnaryMethod[Request, Response], request: Request) -> list[tuple[str, Response]]:
-        """(replica group, its leader's answer) of every replica group, by name."""
-        return [(name, await self.ask_leader(name, method, request)) for name in sorted(await self.replica_groups())]
+    async def ask_leaders(self, method: UnaryMethod[Request, Response], request: Request) -> Answers[Response]:
+        """What the leader of every replica group answers."""
+
+        async def ask(group: str) -> Response:
+            return await self.router.call_leader(group, method, request, deadline_ms=self.group_deadline_ms())
+
+        return await self.of_all(ask)
+
+    async def of_all(self, ask: Callable[[str], Awaitable[T]], groups: Iterable[str] | None = None) -> Answers[T]:
+        """``ask(group)`` of these replica groups, or of all, at once.  Raises errors that no other attempt would change."""
+        names = sorted(await self.replica_groups() if groups is None else groups)
+        found = await asyncio.gather(*(_outcome(ask(name)) for name in names))
+        answers: Answers[T] = Answers({})
+        for name, outcome in zip(names, found, strict=True):
+            if not isinstance(outcome, DledgerError):
+                answers.of_group[name] = outcome[0]
+            elif is_retriable(outcome) or outcome.outcome_unknown:
+                answers.unanswered[name] = outcome
+            else:
+                raise outcome
+        return answers
+
+
+async def _outcome(asking: Awaitable[T]) -> tuple[T] | DledgerError:
+    try:
+        return (await asking,)
+    except DledgerError as error:
+        return error

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.topic_parts import look_at
 from dledger_client.admin.topics import queue_ranges
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
 from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
-from dledger_wire.names import check_group, check_topic
+from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
+from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
@@ -102,11 +103,13 @@ class ConsumerGroupDescription:
         name: The consumer group.
         members: Its members, by client id.
         queues: Its queues, by topic, replica group and queue id.
+        unanswered: The replica groups that did not answer, and why: their queues are not included.
     """
 
     name: str
     members: tuple[GroupMember, ...]
     queues: tuple[QueueLag, ...]
+    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
@@ -173,77 +176,92 @@ class ConsumerGroupSettings:
     consume_enable: bool
 
 
-async def list_groups(calls: ClusterCalls) -> list[ConsumerGroup]:
-    members = await _members(calls, [])
-    topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in members.items()}
-    for name, positions in (await _positions(calls, [])).items():
+async def list_groups(calls: ClusterCalls, *, partial: bool) -> Listed[ConsumerGroup]:
+    told = await _told(calls, [], partial=partial)
+    topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in told.members.items()}
+    for name, positions in told.positions.items():
         topics.setdefault(name, set()).update(topic for topic, _, _ in positions)
-    return [ConsumerGroup(name, tuple(sorted(read)), len(members.get(name, ()))) for name, read in sorted(topics.items())]
+    groups = (ConsumerGroup(name, tuple(sorted(read)), len(told.members.get(name, ()))) for name, read in sorted(topics.items()))
+    return Listed(groups, told.unanswered)
 
 
-async def describe_group(calls: ClusterCalls, name: str) -> ConsumerGroupDescription:
-    positions = (await _positions(calls, [name])).get(name, {})
-    members = (await _members(calls, [name])).get(name, [])
+async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> ConsumerGroupDescription:
+    told = await _told(calls, [name], partial=partial)
+    positions, members = told.positions.get(name, {}), told.members.get(name, [])
     if not positions and not members:
+        for error in told.unanswered.values():
+            raise error
         raise _unknown(name)
     topics = {topic for topic, _, _ in positions} | {topic for member in members for topic in member.subscriptions}
+    unanswered = dict(told.unanswered)
     rows: dict[QueueId, QueueLag] = {}
     for topic in topics:
-        for row in await _readable_queues(calls, topic, positions):
-            rows[row.key] = row
+        with contextlib.suppress(TopicNotFoundError):
+            for held in (ranges := await queue_ranges(calls, topic, only_readable=True, partial=partial)):
+                row = (topic, held.replica_group, held.queue_id)
+                rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset)
+            unanswered |= ranges.unanswered
     for key, offset in positions.items():  # also of queues that were deleted
-        rows.setdefault(key, QueueLag(*key, offset, offset, offset))
-    return ConsumerGroupDescription(name, tuple(members), tuple(rows[key] for key in sorted(rows)))
+        if key[1] not in unanswered:
+            rows.setdefault(key, QueueLag(*key, offset, offset, offset))
+    return ConsumerGroupDescription(name, tuple(members), tuple(rows[key] for key in sorted(rows)), unanswered)
 
 
-async def _readable_queues(calls: ClusterCalls, topic: str, positions: Mapping[QueueId, int]) -> list[QueueLag]:
-    found: list[QueueLag] = []
-    with contextlib.suppress(TopicNotFoundError):
-        for held in await queue_ranges(calls, topic, only_readable=True):
-            offset = positions.get((topic, held.replica_group, held.queue_id))
-            found.append(QueueLag(topic, held.replica_group, held.queue_id, offset, held.min_offset, held.max_offset))
-    return found
-
-
-async def reset_offsets(calls: ClusterCalls, name: str, topic: str, to: ResetTarget, *, dry_run: bool, create: bool) -> list[OffsetReset]:
+async def reset_offsets(
+    calls: ClusterCalls, name: str, topic: str, to: ResetTarget, replica_groups: Sequence[str], *, dry_run: bool, create: bool
+) -> list[OffsetReset]:
     check_group(name)
-    check_topic(topic)
     at_ms = -1
     if isinstance(to, int):
         within(0, MAX_OFFSET, to=to)
         at_ms = to
     elif to not in ("first", "last"):
         raise InvalidArgumentError(f"to {to!r}: expected first, last, or milliseconds since 1970")
-    positions = (await _positions(calls, [name])).get(name, {})
-    if not create and not positions and not (await _members(calls, [name])).get(name):
+    seen = await look_at(calls, topic)
+    if not replica_groups:
+        seen.require_all("nothing was reset")
+    chosen = [await calls.replica_group(group) for group in replica_groups]
+    groups = sorted(group.name for group in chosen) or sorted(seen.parts)
+    seen.require(groups, "nothing was reset")
+    told = await _told(calls, [name], partial=True)
+    positions = told.positions.get(name, {})
+    if not create and not positions and not told.members.get(name) and not told.unanswered:
         raise _unknown(name)
     moves = []
-    for held in await queue_ranges(calls, topic, at_ms, only_readable=True):
-        after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
-        before = positions.get((topic, held.replica_group, held.queue_id))
-        moves.append(OffsetReset(held.replica_group, held.queue_id, before, after, held.min_offset))
+    for held in await queue_ranges(calls, topic, at_ms, only_readable=True, partial=True):
+        if held.replica_group in groups:
+            after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
+            before = positions.get((topic, held.replica_group, held.queue_id))
+            moves.append(OffsetReset(held.replica_group, held.queue_id, before, after, held.min_offset))
     if not dry_run:
         await _commit(calls, name, topic, moves)
     return moves
 
 
 async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset]) -> None:
-    for replica_group in dict.fromkeys(move.replica_group for move in moves):
+    groups = list(dict.fromkeys(move.replica_group for move in moves))
+    for place, replica_group in enumerate(groups):
         offsets = [
             broker_pb2.GroupOffset(topic=topic, queue_id=move.queue_id, offset=move.after)
             for move in moves
             if move.replica_group == replica_group
         ]
-        for first in range(0, len(offsets), COMMIT_MAX):
-            request = broker_pb2.CommitOffsetsRequest(group=name, offsets=offsets[first : first + COMMIT_MAX], reset=True)
-            answer = await calls.ask_leader(replica_group, methods.COMMIT_OFFSETS, request)
-            for refused in answer.refused:
-                raise from_detail(refused.error)
+        try:
+            for first in range(0, len(offsets), COMMIT_MAX):
+                request = broker_pb2.CommitOffsetsRequest(group=name, offsets=offsets[first : first + COMMIT_MAX], reset=True)
+                answer = await calls.ask_leader(replica_group, methods.COMMIT_OFFSETS, request)
+                for refused in answer.refused:
+                    raise from_detail(refused.error)
+        except DledgerError as error:
+            if not place:
+                raise
+            done = f"{name} was reset in {', '.join(groups[:place])}, not in {', '.join(groups[place:])}: repeat the command"
+            raise type(error)(f"{error.message}; {done}", **error.details) from None
 
 
 async def delete_group(calls: ClusterCalls, name: str) -> None:
     """Delete the group wherever it is known; InvalidArgumentError when it has members, or no replica group knows it."""
-    members = (await _members(calls, [name])).get(name, [])
+    members = (await _told(calls, [name], partial=False)).members.get(name, [])
     if members:
         raise InvalidArgumentError(f"group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
     request = retry_pb2.GroupSettings(name=name)
@@ -275,8 +293,11 @@ async def update_group(
         )
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"settings of consumer group {name!r}: {error}") from None
-    changed = await calls.ask_leaders(methods.PUT_GROUP, settings)
-    return _settings(changed[-1][1])
+    answers = await calls.ask_leaders(methods.PUT_GROUP, settings)
+    for group, silent in sorted(answers.unanswered.items()):
+        text = f"{silent.message}; {name} is changed in {', '.join(answers.of_group) or 'no replica group'}, not in {group}: repeat it"
+        raise type(silent)(text, **silent.details)
+    return _settings(answers.of_group[max(answers.of_group)])
 
 
 def _settings(found: retry_pb2.GroupSettings) -> ConsumerGroupSettings:
@@ -287,23 +308,46 @@ def _unknown(name: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything")
 
 
-async def _positions(calls: ClusterCalls, names: Sequence[str]) -> dict[str, dict[QueueId, int]]:
-    """Consumer group -> queue -> committed offset; of all groups when none is named."""
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the replica groups told of consumer groups: positions by consumer group and queue, members by consumer group."""
+
+    positions: dict[str, dict[QueueId, int]]
+    members: dict[str, list[GroupMember]]
+    unanswered: dict[str, DledgerError]
+
+
+async def _told(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -> _Told:
+    """Of all consumer groups when none is named.  Raises when a replica group does not answer, unless ``partial``."""
+    offsets = broker_pb2.GroupOffsetsRequest(groups=names)
+    sessions = sessions_pb2.DescribeMembersRequest(groups=names)
+
+    async def ask(group: str) -> tuple[broker_pb2.GroupOffsetsResponse, sessions_pb2.DescribeMembersResponse]:
+        deadline_ms = calls.group_deadline_ms()
+        positions = await calls.router.call_leader(group, methods.GROUP_OFFSETS, offsets, deadline_ms=deadline_ms)
+        return positions, await calls.router.call_leader(group, methods.DESCRIBE_MEMBERS, sessions, deadline_ms=deadline_ms)
+
+    answers = await calls.of_all(ask)
+    found = answers.some() if partial else answers.complete()
+    positions = _positions({group: answer for group, (answer, _) in found.items()})
+    return _Told(positions, _members({group: answer for group, (_, answer) in found.items()}), answers.unanswered)
+
+
+def _positions(answers: Mapping[str, broker_pb2.GroupOffsetsResponse]) -> dict[str, dict[QueueId, int]]:
+    """Consumer group -> queue -> committed offset."""
     found: dict[str, dict[QueueId, int]] = {}
-    request = broker_pb2.GroupOffsetsRequest(groups=names)
-    for replica_group, answer in await calls.ask_leaders(methods.GROUP_OFFSETS, request):
+    for replica_group, answer in answers.items():
         for positions in answer.groups:
             rows = found.setdefault(positions.group, {})
             rows.update({(each.topic, replica_group, each.queue_id): each.offset for each in positions.offsets})
     return {name: rows for name, rows in found.items() if rows}
 
 
-async def _members(calls: ClusterCalls, names: Sequence[str]) -> dict[str, list[GroupMember]]:
-    """Consumer group -> its members by client id; of all groups when none is named."""
+def _members(answers: Mapping[str, sessions_pb2.DescribeMembersResponse]) -> dict[str, list[GroupMember]]:
+    """Consumer group -> its members by client id."""
     found: dict[tuple[str, str], GroupMember] = {}
     queues: dict[tuple[str, str], dict[QueueId, int]] = {}
-    request = sessions_pb2.DescribeMembersRequest(groups=names)
-    for replica_group, answer in await calls.ask_leaders(methods.DESCRIBE_MEMBERS, request):
+    for replica_group, answer in answers.items():
         for described in answer.groups:
             for member in described.members:
                 key = described.group, member.client_id

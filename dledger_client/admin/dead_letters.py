@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.cluster.router import Router
 from dledger_client.deprecation import RenamedAttribute
 from dledger_wire._pb import admin_pb2, retry_pb2
@@ -57,15 +57,16 @@ class DeadLetters:
     redriven_upto = RenamedAttribute("redriven_end")
 
 
-async def list_dead_letters(calls: ClusterCalls, consumer_group: str) -> list[DeadLetters]:
+async def list_dead_letters(calls: ClusterCalls, consumer_group: str, *, partial: bool = False) -> Listed[DeadLetters]:
     """By consumer group and replica group; of all consumer groups when none is named."""
     request = retry_pb2.DeadLettersRequest(groups=[consumer_group] if consumer_group else [])
+    answers = await calls.ask_leaders(methods.DEAD_LETTERS, request)
     found = [
         DeadLetters(each.group, replica_group, each.topic, each.perm, each.min_offset, each.max_offset, each.redriven_upto)
-        for replica_group, answer in await calls.ask_leaders(methods.DEAD_LETTERS, request)
+        for replica_group, answer in (answers.some() if partial else answers.complete()).items()
         for each in answer.queues
     ]
-    return sorted(found, key=lambda each: (each.consumer_group, each.replica_group))
+    return Listed(sorted(found, key=lambda each: (each.consumer_group, each.replica_group)), answers.unanswered)
 
 
 async def set_readable(calls: ClusterCalls, consumer_group: str, *, readable: bool) -> list[DeadLetters]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.cluster.responses import garbage
 from dledger_client.deprecation import RenamedAttribute
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
@@ -63,11 +63,14 @@ class GroupTransactions:
     attending = RenamedAttribute("producers")
 
 
-async def describe_transactions(calls: ClusterCalls, producer_group: str, max_transactions: int) -> list[GroupTransactions]:
+async def describe_transactions(
+    calls: ClusterCalls, producer_group: str, max_transactions: int, *, partial: bool
+) -> Listed[GroupTransactions]:
     """By replica group; of all producer groups when none is named."""
     request = transaction_pb2.DescribeTransactionsRequest(producer_group=producer_group, max_transactions=max_transactions)
-    found = []
-    for replica_group, answer in await calls.ask_leaders(methods.DESCRIBE_TRANSACTIONS, request):
+    answers = await calls.ask_leaders(methods.DESCRIBE_TRANSACTIONS, request)
+    found: Listed[GroupTransactions] = Listed([], answers.unanswered)
+    for replica_group, answer in (answers.some() if partial else answers.complete()).items():
         rows = [_transaction(each, replica_group) for each in answer.transactions]
         producers = {each.producer_group: each.producers for each in answer.attending}
         found.append(GroupTransactions(replica_group, answer.open, answer.parked, rows, producers))

@@ -1,17 +1,18 @@
-"""Topics: created, changed, listed and deleted through the leader of their replica group.
+"""Topics as the leaders of their replica groups know them: listed, described, with the offsets of their queues.
 
-A change that was interrupted is repeated in a form that does no harm when it was carried out already.
+Owns what a topic looks like to ``Admin``; ``topic_changes`` changes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.topic_parts import look_at
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
-from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
 
 NO_TIME = -1
@@ -23,17 +24,20 @@ class ChangedTopic(TopicQueues):
 
     Attributes:
         topic: The topic.
-        replica_group: The replica group.
-        read_queues: Number of queues consumers read.
-        write_queues: Number of queues producers write to.
-        perm: Permission bits: 4 read, 2 write (see ``Perm``).
-        topic_epoch: Identifies the topic; another value when it was deleted and created again.
+        replica_group: The replica group; several with commas between them.
+        read_queues: Number of queues consumers read, in all these replica groups.
+        write_queues: Number of queues producers write to, in all these replica groups.
+        perm: Permission bits: 4 read, 2 write (see ``Perm``), those of any of the replica groups.
+        topic_epoch: Empty here; see ``describe_topic``.
         version: Version of the replica group's table of topics; 0: unknown.
         max_message_bytes: Largest message body that the brokers accept; 0: unknown.
+        replica_groups: Every replica group that may have queues of the topic; empty: unknown.
         created: Whether this call created it; False when it existed before.
+        parts: The topic in each replica group.
     """
 
     created: bool = False
+    parts: tuple[TopicQueues, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,10 @@ class TopicSpec:
     write_queues: int = 0
     perm: int = 0
 
-    def request(self, replica_group: str, *, if_not_exists: bool = False, force: bool = False) -> admin_pb2.TopicSpec:
+    def request(
+        self, replica_group: str, *, if_not_exists: bool = False, force: bool = False, groups: Sequence[str] = ()
+    ) -> admin_pb2.TopicSpec:
+        """What the leader of ``replica_group`` is asked; ``groups``: every replica group that has queues of the topic."""
         within(0, MAX_U32, read_queues=self.read_queues, write_queues=self.write_queues, perm=self.perm)
         return admin_pb2.TopicSpec(
             name=self.name,
@@ -79,75 +86,64 @@ class TopicSpec:
             if_not_exists=if_not_exists,
             group=replica_group,
             force=force,
+            groups=groups,
         )
 
 
-async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_group: str, *, if_not_exists: bool) -> ChangedTopic:
-    spec.request("")  # checked before a node is asked
-    group = await calls.replica_group(replica_group)
-    again = spec.request(group.name, if_not_exists=True)
-    return await _change(calls, methods.CREATE_TOPIC, spec.request(group.name, if_not_exists=if_not_exists), again)
+def joined(parts: Iterable[TopicQueues], *, created: bool) -> ChangedTopic:
+    """A topic over the replica groups of ``parts``: counts of all together."""
+    found = tuple(sorted(parts, key=lambda part: part.replica_group))
+    groups = ",".join(part.replica_group for part in found)
+    perm = 0
+    for part in found:
+        perm |= part.perm
+    read, write = sum(part.read_queues for part in found), sum(part.write_queues for part in found)
+    return ChangedTopic(found[0].topic, groups, read, write, perm, "", created=created, parts=found)
 
 
-async def update_topic(calls: ClusterCalls, spec: TopicSpec, replica_group: str, *, force: bool) -> ChangedTopic:
-    request = spec.request(replica_group, force=force)
-    request.group = replica_group or await replica_group_with(calls, spec.name)
-    return await _change(calls, methods.UPDATE_TOPIC, request, request)
-
-
-async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> None:
-    request = admin_pb2.TopicSpec(name=name, group=replica_group or await replica_group_with(calls, name))
-    await _change(calls, methods.DELETE_TOPIC, request, None)
-
-
-async def _change(
-    calls: ClusterCalls,
-    method: methods.UnaryMethod[admin_pb2.TopicSpec, admin_pb2.TopicReply],
-    spec: admin_pb2.TopicSpec,
-    again: admin_pb2.TopicSpec | None,
-) -> ChangedTopic:
-    reply = await calls.ask_leader(spec.group, method, spec, again=again)
-    calls.router.forget_topic(spec.name)
-    return ChangedTopic(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "", created=reply.created)
-
-
-async def list_topics(calls: ClusterCalls, *, or_followers: bool) -> list[TopicQueues]:
+async def list_topics(calls: ClusterCalls, *, or_followers: bool, partial: bool) -> Listed[TopicQueues]:
     """The leaders answer, since other replicas may lag behind a topic just created."""
     request = broker_pb2.MetadataRequest(all_topics=True)
-    found: list[TopicQueues] = []
-    for group in await calls.replica_groups():
-        if or_followers:
-            answer = await calls.committed_state.ask(
-                group, methods.METADATA, request, lambda answer: int(answer.version), calls.deadline_ms()
-            )
-        else:
-            answer = await calls.ask_leader(group, methods.METADATA, request)
-        found += [TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "") for topic in answer.topics]
-    return sorted(found, key=lambda topic: (topic.topic, topic.replica_group))
+
+    async def ask(group: str) -> broker_pb2.MetadataResponse:
+        if not or_followers:
+            return await calls.router.call_leader(group, methods.METADATA, request, deadline_ms=calls.group_deadline_ms())
+        return await calls.committed_state.ask(
+            group, methods.METADATA, request, lambda answer: int(answer.version), calls.group_deadline_ms()
+        )
+
+    answers = await calls.of_all(ask)
+    found = (answers.some() if partial else answers.complete()).values()
+    topics = [
+        TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "", replica_groups=tuple(topic.groups))
+        for answer in found
+        for topic in answer.topics
+    ]
+    return Listed(sorted(topics, key=lambda topic: (topic.topic, topic.replica_group)), answers.unanswered)
 
 
 async def describe_topic(calls: ClusterCalls, name: str) -> list[TopicQueues]:
     return await calls.router.topic(name, calls.deadline_ms(), fresh=True)
 
 
-async def replica_group_with(calls: ClusterCalls, topic: str) -> str:
-    """The one replica group that has ``topic``.  InvalidArgumentError when several have it."""
-    found = [queues.replica_group for queues in await describe_topic(calls, topic)]
-    if len(found) > 1:
-        raise InvalidArgumentError(f"topic {topic} is in several replica groups; expected replica_group, one of {', '.join(found)}")
-    return found[0]
-
-
-async def queue_ranges(calls: ClusterCalls, topic: str, timestamp_ms: int = NO_TIME, *, only_readable: bool = False) -> list[QueueRange]:
+async def queue_ranges(
+    calls: ClusterCalls, topic: str, timestamp_ms: int = NO_TIME, *, only_readable: bool = False, partial: bool = False
+) -> Listed[QueueRange]:
     """The queues of ``topic``, by replica group and number; without ``only_readable`` those that are only written, too."""
     within(NO_TIME, MAX_OFFSET, timestamp_ms=timestamp_ms)
-    found: list[QueueRange] = []
-    for queues in await describe_topic(calls, topic):
-        count = queues.read_queues if only_readable else max(queues.read_queues, queues.write_queues)
+    seen = await look_at(calls, topic)
+    if not partial or not seen.parts:
+        seen.require_all("its offsets are not known")
+    parts = seen.parts
+
+    async def ask(group: str) -> list[QueueRange]:
+        part = parts[group]
+        count = part.read_queues if only_readable else max(part.read_queues, part.write_queues)
         refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=timestamp_ms) for number in range(count)]
-        answer = await calls.ask_leader(queues.replica_group, methods.QUEUE_OFFSETS, broker_pb2.OffsetsRequest(queues=refs))
-        found += [
-            QueueRange(queues.replica_group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time)
-            for each in answer.queues
-        ]
-    return found
+        request = broker_pb2.OffsetsRequest(queues=refs)
+        answer = await calls.router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=calls.group_deadline_ms())
+        return [QueueRange(group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time) for each in answer.queues]
+
+    answers = await calls.of_all(ask, parts)
+    found = answers.some() if partial else answers.complete()
+    return Listed((each for ranges in found.values() for each in ranges), seen.missing | answers.unanswered)

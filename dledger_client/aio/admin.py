@@ -5,14 +5,14 @@ Each method delegates to the module of its subject in ``dledger_client.admin``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from dledger_client.admin import cluster_status as nodes_of_cluster
-from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topics
+from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topic_changes, topics
 from dledger_client.admin import dead_letters as letters_of_groups
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
@@ -162,9 +162,13 @@ class Admin(ReplicaGroupAdmin):
         write_queues: int = 0,
         perm: int = 0,
         replica_group: str = "",
+        replica_groups: Sequence[str] = (),
         if_not_exists: bool = False,
     ) -> ChangedTopic:
-        """Create a topic; ``created`` of the result is False when it existed.
+        """Create a topic, with its queues spread evenly over replica groups; ``created`` of the result is False when it existed.
+
+        Numbers of queues are those of all replica groups together.  A topic that exists is created in those of ``replica_groups`` that do
+        not have it yet.
 
         Args:
             name: The topic.
@@ -172,79 +176,99 @@ class Admin(ReplicaGroupAdmin):
             read_queues: Queues that consumers read; 0 for ``queues``.
             write_queues: Queues that producers write; 0 for ``queues``.
             perm: Permission bits: 2 write, 4 read, 6 both; 0 for both.
-            replica_group: The replica group that stores the topic; needed when the cluster has several.
+            replica_group: The one replica group that stores the topic.
+            replica_groups: The replica groups that store it.  Default: all; those with the fewest queues, if there are fewer queues than
+                replica groups.
             if_not_exists: Do not fail when the topic exists.
 
         Raises:
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.
             InvalidNameError: The name is not a topic's.
+            NotLeaderError: A replica group has no leader; the text says what was created.
 
         Examples:
             >>> await admin.create_topic("orders", queues=4)
         """
         within(0, MAX_U32, queues=queues)
         spec = TopicSpec(name, read_queues or queues, write_queues or queues, perm)
-        return await topics.create_topic(self._calls, spec, replica_group, if_not_exists=if_not_exists)
+        named = _one_or_several(replica_group, replica_groups)
+        return await topic_changes.create_topic(self._calls, spec, named, if_not_exists=if_not_exists)
 
     @renamed_arguments(group="replica_group")
     async def update_topic(
         self,
         name: str,
         *,
+        queues: int = 0,
         read_queues: int = 0,
         write_queues: int = 0,
         perm: int = 0,
         replica_group: str = "",
+        replica_groups: Sequence[str] = (),
         force: bool = False,
     ) -> ChangedTopic:
-        """Change the queues or the permission of a topic.  Remove ``write_queues`` first, ``read_queues`` when all groups have read them.
+        """Change the queues, the permission or the replica groups of a topic, while it is used.
+
+        Numbers of queues are those of all replica groups together.  Remove ``write_queues`` first, ``read_queues`` when all groups have
+        read them.
 
         Args:
             name: The topic.
+            queues: Read and write queues alike; 0 keeps them.
             read_queues: Queues that consumers read; 0 keeps them.
             write_queues: Queues that producers write; 0 keeps them.
             perm: Permission bits: 2 write, 4 read, 6 both; 0 keeps them.
-            replica_group: The replica group that stores the topic; needed when several do.
-            force: Remove read queues although messages in them become unreadable.
+            replica_group: Change the queues of this replica group only.
+            replica_groups: The replica groups that have the topic afterwards.  One that is added gets as many queues as the largest of the
+                others, unless ``queues`` says how many there are to be; one that is not named any more is taken away, when nobody may write
+                to it there (``perm=4`` for it alone) and all consumer groups have read it.
+            force: Remove queues although messages in them become unreadable.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
             UnsafeShrinkError: Messages would become unreadable, and ``force`` is False.
+            NotLeaderError: A replica group has no leader; the text says what was changed.
 
         Examples:
             >>> await admin.update_topic("orders", perm=4)
         """
-        return await topics.update_topic(self._calls, TopicSpec(name, read_queues, write_queues, perm), replica_group, force=force)
+        within(0, MAX_U32, queues=queues)
+        spec = TopicSpec(name, read_queues or queues, write_queues or queues, perm)
+        if replica_group and not replica_groups:
+            return await topic_changes.update_part(self._calls, spec, replica_group, force=force)
+        return await topic_changes.update_topic(self._calls, spec, _one_or_several(replica_group, replica_groups), force=force)
 
     @renamed_arguments(group="replica_group")
     async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
-        """Delete a topic and its messages.
+        """Delete a topic and its messages, in all replica groups.
 
         Args:
             name: The topic.
-            replica_group: The replica group that stores the topic; needed when several do.
+            replica_group: Delete only the queues of this replica group.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
+            NotLeaderError: A replica group has no leader; the text says what was deleted.
 
         Examples:
             >>> await admin.delete_topic("orders")
         """
-        await topics.delete_topic(self._calls, name, replica_group)
+        await topic_changes.delete_topic(self._calls, name, replica_group)
 
-    async def list_topics(self, *, or_followers: bool = False) -> list[TopicQueues]:
-        """All topics of applications, by name.
+    async def list_topics(self, *, or_followers: bool = False, partial: bool = False) -> Listed[TopicQueues]:
+        """All topics of applications, by name and replica group.
 
         Args:
             or_followers: For a replica group without a leader, list the topics that its followers know.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
 
         Raises:
-            NotLeaderError: A replica group has no leader, and ``or_followers`` is False.
+            NotLeaderError: A replica group has no leader, and ``or_followers`` and ``partial`` are False.
 
         Examples:
-            >>> names = [topic.topic for topic in await admin.list_topics()]
+            >>> names = {topic.topic for topic in await admin.list_topics()}
         """
-        return await topics.list_topics(self._calls, or_followers=or_followers)
+        return await topics.list_topics(self._calls, or_followers=or_followers, partial=partial)
 
     async def describe_topic(self, name: str) -> list[TopicQueues]:
         """The queue counts and the permission of a topic, one entry for each replica group that stores it.
@@ -260,12 +284,13 @@ class Admin(ReplicaGroupAdmin):
         """
         return await topics.describe_topic(self._calls, name)
 
-    async def topic_offsets(self, name: str, *, timestamp_ms: int = -1) -> list[QueueRange]:
+    async def topic_offsets(self, name: str, *, timestamp_ms: int = -1, partial: bool = False) -> Listed[QueueRange]:
         """The offsets that each queue of a topic holds.
 
         Args:
             name: The topic.
             timestamp_ms: Also find the first message stored at or after that time, milliseconds since 1970; -1 for none.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
@@ -273,21 +298,25 @@ class Admin(ReplicaGroupAdmin):
         Examples:
             >>> stored = sum(queue.messages for queue in await admin.topic_offsets("orders"))
         """
-        return await topics.queue_ranges(self._calls, name, timestamp_ms)
+        return await topics.queue_ranges(self._calls, name, timestamp_ms, partial=partial)
 
-    async def list_groups(self) -> list[ConsumerGroup]:
+    async def list_groups(self, *, partial: bool = False) -> Listed[ConsumerGroup]:
         """All consumer groups that have members or positions.
+
+        Args:
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
 
         Examples:
             >>> names = [group.name for group in await admin.list_groups()]
         """
-        return await consumer_groups.list_groups(self._calls)
+        return await consumer_groups.list_groups(self._calls, partial=partial)
 
-    async def describe_group(self, consumer_group: str) -> ConsumerGroupDescription:
+    async def describe_group(self, consumer_group: str, *, partial: bool = False) -> ConsumerGroupDescription:
         """The members of a consumer group, and its position and lag in each queue that it reads or has read.
 
         Args:
             consumer_group: The group.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the description says which.
 
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
@@ -295,10 +324,17 @@ class Admin(ReplicaGroupAdmin):
         Examples:
             >>> print((await admin.describe_group("audit")).lag)
         """
-        return await consumer_groups.describe_group(self._calls, consumer_group)
+        return await consumer_groups.describe_group(self._calls, consumer_group, partial=partial)
 
     async def reset_offsets(
-        self, consumer_group: str, topic: str, to: ResetTarget, *, dry_run: bool = False, create: bool = False
+        self,
+        consumer_group: str,
+        topic: str,
+        to: ResetTarget,
+        *,
+        dry_run: bool = False,
+        create: bool = False,
+        replica_groups: Sequence[str] = (),
     ) -> list[OffsetReset]:
         """Move a consumer group to the start or the end of a topic, or to a time; returns the move in each queue.
 
@@ -308,15 +344,17 @@ class Admin(ReplicaGroupAdmin):
             to: ``"first"``, ``"last"``, or a time in milliseconds since 1970.
             dry_run: Change nothing; only return what would change.
             create: Allow a group that does not exist yet.
+            replica_groups: Only in the queues of these.  Default: in all; nothing is changed while one has no leader.
 
         Raises:
             InvalidArgumentError: The group does not exist, and ``create`` is False.
             TopicNotFoundError: The topic does not exist.
+            NotLeaderError: A replica group that may have queues of the topic has no leader.
 
         Examples:
             >>> moves = await admin.reset_offsets("audit", "orders", "first", dry_run=True)
         """
-        return await consumer_groups.reset_offsets(self._calls, consumer_group, topic, to, dry_run=dry_run, create=create)
+        return await consumer_groups.reset_offsets(self._calls, consumer_group, topic, to, replica_groups, dry_run=dry_run, create=create)
 
     async def delete_group(self, consumer_group: str) -> None:
         """Delete a consumer group without members: its positions and its settings.  Its dead letters stay.
@@ -416,16 +454,17 @@ class Admin(ReplicaGroupAdmin):
             max_reconsume_times=max_reconsume_times,
         )
 
-    async def dead_letters(self, consumer_group: str = "") -> list[DeadLetters]:
+    async def dead_letters(self, consumer_group: str = "", *, partial: bool = False) -> Listed[DeadLetters]:
         """The dead letters of a consumer group, or of all groups.
 
         Args:
             consumer_group: The group; empty for all.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
 
         Examples:
             >>> waiting = sum(letters.waiting for letters in await admin.dead_letters("audit"))
         """
-        return await letters_of_groups.list_dead_letters(self._calls, consumer_group)
+        return await letters_of_groups.list_dead_letters(self._calls, consumer_group, partial=partial)
 
     async def open_dead_letters(self, consumer_group: str, *, readable: bool = True) -> list[DeadLetters]:
         """Let consumers read the dead letters of a group, or revoke that permission; returns them as they were before.
@@ -473,18 +512,21 @@ class Admin(ReplicaGroupAdmin):
         )
 
     @renamed_arguments(most="max_transactions")
-    async def transactions(self, producer_group: str = "", *, max_transactions: int = 100) -> list[GroupTransactions]:
+    async def transactions(
+        self, producer_group: str = "", *, max_transactions: int = 100, partial: bool = False
+    ) -> Listed[GroupTransactions]:
         """Transactions that are neither committed nor rolled back, by replica group.
 
         Args:
             producer_group: The producer group; empty for all.
             max_transactions: How many of the oldest to return of each replica group.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
 
         Examples:
             >>> open_now = sum(group.open for group in await admin.transactions())
         """
         within(0, MAX_U32, max_transactions=max_transactions)
-        return await open_transactions.describe_transactions(self._calls, producer_group, max_transactions)
+        return await open_transactions.describe_transactions(self._calls, producer_group, max_transactions, partial=partial)
 
     async def resolve_transaction(self, transaction: OpenTransaction, state: TransactionState) -> TransactionOutcome:
         """Commit an open transaction or roll it back, in place of its producer; returns its outcome.
@@ -606,3 +648,9 @@ class Admin(ReplicaGroupAdmin):
     def _consumer(self) -> PullConsumer:
         with self._environment.in_use():
             return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms)
+
+
+def _one_or_several(replica_group: str, replica_groups: Sequence[str]) -> Sequence[str]:
+    if replica_group and replica_groups:
+        raise InvalidArgumentError("replica_group and replica_groups: expected one of them")
+    return [replica_group] if replica_group else replica_groups

@@ -108,6 +108,7 @@ def queues_of(topic: str, response: broker_pb2.MetadataResponse) -> list[TopicQu
             info.incarnation,
             version=response.version,
             max_message_bytes=response.max_message_bytes,
+            replica_groups=tuple(info.groups),
         )
         for info in response.topics
         if info.found and info.name == topic

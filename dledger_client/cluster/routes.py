@@ -57,6 +57,7 @@ class TopicQueues:
         topic_epoch: Identifies the topic; another value when it was deleted and created again.
         version: Version of the replica group's table of topics; 0: unknown.
         max_message_bytes: Largest message body that the brokers accept; 0: unknown.
+        replica_groups: Every replica group that may have queues of the topic; empty: unknown.
     """
 
     topic: str
@@ -67,5 +68,6 @@ class TopicQueues:
     topic_epoch: str
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: unknown
     max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers accept; 0: unknown
+    replica_groups: tuple[str, ...] = field(default=(), compare=False)
     group = RenamedAttribute("replica_group")
     incarnation = RenamedAttribute("topic_epoch")

@@ -1,27 +1,45 @@
-"""Topics made because a producer writes to them, where the cluster allows it (RocketMQ's createTopicKey, TBW102)."""
+"""Topics made because a producer writes to them, where the cluster allows it (RocketMQ's createTopicKey, TBW102).
+
+Owns the choice of their replica groups.  It depends on the topic's name alone, so that producers which make a topic at the same time choose
+the same groups and the same shares.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+from collections.abc import Iterable
+
 from dledger_client.cluster.router import Router
+from dledger_client.cluster.topic_spread import spread
 from dledger_wire._pb import topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.rpc import methods
 
 
 async def create_topic(router: Router, name: str, key: str, queues: int, deadline_ms: int) -> bool:
-    """Make a topic in every replica group that can be reached; False where topics are made by operators only."""
-    request = topics_pb2.AutoCreateRequest(name=name, create_topic_key=key, queues=queues)
+    """Make a topic of ``queues`` queues over the replica groups that have a leader; False where topics are made by operators only."""
+    groups = by_name(name, await router.all_groups(deadline_ms))
+    leaders = await asyncio.gather(*(router.leader(group) for group in groups), return_exceptions=True)
+    led = [group for group, found in zip(groups, leaders, strict=True) if not isinstance(found, BaseException)]
+    shares = spread(queues, led or groups)  # without any leader the calls wait for one
     problem: DledgerError | None = None
     created = 0
-    for group in sorted(await router.all_groups(deadline_ms)):
+    for group, count in shares.items():
+        request = topics_pb2.AutoCreateRequest(name=name, create_topic_key=key, queues=count, groups=sorted(shares))
         try:
             await router.call_leader(group, methods.AUTO_CREATE_TOPIC, request, deadline_ms=deadline_ms)
             created += 1
+        except TopicNotFoundError:
+            return False
         except DledgerError as error:
             problem = problem or error
-            if isinstance(error, TopicNotFoundError):
-                return False
     if not created and problem is not None:
         raise problem
     router.forget_topic(name)
     return True
+
+
+def by_name(topic: str, groups: Iterable[str]) -> list[str]:
+    """The replica groups in an order of the topic's own: topics of few queues are spread over all groups."""
+    return sorted(groups, key=lambda group: hashlib.sha256(f"{topic}/{group}".encode()).digest())

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/v1/topics.proto\x12\ndledger.v1\"K\n\x11\x41utoCreateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10\x63reate_topic_key\x18\x02 \x01(\t\x12\x0e\n\x06queues\x18\x03 \x01(\r\"5\n\x12\x41utoCreateResponse\x12\x0e\n\x06queues\x18\x01 \x01(\r\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x32U\n\x06Topics\x12K\n\nAutoCreate\x12\x1d.dledger.v1.AutoCreateRequest\x1a\x1e.dledger.v1.AutoCreateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/v1/topics.proto\x12\ndledger.v1\"[\n\x11\x41utoCreateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10\x63reate_topic_key\x18\x02 \x01(\t\x12\x0e\n\x06queues\x18\x03 \x01(\r\x12\x0e\n\x06groups\x18\x04 \x03(\t\"5\n\x12\x41utoCreateResponse\x12\x0e\n\x06queues\x18\x01 \x01(\r\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x32U\n\x06Topics\x12K\n\nAutoCreate\x12\x1d.dledger.v1.AutoCreateRequest\x1a\x1e.dledger.v1.AutoCreateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.v1.topics_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AUTOCREATEREQUEST']._serialized_start=39
-  _globals['_AUTOCREATEREQUEST']._serialized_end=114
-  _globals['_AUTOCREATERESPONSE']._serialized_start=116
-  _globals['_AUTOCREATERESPONSE']._serialized_end=169
-  _globals['_TOPICS']._serialized_start=171
-  _globals['_TOPICS']._serialized_end=256
+  _globals['_AUTOCREATEREQUEST']._serialized_end=130
+  _globals['_AUTOCREATERESPONSE']._serialized_start=132
+  _globals['_AUTOCREATERESPONSE']._serialized_end=185
+  _globals['_TOPICS']._serialized_start=187
+  _globals['_TOPICS']._serialized_end=272
 # @@protoc_insertion_point(module_scope)

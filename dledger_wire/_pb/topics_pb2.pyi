@@ -4,7 +4,9 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.message
 import typing
 
@@ -17,19 +19,25 @@ class AutoCreateRequest(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     CREATE_TOPIC_KEY_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     create_topic_key: builtins.str
     """the topic it takes after: TBW102"""
     queues: builtins.int
-    """no more than defaultTopicQueueNums are made"""
+    """in this replica group; no more than defaultTopicQueueNums are made"""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """every replica group that the topic is made in"""
+
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         create_topic_key: builtins.str = ...,
         queues: builtins.int = ...,
+        groups: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["create_topic_key", b"create_topic_key", "name", b"name", "queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["create_topic_key", b"create_topic_key", "groups", b"groups", "name", b"name", "queues", b"queues"]) -> None: ...
 
 global___AutoCreateRequest = AutoCreateRequest
 

@@ -1,0 +1,315 @@
+"""Topics created, changed and deleted over the replica groups that have their queues.
+
+Owns what a change leaves behind when a replica group fails half-way: leaders are checked first; a part that was just created is deleted
+again unless messages are in it; what cannot be undone is said, with the call that completes it.
+
+A topic grows into a replica group in this order, so that no consumer group that reads the topic misses a message of the new queues: the
+part is created for reading only; every consumer group with a position in the topic gets position 0 in the new queues; then they take
+messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from dledger_client.admin.calls import Answers, ClusterCalls
+from dledger_client.admin.topic_parts import TopicParts, look_at
+from dledger_client.admin.topics import ChangedTopic, TopicSpec, joined
+from dledger_client.cluster.routes import TopicQueues
+from dledger_client.cluster.topic_spread import resized, spread
+from dledger_wire._pb import admin_pb2, broker_pb2
+from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicExistsError, TopicNotFoundError, UnsafeShrinkError
+from dledger_wire.rpc import methods
+from dledger_wire.status import Perm
+
+EMPTY, DRAINED = "empty", "drained"  # TopicSpec.only_if
+
+T = TypeVar("T")
+Counts = dict[str, tuple[int, int]]  # by replica group: read queues and write queues
+
+
+async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Sequence[str], *, if_not_exists: bool) -> ChangedTopic:
+    """Over the replica groups named, or over all that take topics; into those named that do not have it yet."""
+    spec.request("")  # checked before a node is asked
+    wanted = await _checked(calls, replica_groups)
+    seen = await look_at(calls, spec.name)
+    targets = wanted or sorted(await calls.replica_groups())
+    absent = [group for group in targets if group not in seen.parts]
+    if seen.parts and not (wanted and absent):
+        if not if_not_exists:
+            raise TopicExistsError(f"topic {spec.name!r} exists (in {', '.join(sorted(seen.parts))})", topic=spec.name)
+        return joined(seen.parts.values(), created=False)
+    seen.require(absent, "nothing was created")
+    if seen.parts:
+        seen.require_all("nothing was created")
+    made = await _open_parts(calls, seen, _shares(spec, seen, targets, absent), spec.perm)
+    return joined([*(seen.parts[group] for group in targets if group in seen.parts), *made], created=True)
+
+
+def _shares(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: Sequence[str]) -> Counts:
+    """The queues of each replica group that gets some: what is left of the wanted number, where the fewest queues are."""
+    there = [seen.parts[group] for group in targets if group in seen.parts]
+    write = (spec.write_queues or spec.read_queues or seen.default_queues) - sum(part.write_queues for part in there)
+    read = (spec.read_queues or spec.write_queues or seen.default_queues) - sum(part.read_queues for part in there)
+    if there:
+        write, read = max(write, len(absent)), max(read, len(absent))
+    order = seen.by_load(absent)[: min(read, write)]
+    reading = spread(read, order)
+    return {group: (reading[group], count) for group, count in spread(write, order).items()}
+
+
+async def update_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Sequence[str], *, force: bool) -> ChangedTopic:
+    """``spec`` counts the queues of all replica groups together.  ``replica_groups``: where the topic is afterwards; none: as now."""
+    spec.request("")
+    wanted = await _checked(calls, replica_groups)
+    seen = await look_at(calls, spec.name)
+    seen.require_all("nothing was changed")
+    seen.require(wanted, "nothing was changed")
+    targets = wanted or sorted(seen.parts)
+    staying = {group: part for group, part in seen.parts.items() if group in targets}
+    leaving = [group for group in sorted(seen.parts) if group not in targets]
+    counts = _new_counts(spec, seen.parts, staying, targets)
+    if not force:
+        _check_shrink(spec, staying, counts, [seen.parts[group] for group in leaving])
+    if staying:
+        await _remove(calls, spec.name, leaving, force=force)
+    there = replace(seen, parts=staying or seen.parts)
+    await _open_parts(calls, there, {group: counts[group] for group in targets if group not in staying}, spec.perm)
+    await _change_parts(calls, spec, staying, counts, targets, force=force)
+    if not staying:
+        await _remove(calls, spec.name, leaving, force=force)
+    return joined((await look_at(calls, spec.name)).parts.values(), created=False)
+
+
+def _new_counts(spec: TopicSpec, parts: Mapping[str, TopicQueues], staying: Mapping[str, TopicQueues], targets: Sequence[str]) -> Counts:
+    """The queues of every replica group afterwards.  Without a number, a group that is new gets as many as the one with the most."""
+    joining = [group for group in targets if group not in staying]
+    if joining and spec.read_queues and not spec.write_queues:
+        raise InvalidArgumentError(f"topic {spec.name}: replica groups are added ({', '.join(joining)}); expected write_queues, too")
+    write = {group: staying[group].write_queues if group in staying else 0 for group in targets}
+    read = {group: staying[group].read_queues if group in staying else 0 for group in targets}
+    if spec.write_queues:
+        write = resized(write, spec.write_queues)
+        read |= {group: write[group] for group in joining}
+    if spec.read_queues and spec.read_queues == sum(write.values()):
+        read = dict(write)  # queues that are written to are those that are read
+    elif spec.read_queues:
+        read = resized(read, spec.read_queues)
+    most_write, most_read = max(part.write_queues for part in parts.values()), max(part.read_queues for part in parts.values())
+    return {group: (read[group] or most_read, write[group] or most_write) for group in targets}
+
+
+def _check_shrink(spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: Counts, leaving: Iterable[TopicQueues]) -> None:
+    """What one replica group alone would refuse, in numbers of the whole topic; and taking away a part that is written to."""
+    for part in leaving:
+        if part.perm & Perm.WRITE:
+            group = part.replica_group
+            steps = f"first --group {group} --perm 4, then, when every consumer group has read it, the same command again"
+            raise UnsafeShrinkError(f"topic {spec.name}: its queues in {group} still take messages; {steps}", topic=spec.name)
+    if len(staying) < 2:
+        return
+    for group, part in staying.items():
+        read, write = counts[group]
+        if read < part.read_queues and max(part.write_queues, write) > read:
+            total = sum(read for read, _ in counts.values())
+            steps = f"first --write-queues {total}, then, when they are drained, --read-queues {total}"
+            raise UnsafeShrinkError(f"topic {spec.name}: queues of {group} still take messages; {steps}", topic=spec.name)
+
+
+async def _change_parts(
+    calls: ClusterCalls, spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: Counts, targets: Sequence[str], *, force: bool
+) -> None:
+    """Change the parts that the topic keeps; an error says which are changed."""
+    everywhere = tuple(sorted(targets))
+
+    async def change(group: str) -> None:
+        part, (read, write) = staying[group], counts[group]
+        if spec.perm & Perm.WRITE and not part.perm & Perm.WRITE:
+            await _begin_readers(calls, part, [other for other in staying if other != group])
+        if (read, write, spec.perm or part.perm, everywhere) != (part.read_queues, part.write_queues, part.perm, part.replica_groups):
+            request = replace(spec, read_queues=read, write_queues=write).request(group, force=force, groups=everywhere)
+            await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
+
+    await _of_each(calls, spec.name, staying, change)
+
+
+async def update_part(calls: ClusterCalls, spec: TopicSpec, group: str, *, force: bool) -> ChangedTopic:
+    """Change the part of one replica group alone."""
+    request = spec.request(group, force=force)
+    if spec.perm & Perm.WRITE:
+        seen = await look_at(calls, spec.name)
+        part = seen.parts.get(group)
+        if part is not None and not part.perm & Perm.WRITE:
+            await _begin_readers(calls, part, [other for other in seen.parts if other != group])
+    reply = await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
+    calls.router.forget_topic(spec.name)
+    return joined([part_of(reply)], created=False)
+
+
+async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> None:
+    """In every replica group, or in one of them."""
+    if replica_group:
+        await calls.replica_group(replica_group)
+        seen = await look_at(calls, name)
+        await _remove(calls, name, [replica_group], force=True)
+        await _tell(calls, seen, [group for group in seen.parts if group != replica_group])
+        return
+    seen = await look_at(calls, name)
+    seen.require_all("nothing was deleted")
+    await _remove(calls, name, sorted(seen.parts), force=True)
+
+
+async def take_away(calls: ClusterCalls, name: str, replica_group: str, *, force: bool = False) -> None:
+    """Delete the part of one replica group.  UnsafeShrinkError unless nobody may write to it and every consumer group has read it."""
+    seen = await look_at(calls, name)
+    await _remove(calls, name, [replica_group], force=force)
+    await _tell(calls, seen, [group for group in seen.parts if group != replica_group])
+
+
+# Parts
+
+
+async def _open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm: int) -> list[TopicQueues]:
+    """Create the parts of ``counts``, where the topic is not yet; all of them, or none as far as that can be."""
+    name, perm = seen.name, perm or int(Perm.READ_WRITE)
+    everywhere = tuple(sorted({*seen.parts, *counts}))
+    grows = bool(seen.parts) and bool(counts)
+    begins_with = perm & ~Perm.WRITE or int(Perm.READ) if grows else perm
+    if not counts:
+        return []
+    if grows:
+        await _tell(calls, seen, everywhere)
+
+    async def create(group: str) -> admin_pb2.TopicReply:
+        spec = TopicSpec(name, *counts[group], begins_with)
+        request, again = (spec.request(group, if_not_exists=repeated, groups=everywhere) for repeated in (False, True))
+        return await calls.ask_leader(group, methods.CREATE_TOPIC, request, again=again)
+
+    made = await calls.of_all(_any_error(create), counts)
+    try:
+        _raise_first(made)
+        parts = [part_of(reply) for reply in (answer for answer in made.of_group.values() if not isinstance(answer, DledgerError))]
+        for part in parts if grows else ():
+            await _open(calls, part, list(seen.parts), perm)
+    except DledgerError as error:
+        raise await _undone(calls, seen, counts, made, error) from error
+    calls.router.forget_topic(name)
+    return [replace(part, perm=perm) for part in parts]
+
+
+async def _open(calls: ClusterCalls, part: TopicQueues, others: Sequence[str], perm: int) -> None:
+    """Let a part that can only be read take messages, once nobody who reads the topic can miss one."""
+    await _begin_readers(calls, part, others)
+    if perm != part.perm:
+        spec = admin_pb2.TopicSpec(name=part.topic, group=part.replica_group, perm=perm)
+        await calls.ask_leader(part.replica_group, methods.UPDATE_TOPIC, spec, again=spec)
+        await _begin_readers(calls, part, others)  # a group that began elsewhere meanwhile
+
+
+async def _begin_readers(calls: ClusterCalls, part: TopicQueues, others: Iterable[str]) -> None:
+    """Every consumer group with a position in the parts of ``others`` begins in this one with the first message, unless it has begun."""
+    everyone = broker_pb2.GroupOffsetsRequest()
+    readers: set[str] = set()
+    for answer in (await calls.of_all(lambda group: calls.ask_leader(group, methods.GROUP_OFFSETS, everyone), others)).complete().values():
+        readers.update(positions.group for positions in answer.groups if any(each.topic == part.topic for each in positions.offsets))
+    for reader in sorted(readers):
+        request = broker_pb2.CommitOffsetsRequest(group=reader, initial=True)
+        for queue_id in range(part.read_queues):
+            request.offsets.add(topic=part.topic, queue_id=queue_id, offset=0)
+        await calls.ask_leader(part.replica_group, methods.COMMIT_OFFSETS, request)
+
+
+async def _undone(
+    calls: ClusterCalls, seen: TopicParts, counts: Counts, made: Answers[admin_pb2.TopicReply | DledgerError], error: DledgerError
+) -> DledgerError:
+    """Delete what was created, unless messages are in it; the error to raise, which says what is left."""
+    left = []
+    for group, answer in made.of_group.items():
+        is_ours = answer.outcome_unknown if isinstance(answer, DledgerError) else answer.created
+        if is_ours:
+            request = admin_pb2.TopicSpec(name=seen.name, group=group, only_if=EMPTY)
+            try:
+                await calls.router.call_leader(group, methods.DELETE_TOPIC, request, deadline_ms=calls.group_deadline_ms(), again=request)
+            except TopicNotFoundError:
+                pass
+            except DledgerError:
+                left.append(group)
+    calls.router.forget_topic(seen.name)
+    where = ", ".join(sorted(counts))
+    if not left:
+        return type(error)(f"{error.message}; topic {seen.name} was not created in {where}", **error.details)
+    if seen.parts:
+        rest = f"dledger topic update {seen.name} --perm 6 opens it"
+    else:
+        queues = sum(write for _, write in counts.values())
+        rest = f"dledger topic create {seen.name} --queues {queues} --groups {','.join(sorted(counts))} --if-not-exists creates the rest"
+    text = f"topic {seen.name} may be left in {', '.join(left)} of {where}: {rest}"
+    return type(error)(f"{error.message}; {text}", **error.details)
+
+
+async def _remove(calls: ClusterCalls, name: str, groups: Sequence[str], *, force: bool) -> None:
+    async def remove(group: str) -> None:
+        request = admin_pb2.TopicSpec(name=name, group=group, only_if="" if force else DRAINED)
+        try:
+            await calls.ask_leader(group, methods.DELETE_TOPIC, request)
+        except UnsafeShrinkError as error:
+            raise UnsafeShrinkError(f"in {group}: {error.message} (--force takes it away anyway)", **error.details) from None
+        except TopicNotFoundError:
+            if len(groups) == 1:
+                raise
+
+    await _of_each(calls, name, groups, remove)
+
+
+async def _tell(calls: ClusterCalls, seen: TopicParts, everywhere: Sequence[str]) -> None:
+    """Tell the parts that there are of all replica groups that may have queues of the topic."""
+
+    async def tell(group: str) -> None:
+        request = admin_pb2.TopicSpec(name=seen.name, group=group, groups=everywhere)
+        await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
+
+    await _of_each(calls, seen.name, [group for group in seen.parts if group in everywhere], tell)
+
+
+async def _of_each(calls: ClusterCalls, name: str, groups: Iterable[str], change: Callable[[str], Awaitable[None]]) -> None:
+    """Change every part at once; an error says which ones are changed and which are not."""
+    done = await calls.of_all(_any_error(change), groups)
+    calls.router.forget_topic(name)
+    failed = {group: outcome for group, outcome in done.of_group.items() if isinstance(outcome, DledgerError)}
+    for error in failed.values():
+        changed = sorted(done.of_group.keys() - failed.keys())
+        if not changed:
+            raise error
+        text = f"topic {name} is changed in {', '.join(changed)}, not in {', '.join(sorted(failed))}: repeat the command"
+        raise type(error)(f"{error.message}; {text}", **error.details)
+
+
+def _any_error(call: Callable[[str], Awaitable[T]]) -> Callable[[str], Awaitable[T | DledgerError]]:
+    """``call`` with its error as its result: every replica group is tried, whatever happens at another one."""
+
+    async def outcome(group: str) -> T | DledgerError:
+        try:
+            return await call(group)
+        except DledgerError as error:
+            return error
+
+    return outcome
+
+
+def _raise_first(made: Answers[admin_pb2.TopicReply | DledgerError]) -> None:
+    for answer in made.of_group.values():
+        if isinstance(answer, DledgerError):
+            raise answer
+
+
+def part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
+    """The part of a topic that a leader tells of."""
+    return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
+
+
+async def _checked(calls: ClusterCalls, replica_groups: Sequence[str]) -> list[str]:
+    if isinstance(replica_groups, str):
+        raise InvalidArgumentError(f"replica_groups {replica_groups!r}: expected a list of names")
+    return [(await calls.replica_group(name)).name for name in dict.fromkeys(replica_groups)]

@@ -1,0 +1,96 @@
+"""The parts of one topic, one in each replica group that has queues of it, as the leaders of the groups know them.
+
+Owns what is known when a replica group does not answer: the parts that answer name every group that may have queues of the topic, so that
+a group that has nothing to do with it is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dledger_client.admin.calls import ClusterCalls
+from dledger_client.cluster.node_metadata import info_of, queues_of
+from dledger_client.cluster.retry import until
+from dledger_client.cluster.routes import TopicQueues
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, TopicNotFoundError
+from dledger_wire.names import check_topic
+from dledger_wire.rpc import methods
+
+DEFAULT_QUEUES = 4  # of brokers that do not tell their defaultTopicQueueNums
+
+
+@dataclass(frozen=True, slots=True)
+class TopicParts:
+    """What is known of a topic.
+
+    ``parts``: by replica group.  ``load``: how many queues each replica group that answered has, of all topics.  ``unanswered``: the
+    replica groups that did not answer, and why.
+    """
+
+    name: str
+    parts: dict[str, TopicQueues] = field(default_factory=dict)
+    load: dict[str, int] = field(default_factory=dict)
+    default_queues: int = DEFAULT_QUEUES
+    unanswered: dict[str, DledgerError] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, DledgerError]:
+        """The replica groups without an answer that may have queues of the topic."""
+        told = [part.replica_groups for part in self.parts.values()]
+        if not told or not all(told):
+            return self.unanswered  # nobody told where the topic is: it may be anywhere
+        may_have = {group for groups in told for group in groups}
+        return {group: error for group, error in self.unanswered.items() if group in may_have}
+
+    def require_all(self, what: str) -> None:
+        """Raise unless every replica group that may have queues of the topic has answered; ``what`` was not done."""
+        for group, error in sorted(self.missing.items()):
+            text = f"{_no_leader(group, error)} and may have queues of topic {self.name}: {what}"
+            raise NotLeaderError(text, leader_address="")
+        if not self.parts:
+            raise TopicNotFoundError(f"topic {self.name!r} does not exist", topic=self.name)
+
+    def require(self, groups: Iterable[str], what: str) -> None:
+        """Raise unless all ``groups`` have a leader; ``what`` was not done."""
+        for group in groups:
+            if group in self.unanswered:
+                raise NotLeaderError(f"{_no_leader(group, self.unanswered[group])}: {what}", leader_address="")
+
+    def by_load(self, groups: Iterable[str]) -> list[str]:
+        """``groups``, the one with the fewest queues first."""
+        return sorted(groups, key=lambda group: (self.load.get(group, 0), group))
+
+
+def _no_leader(group: str, error: DledgerError) -> str:
+    return f"replica group {group} has no leader ({error.message})"
+
+
+async def look_at(calls: ClusterCalls, name: str) -> TopicParts:
+    """Ask the leaders of all replica groups for a topic, which need not exist."""
+    check_topic(name)
+    answers = await calls.of_all(lambda group: _metadata(calls, group, name))
+    found = answers.some()
+    parts = {group: queues for group, answer in found.items() for queues in queues_of(name, answer) if queues.replica_group == group}
+    load = {group: answer.queues for group, answer in found.items()}
+    defaults = [answer.default_topic_queues for answer in found.values() if answer.default_topic_queues]
+    return TopicParts(name, parts, load, min(defaults, default=DEFAULT_QUEUES), answers.unanswered)
+
+
+async def _metadata(calls: ClusterCalls, group: str, name: str) -> broker_pb2.MetadataResponse:
+    """What the leader of ``group`` says; a node that does not lead any more may not know of the newest change."""
+    router, request = calls.router, broker_pb2.MetadataRequest(topics=[name])
+    deadline_ms = calls.group_deadline_ms()
+    async for attempt in until(deadline_ms, router.clock, router.random):
+        with attempt:
+            answer = await router.call_leader(group, methods.METADATA, request, deadline_ms=deadline_ms)
+            told = info_of(group, answer)
+            if told is not None and told.leader_address and told.leader_address == router.groups[group].leader_address:
+                return answer
+            if told is None or not told.leader_address:
+                await router.find_leader(group)
+            else:
+                router.leader_is(group, told.leader_address)
+            raise NotReadyError(f"group {group} has a new leader")
+    raise NotReadyError(f"group {group}: no attempt was made before the deadline")
