@@ -29,6 +29,14 @@ T = TypeVar("T")
 class Listed(list[T]):
     """What the replica groups answered, as a list.
 
+    Args:
+        items: What was answered.
+        unanswered: The replica groups that did not answer, and why.
+
+    Examples:
+        >>> topics = await admin.list_topics(partial=True)
+        >>> print(len(topics), list(topics.unanswered))
+
     Attributes:
         unanswered: The replica groups that did not answer, and why: what they have is not in the list.
     """

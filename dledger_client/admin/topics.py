@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.topic_parts import look_at
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
 
 NO_TIME = -1
@@ -73,6 +75,12 @@ class TopicSpec:
     write_queues: int = 0
     perm: int = 0
 
+    @classmethod
+    def of(cls, name: str, queues: int, read_queues: int, write_queues: int, perm: int) -> Self:
+        """``queues`` stands for both numbers of queues, where they are not given."""
+        within(0, MAX_U32, queues=queues)
+        return cls(name, read_queues or queues, write_queues or queues, perm)
+
     def request(
         self, replica_group: str, *, if_not_exists: bool = False, force: bool = False, groups: Sequence[str] = ()
     ) -> admin_pb2.TopicSpec:
@@ -88,6 +96,13 @@ class TopicSpec:
             force=force,
             groups=groups,
         )
+
+
+def named_groups(replica_group: str, replica_groups: Sequence[str]) -> Sequence[str]:
+    """The replica groups that a call names, by one of two arguments."""
+    if replica_group and replica_groups:
+        raise InvalidArgumentError("replica_group and replica_groups: expected one of them")
+    return [replica_group] if replica_group else replica_groups
 
 
 def joined(parts: Iterable[TopicQueues], *, created: bool) -> ChangedTopic:

@@ -22,7 +22,7 @@ from dledger_client.admin.open_transactions import GroupTransactions, OpenTransa
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, send_back
-from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec
+from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, named_groups
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
@@ -167,8 +167,7 @@ class Admin(ReplicaGroupAdmin):
     ) -> ChangedTopic:
         """Create a topic, with its queues spread evenly over replica groups; ``created`` of the result is False when it existed.
 
-        Numbers of queues are those of all replica groups together.  A topic that exists is created in those of ``replica_groups`` that do
-        not have it yet.
+        Numbers of queues are those of all replica groups.  A topic that exists is created in those of ``replica_groups`` without it.
 
         Args:
             name: The topic.
@@ -177,8 +176,7 @@ class Admin(ReplicaGroupAdmin):
             write_queues: Queues that producers write; 0 for ``queues``.
             perm: Permission bits: 2 write, 4 read, 6 both; 0 for both.
             replica_group: The one replica group that stores the topic.
-            replica_groups: The replica groups that store it.  Default: all; those with the fewest queues, if there are fewer queues than
-                replica groups.
+            replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
             if_not_exists: Do not fail when the topic exists.
 
         Raises:
@@ -189,10 +187,9 @@ class Admin(ReplicaGroupAdmin):
         Examples:
             >>> await admin.create_topic("orders", queues=4)
         """
-        within(0, MAX_U32, queues=queues)
-        spec = TopicSpec(name, read_queues or queues, write_queues or queues, perm)
-        named = _one_or_several(replica_group, replica_groups)
-        return await topic_changes.create_topic(self._calls, spec, named, if_not_exists=if_not_exists)
+        spec = TopicSpec.of(name, queues, read_queues, write_queues, perm)
+        groups = named_groups(replica_group, replica_groups)
+        return await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists)
 
     @renamed_arguments(group="replica_group")
     async def update_topic(
@@ -209,8 +206,7 @@ class Admin(ReplicaGroupAdmin):
     ) -> ChangedTopic:
         """Change the queues, the permission or the replica groups of a topic, while it is used.
 
-        Numbers of queues are those of all replica groups together.  Remove ``write_queues`` first, ``read_queues`` when all groups have
-        read them.
+        Numbers of queues are those of all replica groups.  Remove ``write_queues`` first, ``read_queues`` when all groups have read them.
 
         Args:
             name: The topic.
@@ -219,9 +215,8 @@ class Admin(ReplicaGroupAdmin):
             write_queues: Queues that producers write; 0 keeps them.
             perm: Permission bits: 2 write, 4 read, 6 both; 0 keeps them.
             replica_group: Change the queues of this replica group only.
-            replica_groups: The replica groups that have the topic afterwards.  One that is added gets as many queues as the largest of the
-                others, unless ``queues`` says how many there are to be; one that is not named any more is taken away, when nobody may write
-                to it there (``perm=4`` for it alone) and all consumer groups have read it.
+            replica_groups: Those that have the topic afterwards.  One that is added gets as many queues as the largest other one, unless
+                ``queues`` says how many there are; one that is taken away must have ``perm=4`` and have been read by all groups.
             force: Remove queues although messages in them become unreadable.
 
         Raises:
@@ -232,11 +227,10 @@ class Admin(ReplicaGroupAdmin):
         Examples:
             >>> await admin.update_topic("orders", perm=4)
         """
-        within(0, MAX_U32, queues=queues)
-        spec = TopicSpec(name, read_queues or queues, write_queues or queues, perm)
-        if replica_group and not replica_groups:
+        spec, groups = TopicSpec.of(name, queues, read_queues, write_queues, perm), named_groups(replica_group, replica_groups)
+        if replica_group:
             return await topic_changes.update_part(self._calls, spec, replica_group, force=force)
-        return await topic_changes.update_topic(self._calls, spec, _one_or_several(replica_group, replica_groups), force=force)
+        return await topic_changes.update_topic(self._calls, spec, groups, force=force)
 
     @renamed_arguments(group="replica_group")
     async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
@@ -648,9 +642,3 @@ class Admin(ReplicaGroupAdmin):
     def _consumer(self) -> PullConsumer:
         with self._environment.in_use():
             return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms)
-
-
-def _one_or_several(replica_group: str, replica_groups: Sequence[str]) -> Sequence[str]:
-    if replica_group and replica_groups:
-        raise InvalidArgumentError("replica_group and replica_groups: expected one of them")
-    return [replica_group] if replica_group else replica_groups

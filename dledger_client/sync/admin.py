@@ -138,8 +138,7 @@ class Admin(ReplicaGroupAdmin):
     ) -> ChangedTopic:
         """Create a topic, with its queues spread evenly over replica groups; ``created`` of the result is False when it existed.
 
-        Numbers of queues are those of all replica groups together.  A topic that exists is created in those of ``replica_groups`` that do
-        not have it yet.
+        Numbers of queues are those of all replica groups.  A topic that exists is created in those of ``replica_groups`` without it.
 
         Args:
             name: The topic.
@@ -148,8 +147,7 @@ class Admin(ReplicaGroupAdmin):
             write_queues: Queues that producers write; 0 for ``queues``.
             perm: Permission bits: 2 write, 4 read, 6 both; 0 for both.
             replica_group: The one replica group that stores the topic.
-            replica_groups: The replica groups that store it.  Default: all; those with the fewest queues, if there are fewer queues than
-                replica groups.
+            replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
             if_not_exists: Do not fail when the topic exists.
 
         Raises:
@@ -188,8 +186,7 @@ class Admin(ReplicaGroupAdmin):
     ) -> ChangedTopic:
         """Change the queues, the permission or the replica groups of a topic, while it is used.
 
-        Numbers of queues are those of all replica groups together.  Remove ``write_queues`` first, ``read_queues`` when all groups have
-        read them.
+        Numbers of queues are those of all replica groups.  Remove ``write_queues`` first, ``read_queues`` when all groups have read them.
 
         Args:
             name: The topic.
@@ -198,9 +195,8 @@ class Admin(ReplicaGroupAdmin):
             write_queues: Queues that producers write; 0 keeps them.
             perm: Permission bits: 2 write, 4 read, 6 both; 0 keeps them.
             replica_group: Change the queues of this replica group only.
-            replica_groups: The replica groups that have the topic afterwards.  One that is added gets as many queues as the largest of the
-                others, unless ``queues`` says how many there are to be; one that is not named any more is taken away, when nobody may write
-                to it there (``perm=4`` for it alone) and all consumer groups have read it.
+            replica_groups: Those that have the topic afterwards.  One that is added gets as many queues as the largest other one, unless
+                ``queues`` says how many there are; one that is taken away must have ``perm=4`` and have been read by all groups.
             force: Remove queues although messages in them become unreadable.
 
         Raises:
