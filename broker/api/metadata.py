@@ -30,7 +30,7 @@ class MetadataService:
         reply = broker_pb2.MetadataResponse(cluster=context.settings.cluster.cluster, version=context.store.topics.version)
         reply.max_message_bytes = context.store.settings.maxMessageSize
         reply.default_topic_queues = context.settings.cluster.broker.defaultTopicQueueNums
-        reply.queues = context.store.topics.own_queues
+        reply.queues, reply.state = context.store.topics.own_queues, context.store.replica_group.state
         for group in context.settings.cluster.groups:
             if group is context.settings.group:
                 reply.groups.append(self._own_group())

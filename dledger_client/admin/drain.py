@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.replica_groups import ReplicaGroupState, describe, set_state
-from dledger_client.admin.topics import TopicSpec, create_topic, list_topics
+from dledger_client.admin.topic_changes import create_topic
+from dledger_client.admin.topics import TopicSpec, list_topics
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
@@ -25,7 +26,7 @@ async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> Repli
     others = await active_groups(calls, without=name)
     if not others:
         raise InvalidArgumentError(f"{name} is the only replica group that takes messages; a cluster needs one")
-    for queues in await list_topics(calls, or_followers=False):
+    for queues in await list_topics(calls, or_followers=False, partial=False):
         if queues.replica_group == name and not _belongs_to_a_group(queues.topic):
             await _add_elsewhere(calls, queues, others)
     return await set_state(calls, name, DRAINING)
@@ -47,9 +48,6 @@ async def _add_elsewhere(calls: ClusterCalls, queues: TopicQueues, others: list[
     found = await calls.router.topic(queues.topic, calls.deadline_ms(), fresh=True)
     if any(each.replica_group in others for each in found):
         return
+    # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
     count = max(queues.write_queues, 1)
-    for place, group in enumerate(others[:count]):
-        share = count // len(others) + (place < count % len(others))
-        # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
-        spec = TopicSpec(queues.topic, read_queues=share, write_queues=share)
-        await create_topic(calls, spec, group, if_not_exists=True)
+    await create_topic(calls, TopicSpec(queues.topic, read_queues=count, write_queues=count), others, if_not_exists=True)

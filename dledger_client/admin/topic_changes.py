@@ -35,7 +35,7 @@ async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Seq
     spec.request("")  # checked before a node is asked
     wanted = await _checked(calls, replica_groups)
     seen = await look_at(calls, spec.name)
-    targets = wanted or sorted(await calls.replica_groups())
+    targets = wanted or [group for group in sorted(await calls.replica_groups()) if group not in seen.closed]
     absent = [group for group in targets if group not in seen.parts]
     if seen.parts and not (wanted and absent):
         if not if_not_exists:

@@ -18,6 +18,7 @@ from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, Top
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 
+ACTIVE = "active"  # state of a replica group that takes messages
 DEFAULT_QUEUES = 4  # of brokers that do not tell their defaultTopicQueueNums
 
 
@@ -25,13 +26,14 @@ DEFAULT_QUEUES = 4  # of brokers that do not tell their defaultTopicQueueNums
 class TopicParts:
     """What is known of a topic.
 
-    ``parts``: by replica group.  ``load``: how many queues each replica group that answered has, of all topics.  ``unanswered``: the
-    replica groups that did not answer, and why.
+    ``parts``: by replica group.  ``load``: how many queues each replica group that answered has, of all topics.  ``closed``: the replica
+    groups that take no new topics.  ``unanswered``: the replica groups that did not answer, and why.
     """
 
     name: str
     parts: dict[str, TopicQueues] = field(default_factory=dict)
     load: dict[str, int] = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()
     default_queues: int = DEFAULT_QUEUES
     unanswered: dict[str, DledgerError] = field(default_factory=dict)
 
@@ -75,7 +77,8 @@ async def look_at(calls: ClusterCalls, name: str) -> TopicParts:
     parts = {group: queues for group, answer in found.items() for queues in queues_of(name, answer) if queues.replica_group == group}
     load = {group: answer.queues for group, answer in found.items()}
     defaults = [answer.default_topic_queues for answer in found.values() if answer.default_topic_queues]
-    return TopicParts(name, parts, load, min(defaults, default=DEFAULT_QUEUES), answers.unanswered)
+    closed = frozenset(group for group, answer in found.items() if answer.state not in ("", ACTIVE))
+    return TopicParts(name, parts, load, closed, min(defaults, default=DEFAULT_QUEUES), answers.unanswered)
 
 
 async def _metadata(calls: ClusterCalls, group: str, name: str) -> broker_pb2.MetadataResponse:

@@ -407,6 +407,7 @@ class MetadataResponse(google.protobuf.message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     DEFAULT_TOPIC_QUEUES_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     version: builtins.int
     max_message_bytes: builtins.int
@@ -415,6 +416,8 @@ class MetadataResponse(google.protobuf.message.Message):
     """defaultTopicQueueNums of the cluster file; 0: not told (an older broker)"""
     queues: builtins.int
     """write queues of all topics of applications in this replica group"""
+    state: builtins.str
+    """of this replica group: active, draining or removed; empty: not told (an older broker)"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
     @property
@@ -429,8 +432,9 @@ class MetadataResponse(google.protobuf.message.Message):
         max_message_bytes: builtins.int = ...,
         default_topic_queues: builtins.int = ...,
         queues: builtins.int = ...,
+        state: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "topics", b"topics", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "state", b"state", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___MetadataResponse = MetadataResponse
 
