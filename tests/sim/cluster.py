@@ -31,6 +31,7 @@ from tests.sim.groups import GroupNodes, Shape, SimGroup, cluster_file, group_no
 from tests.sim.host import Folder, Host
 from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
+from tests.sim.name_servers import SimNameServers
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.trace import Trace
@@ -65,6 +66,7 @@ class SimCluster:
         self.operator_at_work = False  # one changes members at a time
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
+        self.name_servers = SimNameServers(self.loop, self.net, self.trace, shape.get("name_servers", 0), self.random)
         self._archive = archive
         self._disk = disk or DiskSettings()
         self._shape = shape
@@ -78,7 +80,9 @@ class SimCluster:
         self._group_nodes.append(added)
         self.config = ClusterConfig.parse(cluster_file(self._group_nodes, self._shape), "sim.yaml")
         node_ids = [node_id for node_id, _ in added.nodes]
-        group = self.groups[added.name] = SimGroup(added.name, node_ids, Invariants(self.trace, self._archive, members=node_ids))
+        group = self.groups[added.name] = SimGroup(added.name, node_ids, Invariants(self.trace, self._archive))
+        for each in self.groups.values():
+            each.invariants.strangers = {node_id for other in self.groups.values() if other is not each for node_id in other.node_ids}
         group.invariants.services.running = lambda: [host.node for host in self.running(group.name) if host.node is not None]
         flush = self.config.store
         if flush.flushDiskType == "ASYNC_FLUSH":
@@ -110,6 +114,9 @@ class SimCluster:
 
     @property
     def bootstrap(self) -> str:
+        """What clients begin with: the name servers, if there are any."""
+        if self.name_servers.hosts:
+            return ",".join(self.name_servers.addresses)
         return ",".join(host.address for host in self.hosts.values())
 
     # Starting and stopping nodes
@@ -157,6 +164,19 @@ class SimCluster:
             self.kill(node_id)
         if host.process is None:
             self.start(node_id)
+
+    def start_all(self) -> None:
+        """Everything for the first time."""
+        for name_id in self.name_servers.hosts:
+            self.name_servers.start(name_id, self.config)
+        for node_id in self.hosts:
+            self.start(node_id)
+
+    def ensure_all_running(self) -> None:
+        for name_id in self.name_servers.hosts:
+            self.name_servers.ensure_running(name_id, self.config)
+        for node_id in self.hosts:
+            self.ensure_running(node_id)
 
     async def stop(self, node_id: str) -> None:
         """Stop a node in order, leadership handed over; one that is not up yet is killed."""
@@ -279,5 +299,6 @@ class SimCluster:
 
     def _errors(self) -> list[tuple[str, BaseException | None]]:
         ended = [(f"{host.node_id}: {problem!r}", problem) for host in self.hosts.values() for problem in host.problems]
+        ended += [(f"{host.name_id}: {problem!r}", problem) for host in self.name_servers.hosts.values() for problem in host.problems]
         unhandled = self.loop.unhandled
         return ended + [(str(context.get("exception") or context["message"]), context.get("exception")) for context in unhandled]

@@ -19,6 +19,7 @@ from tests.sim import folders, operators, recipes, rot
 from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
 from tests.sim.host import Host
+from tests.sim.name_servers import NameServerHost
 from tests.sim.shrink import Times
 
 LEADER = "leader"
@@ -44,6 +45,7 @@ class Fault:
         return f"{self.kind} {','.join(self.nodes)} for {self.lasts_s:.3f} s{loss}, {self.after_s:.3f} s after"
 
 
+Machine = Host | NameServerHost
 Strike = Callable[[SimCluster, Fault, list[Host]], Awaitable[None]]
 
 
@@ -248,7 +250,7 @@ async def _deafen(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
 
 async def _isolate(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Both directions, between the hosts named and everybody else (two of three together: the third is alone)."""
-    outside = [host for host in cluster.hosts.values() if host not in hosts]
+    outside = [machine for machine in _machines(cluster) if machine not in hosts]
     await _cut_pairs(cluster, fault, [pair for host in hosts for other in outside for pair in ((host, other), (other, host))])
 
 
@@ -258,12 +260,16 @@ async def _bridge(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     await _cut_pairs(cluster, fault, [(hosts[0], other), (other, hosts[0])])
 
 
-def _others(cluster: SimCluster, hosts: list[Host]) -> list[Host]:
+def _machines(cluster: SimCluster) -> list[Machine]:
+    return [*cluster.hosts.values(), *cluster.name_servers.hosts.values()]
+
+
+def _others(cluster: SimCluster, hosts: list[Host]) -> Sequence[Machine]:
     """The hosts named behind the first, or all the others."""
-    return hosts[1:] or [host for host in cluster.hosts.values() if host is not hosts[0]]
+    return hosts[1:] or [machine for machine in _machines(cluster) if machine is not hosts[0]]
 
 
-async def _cut_pairs(cluster: SimCluster, fault: Fault, pairs: list[tuple[Host, Host]]) -> None:
+async def _cut_pairs(cluster: SimCluster, fault: Fault, pairs: Sequence[tuple[Machine, Machine]]) -> None:
     for source, target in pairs:
         cluster.net.cut(source.ip, target.ip)
     await asyncio.sleep(fault.lasts_s)

@@ -15,14 +15,16 @@ from tests.sim.async_loss import AsyncLoss
 from tests.sim.invariants import Invariants
 
 PORT = 10911
+NAME_SERVER_PORT = 9876
 
 
 class Shape(TypedDict, total=False):
-    """What the cluster file says: how many ``groups`` there are (1) and ``nodes`` in each (3), the ``priorities`` of nodes, settings of the
-    ``store`` (in braces), and other ``settings`` (whole lines)."""
+    """What the cluster file says: how many ``groups`` there are (1) and ``nodes`` in each (3), how many ``name_servers`` of its own the
+    cluster has (0), the ``priorities`` of nodes, settings of the ``store`` (in braces), and other ``settings`` (whole lines)."""
 
     groups: int
     nodes: int
+    name_servers: int
     priorities: Mapping[str, int] | None
     store: str
     settings: str
@@ -51,6 +53,14 @@ def group_nodes(number: int, first: int, count: int) -> GroupNodes:
     return GroupNodes(f"g{number}", tuple((f"n{place}", f"10.0.0.{place + 1}:{PORT}") for place in range(first, first + count)))
 
 
+def name_server_id(number: int) -> str:
+    return f"ns{number}"
+
+
+def name_server_address(number: int) -> str:
+    return f"10.0.7.{number + 1}:{NAME_SERVER_PORT}"
+
+
 def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:
     """The text of the cluster file."""
     lines, priorities, store = [], shape.get("priorities") or {}, shape.get("store", "")
@@ -59,4 +69,6 @@ def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:
         lines += [f"      - {{id: {name}, address: '{address}', priority: {priorities.get(name, 0)}}}" for name, address in group.nodes]
     queue_files = "" if "mappedFileSizeConsumeQueue" in store else "mappedFileSizeConsumeQueue: 20000"  # sparse ones count as full here
     store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", queue_files, store) if part)
-    return "cluster: sim\ngroups:\n" + "\n".join(lines) + f"\nstore: {{{store}}}\n" + shape.get("settings", "")
+    servers = [f"  - {{id: {name_server_id(n)}, address: '{name_server_address(n)}'}}\n" for n in range(shape.get("name_servers", 0))]
+    names = "name_servers:\n" + "".join(servers) if servers else ""
+    return f"cluster: sim\n{names}groups:\n" + "\n".join(lines) + f"\nstore: {{{store}}}\n" + shape.get("settings", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +57,12 @@ class Invariants:
 
     ``committed`` and ``applied`` are for ever: no restart, no loss of power takes anything out of them, except from ``forgetful_from`` on,
     where a majority may have lost it with its power under ASYNC_FLUSH: there a leader of a newer term may commit something else.
-    ``members``: the nodes of the group; none other may ever take part in it.
+    ``strangers``: the nodes of other groups; none may ever take part in this one.
     """
 
-    def __init__(self, trace: Trace, archive: Archive | None = None, members: Collection[str] = ()) -> None:
+    def __init__(self, trace: Trace, archive: Archive | None = None) -> None:
         self._trace = trace
-        self.members = set(members)
+        self.strangers: set[str] = set()
         self.archive = archive
         self.steps = 0
         self.coverage = Coverage()
@@ -83,7 +83,7 @@ class Invariants:
 
     def watch(self, node_id: str, node: BrokerNode) -> None:
         """Look at everything ``node`` does from now on."""
-        if node_id not in self.members:
+        if node_id in self.strangers:
             self._violated(f"groups mixed: {node_id} runs as a node of {node.settings.group.name}")
         store = node.store
         apply, recover, expire = store.apply, store.recover, store.expire_with
@@ -147,7 +147,7 @@ class Invariants:
         step = core.step
 
         def watched_step(event: Event, now_ms: int) -> list[Effect]:
-            if isinstance(event, Received) and event.source not in self.members:
+            if isinstance(event, Received) and event.source in self.strangers:
                 self._violated(f"groups mixed: {node_id} takes {type(event.message).__name__} of {event.source}, of another group")
             effects = step(event, now_ms)
             self._after_step(core, seen, event, effects)
@@ -226,7 +226,7 @@ class Invariants:
         status = core.status()
         if self._voters_index < status.membership_index <= index:
             self._voters_index, self.voters = status.membership_index, frozenset(status.membership.voters)
-            if not self.members.issuperset((*status.membership.voters, *status.membership.learners)):
+            if self.strangers.intersection((*status.membership.voters, *status.membership.learners)):
                 self._violated(f"groups mixed: {seen.node_id} committed the members {status.membership}")
 
     def _commit_anew(self, at: int, term: int, leader_term: int) -> None:

@@ -55,6 +55,10 @@ class Listener:
     calls: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
 
+# Who wants to see every answer to a call: (process that answers, method, request, answer or error).
+Answered = Callable[[Process, str, bytes, bytes | DledgerError], None]
+
+
 class SimNetwork:
     """The cables and switches; ``of`` gives a process its own view of them."""
 
@@ -66,6 +70,7 @@ class SimNetwork:
         self.listeners: dict[str, Listener] = {}
         self.connections: dict[Connection, None] = {}
         self.describe: Callable[[str, bytes], str] | None = None  # method, message -> words for the trace
+        self.on_answer: list[Answered] = []
         self._links: dict[tuple[str, str], Link] = {}
         self.calls: dict[UnaryCall, None] = {}
 
@@ -287,6 +292,8 @@ class UnaryCall:
             result = internal_error(self._net, self._method, error)
         if task is not None:
             listener.calls.pop(task, None)
+        for watch in self._net.on_answer:
+            watch(listener.process, self._method, self._request, result)
         self._reply(listener, result)
 
     def _reply(self, listener: Listener, result: bytes | DledgerError) -> None:

@@ -67,7 +67,7 @@ def test_a_group_is_added_while_the_first_one_works() -> None:
 
 def test_a_message_of_a_node_of_another_group_is_a_violation() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.cluster.groups["g1"].invariants.members.remove(rig.followers_of("g1")[0])
+        rig.cluster.groups["g1"].invariants.strangers.add(rig.followers_of("g1")[0])
         await asyncio.sleep(1)
 
     with pytest.raises(AssertionError) as found:

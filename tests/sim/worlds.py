@@ -11,6 +11,7 @@ from tests.sim import messaging, owners, transacting
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import START_S
 from tests.sim.result import RunResult
+from tests.sim.spread import runs as spread_runs
 
 Sink = Callable[[str], None] | None
 
@@ -43,6 +44,15 @@ def _sharers(seed: int, readable: bool, sink: Sink) -> RunResult:
     return _consuming(owners.run(seed, orderly=False, readable=readable, sink=sink))
 
 
+def _spread(name: str) -> Callable[[int, bool, Sink], RunResult]:
+    def run(seed: int, readable: bool, sink: Sink) -> RunResult:
+        world = spread_runs.run(name, seed, readable=readable, sink=sink)
+        given = sum(len(group.seen) for group in world.groups)
+        return _result(world.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
+
+    return run
+
+
 def _consuming(world: owners.OwnersWorld) -> RunResult:
     faults = [str(fault) for fault in (*world.strikes, *world.node_plan)]
     given = sum(map(len, world.calls.values()))
@@ -55,6 +65,7 @@ WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
     "transacting-clocks": _transacting_clocks,
     "owners": _owners,
     "sharers": _sharers,
+    **{name: _spread(name) for name in spread_runs.VARIANTS},
 }
 
 
@@ -63,12 +74,12 @@ def _result(cluster: SimCluster, acknowledged: int, given: int, faults: Sequence
         cluster.seed,
         cluster.trace.hash,
         cluster.trace.events,
-        cluster.invariants.steps,
+        sum(group.invariants.steps for group in cluster.groups.values()),
         cluster.loop.now_s - START_S,
         acknowledged,
         given,
-        len(cluster.invariants.leaders),
-        len(cluster.invariants.committed) - 1,
+        sum(len(group.invariants.leaders) for group in cluster.groups.values()),
+        sum(len(group.invariants.committed) - 1 for group in cluster.groups.values()),
         tuple(faults),
         tuple(anomalies),
         tuple(cluster.strays()),

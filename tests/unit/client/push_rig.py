@@ -28,6 +28,7 @@ class Seen:
     topic: str
     attempt: int
     refused: bool | None = None  # None: no answer was given, or not yet
+    replica_group: str = ""
 
 
 @dataclass(slots=True)
@@ -65,7 +66,16 @@ class Group:
         async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> object:
             now_s = rig.cluster.loop.now_s
             given = [
-                Seen(now_s, name, context.queue_id, context.epoch, message.body, message.topic, message.reconsume_times)
+                Seen(
+                    now_s,
+                    name,
+                    context.queue_id,
+                    context.epoch,
+                    message.body,
+                    message.topic,
+                    message.reconsume_times,
+                    replica_group=context.replica_group,
+                )
                 for message in messages
             ]
             self.seen += given

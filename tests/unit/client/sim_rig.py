@@ -94,7 +94,8 @@ class Rig:
 
     def isolate(self, node_id: str) -> None:
         ip = self.cluster.hosts[node_id].ip
-        for other in (*(host.ip for host in self.cluster.hosts.values()), CLIENT_IP):
+        machines = [*self.cluster.hosts.values(), *self.cluster.name_servers.hosts.values()]
+        for other in (*(machine.ip for machine in machines), CLIENT_IP):
             if other != ip:
                 self.cluster.net.cut(ip, other)
                 self.cluster.net.cut(other, ip)
@@ -105,8 +106,7 @@ class Rig:
         A node that stopped by itself, or an invariant that did not hold, fails the run, also when nobody else noticed."""
 
         async def main() -> None:
-            for node_id in self.cluster.hosts:
-                self.cluster.start(node_id)
+            self.cluster.start_all()
             await until(self._is_up)
             await self.cluster.loop.spawn(self.process, _wrapped(scenario, self), "scenario")
 

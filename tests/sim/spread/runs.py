@@ -1,0 +1,41 @@
+"""Runs of ``world.py`` with a name: what cluster, which faults, which operation meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.sim.network import NetworkSettings
+from tests.sim.spread.world import SpreadWorld
+from tests.unit.client.sim_rig import Rig, run_world
+
+LIMIT_S = 600.0
+SOON = "name_service: {registerInterval: 1s, expireAfter: 3s}\n"  # so that registrations expire while faults last
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from."""
+
+    operation: str = ""
+    name_servers: tuple[int, ...] = (3,)
+
+
+VARIANTS = {
+    "groups": Variant(),
+    "groups-embedded": Variant(name_servers=(0,)),
+    "groups-added": Variant("add", (3, 3, 1, 0)),
+    "groups-drained": Variant("drain", (3, 3, 1, 0)),
+}
+
+
+def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> SpreadWorld:
+    """One run; any violation raises, with the faults that were carried out."""
+    variant, draw = VARIANTS[name], random.Random(f"{name} {seed}")
+    network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
+    servers, settings = draw.choice(variant.name_servers), draw.choice(("", SOON, SOON))
+    rig = Rig(seed, groups=2, name_servers=servers, settings=settings, network=network, readable=readable)
+    world = SpreadWorld(rig, seed, variant.operation)
+    run_world(rig, name, world, LIMIT_S, sink)
+    return world
