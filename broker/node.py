@@ -37,12 +37,16 @@ from broker.groups.dead_letters import DeadLetterService
 from broker.groups.send_back import SendBackService
 from broker.groups.sessions import SessionService
 from broker.leadership.role_manager import RoleManager
+from broker.nameserver.service import NameService, ServicePlace
+from broker.nameserver.table import RouteTable
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
 from broker.process.process_stats import ProcessStats
+from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
 from broker.transactions.api import TransactionService
 from dledger.clock.group_time import GroupTime
+from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId
 from dledger.log.config import LogConfig
 from dledger.node import NodeIdentity, RaftNode
@@ -104,11 +108,13 @@ class BrokerNode:
         lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
         self.roles = RoleManager(env.clock, self, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
-            store_settings or store_settings_of(settings), self._group_env, role_changed=self.roles.role_changed, failed=self.fail
+            store_settings or store_settings_of(settings), self._group_env, role_changed=self._role_changed, failed=self.fail
         )
         self._failed: asyncio.Future[BaseException] | None = None
         self._identity: FolderIdentity | None = None
         self._raft: RaftNode | None = None
+        self._registrar: Registrar | None = None
+        self._names: NameService | None = None
 
     # Life
 
@@ -124,6 +130,11 @@ class BrokerNode:
     @property
     def identity(self) -> FolderIdentity:
         return _opened(self._identity)
+
+    @property
+    def name_service(self) -> NameService:
+        """What this node itself answers to who asks for routes."""
+        return _opened(self._names)
 
     @property
     def failed(self) -> asyncio.Future[BaseException]:
@@ -154,6 +165,8 @@ class BrokerNode:
             await self.stop(hand_over=False)
             raise
         self.raft.failed.add_done_callback(self._raft_failed)
+        if self._registrar is not None:
+            self._registrar.start()
 
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
@@ -161,25 +174,37 @@ class BrokerNode:
         background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), ClockWatch(context))
         for service in (*background, sessions, transactions):
             self.roles.register(service)
+        names = self._names = self._name_service()
+        registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail)
+        names.before_answer, names.name_servers = registrar.refresh, registrar.name_servers
         return (
+            names,
             ProduceService(context),
             FetchService(context, ReadAdvice(context, self._process().memory_bytes), self.identity.store_id),
-            MetadataService(context),
+            MetadataService(context, registrar.groups),
             QueueOffsetsService(context),
             ProducerIdService(context),
             GroupOffsetsService(context, sessions.offsets_reset),
             sessions,
-            AutoCreateService(context),
+            AutoCreateService(context, registrar.topics_registered),
             transactions,
             SendBackService(context),
             DeadLetterService(context),
             QueryService(context),
             GroupSettingsService(context),
-            AdminService(context, self._process, self.identity.store_id),
+            AdminService(context, self._process, self.identity.store_id, registrar),
             ReplicaGroupService(context),
             RetentionService(context),
             HealthService(self._serving),
         )
+
+    def _name_service(self) -> NameService:
+        """For all groups in the first group of a cluster without name servers, else for the node's own group."""
+        cluster, everything = self.settings.cluster, self.settings.runs_name_service
+        names = [group.name for group in cluster.groups] if everything else [self.settings.group.name]
+        table = RouteTable(names, expire_after_ms=cluster.name_service.expireAfter)
+        place = ServicePlace(cluster.cluster, (), cluster.store.maxMessageSize, is_name_server=everything)
+        return NameService(table, place, self._env.clock, process=self._process)
 
     async def _listen(self, services: Sequence[RpcService]) -> None:
         """Serve the same on every address."""
@@ -197,6 +222,8 @@ class BrokerNode:
         if self._raft is not None:
             await self._raft.stop(hand_over=hand_over)
         await self.roles.stop()
+        if self._registrar is not None:
+            await self._registrar.stop()
         for server in self._servers:
             await server.stop(STOP_GRACE_S)
         self._servers.clear()
@@ -212,6 +239,15 @@ class BrokerNode:
 
     # Role changes
 
+    def _role_changed(self, event: RoleChanged) -> None:
+        self.roles.role_changed(event)
+        self._registered_anew()
+
+    def _registered_anew(self) -> None:
+        """What name servers know of this node's role is not true any more."""
+        if self._registrar is not None:
+            self._registrar.touch()
+
     async def wait_tail_applied(self, term: int) -> None:
         await self.raft.read_barrier(TAIL_TIMEOUT_S)
         await self.raft.drain_proposals(TAIL_TIMEOUT_S)
@@ -222,9 +258,11 @@ class BrokerNode:
 
     def become_master(self, term: int) -> None:
         self.store.become_master(term)
+        self._registered_anew()
 
     def resign(self) -> None:
         self.store.resign()
+        self._registered_anew()
 
     # Health
 

@@ -113,6 +113,15 @@ class RaftNode:
     def commit_index(self) -> int:
         return self._replica.commit_index
 
+    def committed_members(self) -> tuple[int, Membership]:
+        """The index of the newest configuration that is known to be committed, and the membership in it."""
+        index, membership = self._replica.members.settled
+        return (index, membership) if index else (0, self._replica.settings.membership)
+
+    def on_members(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever a configuration became committed."""
+        self._replica.members_listener = listener
+
     @property
     def log(self) -> Log:
         """The log in use; a snapshot install replaces it."""

@@ -14,6 +14,7 @@ from broker.api.membership_changes import check_new_member, membership_steps
 from broker.background.clock_watch import span
 from broker.context import ServiceContext
 from broker.process.process_stats import ProcessStats
+from broker.registration.registrar import Registrar
 from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
@@ -33,8 +34,9 @@ MAX_ROLE_STEPS = 20
 class AdminService:
     """Operators' calls."""
 
-    def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], store_id: str) -> None:
+    def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], store_id: str, registrar: Registrar) -> None:
         self._context = context
+        self._registrar = registrar
         self._process = process
         self._store_id = store_id
         self._damage = FoundDamage()
@@ -95,6 +97,7 @@ class AdminService:
 
     async def _change_topic(self, command: Command[TopicResult]) -> admin_pb2.TopicReply:
         topic = await self._context.command(command, COMMAND_TIMEOUT_S)
+        await self._registrar.topics_registered()  # who reads routes after this reply finds the change
         return admin_pb2.TopicReply(
             name=topic.name,
             group=self._context.settings.group.name,

@@ -1,12 +1,14 @@
 """Metadata: the replica groups of the cluster, the leader of this one, and the queues of topics.
 
-Any replica answers from its own state; ``reachable`` is the answering node's own view of its peers.
+Any replica answers from its own state, and for other groups from the cluster file and what name servers told it.  ``reachable`` is the
+answering node's own view of its peers.
 """
 
 from __future__ import annotations
 
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
+from broker.registration.known_groups import KnownGroups
 from dledger.core.types import Role
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import is_system_topic
@@ -18,8 +20,9 @@ from store.state.topics import Topic
 class MetadataService:
     """Answers what clients need to route requests."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, groups: KnownGroups) -> None:
         self._context = context
+        self._groups = groups
 
     def register(self, server: Server) -> None:
         methods.METADATA.serve(server, self.metadata)
@@ -31,12 +34,14 @@ class MetadataService:
         reply.max_message_bytes = context.store.settings.maxMessageSize
         reply.default_topic_queues = context.settings.cluster.broker.defaultTopicQueueNums
         reply.queues, reply.state = context.store.topics.own_queues, context.store.replica_group.state
-        for group in context.settings.cluster.groups:
-            if group is context.settings.group:
+        for name in self._groups:
+            if name == context.settings.group.name:
                 reply.groups.append(self._own_group())
             else:
-                nodes = [broker_pb2.NodeInfo(id=node.id, address=node.address, voter=True) for node in group.nodes]
-                reply.groups.add(name=group.name, nodes=nodes)
+                known = self._groups.nodes_of(name)
+                reply.groups.add(
+                    name=name, nodes=[broker_pb2.NodeInfo(id=node.id, address=node.address, voter=node.voter) for node in known]
+                )
         if request.all_topics:
             async for topic in in_slices([topic for topic in context.store.topics if not is_system_topic(topic.name)]):
                 reply.topics.append(self._topic(topic))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from broker.context import ServiceContext
 from dledger_wire._pb import topics_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
@@ -16,8 +18,9 @@ TIMEOUT_S = 5.0
 class AutoCreateService:
     """Creates topics at the master."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, registered: Callable[[], Awaitable[None]]) -> None:
         self._context = context
+        self._registered = registered
 
     def register(self, server: Server) -> None:
         methods.AUTO_CREATE_TOPIC.serve(server, self.auto_create)
@@ -33,4 +36,5 @@ class AutoCreateService:
         queues = min(request.queues or settings.defaultTopicQueueNums, settings.defaultTopicQueueNums)
         command = CreateTopic(name=request.name, read_queues=queues, write_queues=queues, if_not_exists=True, groups=tuple(request.groups))
         topic = await self._context.command(command, TIMEOUT_S)
+        await self._registered()
         return topics_pb2.AutoCreateResponse(queues=topic.write_queues, created=topic.created)

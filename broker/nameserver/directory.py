@@ -90,6 +90,7 @@ def metadata_reply(table: RouteTable, request: broker_pb2.MetadataRequest) -> br
                 perm=queues.perm,
                 found=True,
                 incarnation=queues.topic_epoch,
+                groups=queues.groups,
             )
     return reply
 

@@ -6,7 +6,7 @@ of a table of topics are no part of it: nobody would route otherwise because of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -45,8 +45,9 @@ def topic_route(name: str, queues: Sequence[tuple[GroupRow, TopicRow]]) -> Route
             perm=perm,
             topic_epoch=row.epoch,
             topics_version=group.topics_version,
+            groups=row.groups,
         )
-        content.append((group.name, row.read_queues, row.write_queues, perm, row.epoch))
+        content.append((group.name, row.read_queues, row.write_queues, perm, row.epoch, row.groups))
     route.version = version_of(("topic", name, tuple(content)))
     return _topic_field(route)
 
@@ -101,14 +102,16 @@ def nodes_of(group: GroupRow) -> list[routes_pb2.Member]:
     return [routes_pb2.Member(id=row.id, address=row.address, voter=True, host=row.host, rack=row.rack) for row in rows]
 
 
-def directory_version(groups: Iterable[GroupRow], spares: Iterable[NodeRow]) -> int:
-    """Of the groups with their members, hosts and states, and of the spare nodes; 0 while nothing is known."""
-    content = []
-    for group in groups:
-        members = [] if group.removed else [(n.id, n.address, n.voter, n.host, n.rack) for n in nodes_of(group)]
-        content.append((group.name, group.epoch, group.state, group.wanted, members))
-    others = [(row.id, row.address, row.host, row.rack) for row in spares]
-    return version_of((sorted(content, key=lambda each: each[0]), sorted(others))) if content or others else 0
+def directory_mark(group: GroupRow) -> int:
+    """Of one group with its members, hosts and state, as they count for the directory's version."""
+    members = [] if group.removed else [(n.id, n.address, n.voter, n.host, n.rack) for n in nodes_of(group)]
+    return version_of((group.name, group.epoch, group.state, group.wanted, members))
+
+
+def directory_version(marks: Mapping[str, int], spares: Iterable[NodeRow]) -> int:
+    """Of all groups, by their marks, and of the spare nodes; 0 while nothing is known."""
+    others = sorted((row.id, row.address, row.host, row.rack) for row in spares)
+    return version_of((sorted(marks.items()), others)) if marks or others else 0
 
 
 def _topic_field(route: routes_pb2.TopicRoute) -> Route:

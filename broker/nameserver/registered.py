@@ -46,6 +46,7 @@ class TopicRow(NamedTuple):
     write_queues: int
     perm: int
     epoch: str
+    groups: tuple[str, ...] = ()  # that may have queues of it, as this one knows
 
 
 @dataclass(slots=True, eq=False)
@@ -175,9 +176,15 @@ class GroupRow:
         if not told.has_topics or (self.topics_known and told.topics_version <= self.topics_version):
             return set()
         old, known = self.topics, {}
+        if told.topics_base:
+            if not self.topics_known or told.topics_base > self.topics_version:
+                return set()  # it builds on what is not known here
+            known = {**old}
+            for name in told.removed_topics:
+                known.pop(name, None)
         for each in told.topics:
-            row = TopicRow(each.read_queues, each.write_queues, each.perm, each.topic_epoch)
+            row = TopicRow(each.read_queues, each.write_queues, each.perm, each.topic_epoch, tuple(each.groups))
             kept = old.get(each.topic)
-            known[each.topic] = kept if kept == row else row
+            known[each.topic] = kept if kept is not None and kept == row else row
         self.topics, self.topics_version, self.topics_known = known, told.topics_version, True
-        return {name for name in old.keys() | known.keys() if old.get(name) != known.get(name)}
+        return {name for name in old.keys() | known.keys() if old.get(name) is not known.get(name)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from broker.api.limits import at_most
 from broker.nameserver.directory import directory_reply
+from broker.nameserver.encoding import Route
 from broker.nameserver.table import Change, RouteTable
 from broker.nameserver.waiters import RouteWaiters
 from broker.process.process_stats import ProcessStats
@@ -56,6 +57,7 @@ class NameService:
         self.before_answer: Callable[[], None] = lambda: None
         self.spread: Callable[[routes_pb2.Registration], None] = lambda _told: None
         self.servers: Callable[[], list[routes_pb2.NameServerRow]] = list
+        self.name_servers: Callable[[], Sequence[str]] = lambda: place.name_servers
         self._clock = clock
         self._process = process
         self._waiters = RouteWaiters()
@@ -91,12 +93,17 @@ class NameService:
             group_term=0 if group is None else group.fence,
             wants_topics=change.wants_topics,
             directory_version=self.table.directory_version,
+            topics_version=0 if group is None else group.topics_version,
         )
 
     def changed(self, change: Change) -> None:
         """Wake those who wait for it."""
         if change:
             self._waiters.wake(change.topics, change.groups)
+
+    def hint(self, group: str, term: int, leader: str) -> None:
+        """What the process itself knows of a group from its own replica; see ``RouteTable.hint``."""
+        self.changed(self.table.hint(group, term, leader))
 
     def expire(self) -> None:
         """Let rows that nobody repeats expire; to be called about once a second."""
@@ -121,9 +128,10 @@ class NameService:
         self.figures.routes_requests += 1
         while True:
             self.before_answer()
-            changed, data = self._routes(topics, groups)
+            changed = self._changed_routes(topics, groups)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if changed or left_ms <= 0:
+                data = b"".join((self._head(), *(route.data for route in changed)))
                 self.figures.routes_bytes += len(data)
                 return data
             if not await self._waiters.wait(topics, self._groups_of(topics, groups), left_ms / 1000):
@@ -136,22 +144,28 @@ class NameService:
             found.update(dict.fromkeys(self.table.groups_of(topic)))
         return found
 
-    def _routes(self, topics: dict[str, int], groups: dict[str, int]) -> tuple[bool, bytes]:
-        """Whether anything is new to who knows these versions, and the reply."""
-        table, place = self.table, self.place
+    def _changed_routes(self, topics: dict[str, int], groups: dict[str, int]) -> list[Route]:
+        """What is new to who knows these versions."""
+        table = self.table
         found = [route for name, version in topics.items() if (route := table.topic_route(name)).version != version]
         for name in self._groups_of(topics, groups):
             route = table.group_route(name)
             if route.version != groups.get(name, 0):
                 found.append(route)
+        return found
+
+    def _head(self) -> bytes:
+        """The fields of a RoutesReply beside routes."""
+        place = self.place
         head = routes_pb2.RoutesReply(
             cluster=place.cluster,
-            complete=place.is_name_server and table.is_complete,
-            name_servers=place.name_servers,
+            complete=place.is_name_server and self.table.is_complete,
+            name_servers=self.name_servers(),
             max_message_bytes=place.max_message_bytes,
             is_name_server=place.is_name_server,
         )
-        return bool(found), b"".join((head.SerializeToString(), *(route.data for route in found)))
+        data: bytes = head.SerializeToString()
+        return data
 
     # Directory
 

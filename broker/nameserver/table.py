@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from broker.nameserver.encoding import Route, absent_group, absent_topic, directory_version, group_route, leader_of, topic_route
+from broker.nameserver.encoding import (
+    Route,
+    absent_group,
+    absent_topic,
+    directory_mark,
+    directory_version,
+    group_route,
+    leader_of,
+    topic_route,
+)
 from broker.nameserver.registered import DRAINING, GroupRow, NodeRow, Order
 from dledger_wire._pb import routes_pb2
 
@@ -43,7 +52,10 @@ class RouteTable:
         self._places: dict[str, list[str]] = {}  # topic -> groups it is in, sorted
         self._topic_routes: dict[str, Route] = {}
         self._group_routes: dict[str, Route] = {}
+        # None: to be made again.
         self._directory_version: int | None = 0
+        self._group_marks: dict[str, int] = {}  # what of the directory's version each group makes
+        self._complete: bool | None = False
 
     # What is known
 
@@ -86,13 +98,18 @@ class RouteTable:
     @property
     def is_complete(self) -> bool:
         """Every group that the cluster file or a registration names has a node that repeats itself, and a known table of topics."""
-        known = [group for group in self._groups.values() if not group.removed]
-        return bool(known) and self._expected <= self._groups.keys() and all(group.is_complete for group in known)
+        if self._complete is None:
+            known = [group for group in self._groups.values() if not group.removed]
+            self._complete = bool(known) and self._expected <= self._groups.keys() and all(group.is_complete for group in known)
+        return self._complete
 
     @property
     def directory_version(self) -> int:
         if self._directory_version is None:
-            self._directory_version = directory_version(self._groups.values(), self.spares)
+            for name, group in self._groups.items():
+                if name not in self._group_marks:
+                    self._group_marks[name] = directory_mark(group)
+            self._directory_version = directory_version(self._group_marks, self.spares)
         return self._directory_version
 
     def topic_route(self, name: str) -> Route:
@@ -125,11 +142,12 @@ class RouteTable:
         group = self._groups.get(told.group)
         if group is None:
             group = self._groups[told.group] = GroupRow(told.group, told.group_epoch)
-            self._directory_version = None
+            self._forget_derived(group)
         change = Change()
         if told.group_epoch > group.epoch:
             if group.epoch or group.removed:
                 self._begin_anew(group, told.group_epoch, change)
+            self._forget_derived(group)
             group.epoch = told.group_epoch  # a group whose nodes did not know its epoch yet is the same one
         if group.removed or told.term < group.fence or 0 < told.group_epoch < group.epoch:
             change.accepted = False
@@ -144,6 +162,8 @@ class RouteTable:
         touched |= group.take_members(told, order)
         touched |= group.take_state(told, order)
         change.spread = touched
+        if told.has_topics or told.topics_version > group.told_topics_version:
+            self._complete = None
         if group.removed:
             self._remove(group, change)
             return
@@ -212,8 +232,12 @@ class RouteTable:
 
     # Keeping what is derived
 
+    def _forget_derived(self, group: GroupRow) -> None:
+        self._directory_version = self._complete = None
+        self._group_marks.pop(group.name, None)
+
     def _group_touched(self, group: GroupRow, change: Change) -> None:
-        self._directory_version = None
+        self._forget_derived(group)
         old = self._group_routes.pop(group.name, None)
         if old is None or self.group_route(group.name).version != old.version:
             change.groups.add(group.name)
@@ -235,14 +259,13 @@ class RouteTable:
         """Only the tombstone is left."""
         self._forget_content(group, change)
         group.rows, group.members, group.hint = {}, (), (0, "")
-        self._directory_version = None
 
     def _begin_anew(self, group: GroupRow, epoch: int, change: Change) -> None:
         self._forget_content(group, change)
         group.begin_anew(epoch)
-        self._directory_version = None
 
     def _forget_content(self, group: GroupRow, change: Change) -> None:
+        self._forget_derived(group)
         names = list(group.topics)
         group.topics = {}
         self._topics_changed(group, names, change)

@@ -54,6 +54,11 @@ class Members:
         """The entry of the newest configuration in the log; 0: none is."""
         return self._open[-1][0] if self._open else self.settled_index
 
+    @property
+    def settled(self) -> tuple[int, Membership]:
+        """The newest configuration known to be committed; index 0: the membership of the settings."""
+        return self.settled_index, self._settled
+
     def settled_store(self, member: NodeId) -> str:
         """The folder that the newest configuration known to be committed names; empty when it names none."""
         return self._settled.store_of(member)

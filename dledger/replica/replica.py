@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dledger.clock.clock_monitor import ClockMonitor
 from dledger.clock.group_time import Clocks, GroupTime
@@ -74,6 +74,7 @@ class Replica:
         self.leader: NodeId | None = None
         self.is_confirmed_leader = False
         self.running = False
+        self.members_listener: Callable[[], None] = lambda: None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = BackgroundTasks(identity.node_id, self.on_failure)
         self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, lambda on: self.step(Deprioritize(on)))
@@ -172,6 +173,7 @@ class Replica:
         self.commit_index = index
         if self.members.committed(index):
             self.connect_members()
+            self.members_listener()
         self.applier.commit_to(index)
         self.catch_up.entries_committed()
         self.proposer.schedule()

@@ -97,6 +97,8 @@ class Registration(google.protobuf.message.Message):
     TOPICS_VERSION_FIELD_NUMBER: builtins.int
     HAS_TOPICS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
+    TOPICS_BASE_FIELD_NUMBER: builtins.int
+    REMOVED_TOPICS_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     WANTED_VOTERS_FIELD_NUMBER: builtins.int
     WANTED_LEARNERS_FIELD_NUMBER: builtins.int
@@ -135,6 +137,8 @@ class Registration(google.protobuf.message.Message):
     """of the group's table of topics; grows with every change, the same on all replicas"""
     has_topics: builtins.bool
     """`topics` is the whole table of that version; else only its version is told"""
+    topics_base: builtins.int
+    """not 0: `topics` has only what changed since that version, and `removed_topics` what is gone"""
     state: builtins.str
     """of the replica group: active, draining or removed; empty: active"""
     wanted_voters: builtins.int
@@ -161,6 +165,8 @@ class Registration(google.protobuf.message.Message):
 
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RouteQueues]: ...
+    @property
+    def removed_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
@@ -183,6 +189,8 @@ class Registration(google.protobuf.message.Message):
         topics_version: builtins.int = ...,
         has_topics: builtins.bool = ...,
         topics: collections.abc.Iterable[global___RouteQueues] | None = ...,
+        topics_base: builtins.int = ...,
+        removed_topics: collections.abc.Iterable[builtins.str] | None = ...,
         state: builtins.str = ...,
         wanted_voters: builtins.int = ...,
         wanted_learners: builtins.int = ...,
@@ -195,7 +203,7 @@ class Registration(google.protobuf.message.Message):
         applied_index: builtins.int = ...,
         committed_index: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "applied_index", b"applied_index", "bytes_in_per_s", b"bytes_in_per_s", "cluster", b"cluster", "committed_index", b"committed_index", "configuration_index", b"configuration_index", "disk_used_percent", b"disk_used_percent", "group", b"group", "group_epoch", b"group_epoch", "has_topics", b"has_topics", "host", b"host", "in_sync", b"in_sync", "master", b"master", "members", b"members", "messages_in_per_s", b"messages_in_per_s", "node_id", b"node_id", "node_state", b"node_state", "rack", b"rack", "resigned", b"resigned", "role", b"role", "sequence", b"sequence", "started_at_ms", b"started_at_ms", "state", b"state", "state_version", b"state_version", "term", b"term", "topics", b"topics", "topics_version", b"topics_version", "version", b"version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "applied_index", b"applied_index", "bytes_in_per_s", b"bytes_in_per_s", "cluster", b"cluster", "committed_index", b"committed_index", "configuration_index", b"configuration_index", "disk_used_percent", b"disk_used_percent", "group", b"group", "group_epoch", b"group_epoch", "has_topics", b"has_topics", "host", b"host", "in_sync", b"in_sync", "master", b"master", "members", b"members", "messages_in_per_s", b"messages_in_per_s", "node_id", b"node_id", "node_state", b"node_state", "rack", b"rack", "removed_topics", b"removed_topics", "resigned", b"resigned", "role", b"role", "sequence", b"sequence", "started_at_ms", b"started_at_ms", "state", b"state", "state_version", b"state_version", "term", b"term", "topics", b"topics", "topics_base", b"topics_base", "topics_version", b"topics_version", "version", b"version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
 
 global___Registration = Registration
 
@@ -207,6 +215,7 @@ class RegisterReply(google.protobuf.message.Message):
     GROUP_TERM_FIELD_NUMBER: builtins.int
     WANTS_TOPICS_FIELD_NUMBER: builtins.int
     DIRECTORY_VERSION_FIELD_NUMBER: builtins.int
+    TOPICS_VERSION_FIELD_NUMBER: builtins.int
     accepted: builtins.bool
     """false: an older term than the group's, or a group that was removed; nothing was changed"""
     group_term: builtins.int
@@ -215,6 +224,8 @@ class RegisterReply(google.protobuf.message.Message):
     """the table of topics of that version is not known here: send it"""
     directory_version: builtins.int
     """changes when replica groups, their members, hosts or states change"""
+    topics_version: builtins.int
+    """of the table of topics of the group that is known here"""
     def __init__(
         self,
         *,
@@ -222,8 +233,9 @@ class RegisterReply(google.protobuf.message.Message):
         group_term: builtins.int = ...,
         wants_topics: builtins.bool = ...,
         directory_version: builtins.int = ...,
+        topics_version: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "directory_version", b"directory_version", "group_term", b"group_term", "wants_topics", b"wants_topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "directory_version", b"directory_version", "group_term", b"group_term", "topics_version", b"topics_version", "wants_topics", b"wants_topics"]) -> None: ...
 
 global___RegisterReply = RegisterReply
 

@@ -62,6 +62,7 @@ class Topics:
     ) -> None:
         self._undrained, self._stored = undrained, stored
         self._replica_group = replica_group or ReplicaGroupState()
+        self.changed: Callable[[str], None] = lambda _name: None  # called with a topic's name after each change of the table
         self._topics: dict[str, Topic] = {}
         self._counter = 0
         self._counted = (0, 0)  # the counter, and ``own_queues`` then
@@ -143,7 +144,7 @@ class Topics:
         read_queues = command.read_queues or write_queues
         topic = Topic(command.name, read_queues, write_queues, command.perm or int(Perm.READ_WRITE), context.pos, command.groups)
         self._topics[topic.name] = topic
-        self._touch(context)
+        self._touch(context, topic.name)
         return _result(topic, created=True)
 
     def _update(self, command: UpdateTopic, context: CommandContext) -> TopicResult:
@@ -158,7 +159,7 @@ class Topics:
         if not command.force:
             self._check_shrink(old, topic)
         self._topics[old.name] = topic
-        self._touch(context)
+        self._touch(context, topic.name)
         return _result(topic, created=False)
 
     def _check_shrink(self, old: Topic, new: Topic) -> None:
@@ -181,7 +182,7 @@ class Topics:
     def _delete(self, command: DeleteTopic, context: CommandContext) -> TopicResult:
         topic = self.require(command.name)
         del self._topics[topic.name]
-        self._touch(context)
+        self._touch(context, topic.name)
         return _result(topic, created=False)
 
     def _delete_if(self, command: DeleteTopicIf, context: CommandContext) -> TopicResult:
@@ -197,9 +198,10 @@ class Topics:
             raise UnsafeShrinkError(f"topic {topic.name}: {left}", topic=topic.name)
         return self._delete(command, context)
 
-    def _touch(self, context: CommandContext) -> None:
+    def _touch(self, context: CommandContext, name: str) -> None:
         self._counter += 1
         self._term, self._changed_at_ms = context.term, context.at_ms
+        self.changed(name)
 
     # Snapshot
 

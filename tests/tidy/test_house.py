@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.name_servers import NameServerConfig, NameServiceConfig
 from broker.config.replicas import ReplicasConfig, SpareConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,19 @@ def test_no_tracked_file_is_a_link() -> None:
 
 def test_every_setting_is_in_the_documents_and_no_other() -> None:
     text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.)?(\w+)` \|", text, re.MULTILINE))
-    models = (ClusterConfig, GroupConfig, SpareConfig, NodeConfig, RaftConfig, StoreConfig, ServiceConfig, ReplicasConfig)
-    assert told == {name for model in models for name in model.model_fields} - {"raft", "store", "broker", "replicas"}
+    prefix = r"(?:groups\[\]\.|nodes\[\]\.|replicas\.|name_servers\[\]\.|name_service\.)?"
+    told = set(re.findall(rf"^\| `{prefix}(\w+)` \|", text, re.MULTILINE))
+    models = (
+        ClusterConfig,
+        GroupConfig,
+        SpareConfig,
+        NodeConfig,
+        RaftConfig,
+        StoreConfig,
+        ServiceConfig,
+        ReplicasConfig,
+        NameServerConfig,
+        NameServiceConfig,
+    )
+    sections = {"raft", "store", "broker", "replicas", "name_service"}
+    assert told == {name for model in models for name in model.model_fields} - sections

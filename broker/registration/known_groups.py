@@ -1,0 +1,55 @@
+"""The other replica groups of the cluster as a node knows them: those of its cluster file, and what name servers tell of later ones.
+
+A group that was added is known from the directory; one that was removed is left out.  Nothing is forgotten because a directory does not
+mention it: a name server that has just started knows nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker.config.cluster_file import ClusterConfig
+from dledger_wire._pb import routes_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    id: str
+    address: str
+    voter: bool = True
+
+
+class KnownGroups:
+    """``version``: of the directory that was taken last."""
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self.version = 0
+        self._configured = {group.name: [KnownNode(node.id, node.address) for node in group.nodes] for group in cluster.groups}
+        self._told: dict[str, list[KnownNode]] = {}
+        self._removed: set[str] = set()
+
+    def __iter__(self) -> Iterator[str]:
+        """Names, in the order of the cluster file and then by name."""
+        later = sorted(self._told.keys() - self._configured.keys())
+        return (name for name in [*self._configured, *later] if name not in self._removed)
+
+    def nodes_of(self, name: str) -> list[KnownNode]:
+        return self._told.get(name) or self._configured.get(name, [])
+
+    def addresses_of(self, name: str) -> list[str]:
+        """Of all nodes that the cluster file or the directory names."""
+        return list(dict.fromkeys(node.address for node in [*self._configured.get(name, ()), *self._told.get(name, ())]))
+
+    def take(self, directory: routes_pb2.DirectoryReply) -> None:
+        if directory.unchanged:
+            return
+        self.version = directory.version
+        for group in directory.groups:
+            if group.state == "removed":
+                self._removed.add(group.name)
+                self._told.pop(group.name, None)
+                continue
+            self._removed.discard(group.name)
+            if group.nodes:
+                self._told[group.name] = [KnownNode(node.id, node.address, node.voter) for node in group.nodes]

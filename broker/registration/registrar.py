@@ -1,0 +1,202 @@
+"""Registers a node with the name servers of its cluster, at each change and every few seconds, and learns the other replica groups.
+
+Owns the links to name servers and the node's own name service.  That one is told by a call, so what it says of the node's own replica
+group is never older than what the node itself knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.context import ServiceContext
+from broker.process.process_stats import ProcessStats
+from broker.registration.known_groups import KnownGroups
+from broker.registration.link import NameServerLink
+from broker.registration.own_registration import OwnRegistration
+from dledger.runtime.env import Environment
+from dledger_wire._pb import routes_pb2
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
+from dledger_wire.tasks import BackgroundTasks
+
+ACKNOWLEDGED_S = 1.0  # the longest that a change of topics waits for name servers
+DIRECTORY_TIMEOUT_S = 3.0
+CHECK_S = 1.0
+
+
+class OwnNameService(Protocol):
+    """The name service of this node."""
+
+    def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply: ...
+    def whole_directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply: ...
+    def hint(self, group: str, term: int, leader: str) -> None: ...
+    def expire(self) -> None: ...
+
+
+class Registrar:
+    """Of one node: ``start`` it once, ``stop`` it once.  ``env`` is the machine's: rows expire by its clock."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        env: Environment,
+        process: Callable[[], ProcessStats],
+        service: OwnNameService,
+        failed: Callable[[BaseException], object],
+    ) -> None:
+        self._context = context
+        self._env = env
+        self._service = service
+        self._settings = context.settings
+        self.groups = KnownGroups(context.settings.cluster)
+        self._own = OwnRegistration(context, process, env.clock.wall_ms())
+        self._told_own = -1  # version of the table of topics that the own name service has; -1: none that it took
+        self._tasks = BackgroundTasks("registration", failed)
+        self._links: dict[str, NameServerLink] = {}
+        self._scheduled = False
+        self._running = False
+        self._asking = False
+
+    # Life
+
+    def start(self) -> None:
+        self._running = True
+        self._context.store.topics.changed = self._topic_changed
+        self._context.raft.on_members(self.touch)
+        self.refresh()
+        self._tasks.spawn(self._repeat(), "repeat")
+        self._tasks.spawn(self._watch_disk(), "watch disk")
+        self._connect()
+
+    async def stop(self) -> None:
+        """Register no more.  Idempotent."""
+        self._running = False
+        await self._tasks.stop()
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.give_up()
+            await link.channel.close()
+
+    # What changes
+
+    def _topic_changed(self, name: str) -> None:
+        self._own.topic_changed(name)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something that is registered may have changed: look, once the current step is over."""
+        if self._running and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._refresh_scheduled)
+
+    def _refresh_scheduled(self) -> None:
+        self._scheduled = False
+        if self._running:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Tell what changed: the own name service at once, the others as soon as they can be reached."""
+        if not self._running:
+            return
+        changed = self._own.refresh()
+        if changed or self._told_own not in (-1, self._own.topics_version):
+            self._tell_own()
+        raft = self._context.raft
+        leader = raft.leader if raft.leader != self._settings.node.id else None
+        self._service.hint(self._settings.group.name, raft.term, leader or "")
+        if changed:
+            for link in self._links.values():
+                link.changed()
+
+    def _tell_own(self) -> None:
+        """By a call; with the topics when they changed."""
+        version = self._own.topics_version
+        told = self._own.message(None if self._told_own == version else self._told_own)
+        reply = self._service.registered(told)
+        if reply.wants_topics:
+            reply = self._service.registered(self._own.message(-1))
+        self._told_own = version if reply.accepted else -1
+
+    # Name servers
+
+    def name_servers(self) -> list[str]:
+        """Addresses where nodes register and clients ask for routes."""
+        cluster = self._settings.cluster
+        if cluster.name_server_processes:
+            return cluster.registration_addresses
+        return self.groups.addresses_of(cluster.groups[0].name)
+
+    def _connect(self) -> None:
+        """A link for every name server but this node itself."""
+        for address in self.name_servers():
+            if address not in self._links and address != self._settings.node.address and self._running:
+                interval_ms = self._settings.cluster.name_service.registerInterval
+                channel = self._env.network.connect(address)
+                link = NameServerLink(address, channel, self._own, self._env.random, interval_ms, self._answered)
+                self._links[address] = link
+                self._tasks.spawn(link.run(), f"register at {address}")
+
+    async def _repeat(self) -> None:
+        """Tell the own name service that this node is alive, and let it look who is not."""
+        interval_s = self._settings.cluster.name_service.registerInterval / 1000
+        told_ms = self._env.clock.monotonic_ms()
+        while True:
+            await asyncio.sleep(min(CHECK_S, interval_s))
+            self.refresh()
+            if self._env.clock.monotonic_ms() - told_ms >= interval_s * 900:
+                told_ms = self._env.clock.monotonic_ms()
+                self._tell_own()
+            self._service.expire()
+            if self._settings.runs_name_service:
+                self._take(self._service.whole_directory(self.groups.version))
+
+    async def _watch_disk(self) -> None:
+        """A task of its own: a disk that hangs does not keep the node from registering."""
+        disk = self._env.disk
+        while True:
+            try:
+                total = await disk.total_bytes()
+                self._own.disk_used_percent = 100.0 * (1.0 - await disk.free_bytes() / total) if total else 0.0
+            except OSError:
+                self._own.disk_used_percent = 0.0
+            await asyncio.sleep(self._settings.cluster.name_service.registerInterval / 1000)
+
+    def _answered(self, link: NameServerLink) -> None:
+        """A name server has another directory than this node: ask for it, one at a time."""
+        if self._settings.runs_name_service or self._asking or link.directory_version == self.groups.version:
+            return
+        source = next((each for each in self._links.values() if each.is_alive), link)
+        if link is source:
+            self._asking = True
+            self._tasks.spawn(self._ask_directory(link), "directory")
+
+    async def _ask_directory(self, link: NameServerLink) -> None:
+        try:
+            request = routes_pb2.DirectoryRequest(known_version=self.groups.version)
+            self._take(await methods.DIRECTORY.call(link.channel, request, timeout_s=DIRECTORY_TIMEOUT_S))
+        except DledgerError:
+            return  # the next registration tells whether it is still another one
+        finally:
+            self._asking = False
+
+    def _take(self, directory: routes_pb2.DirectoryReply) -> None:
+        if not directory.unchanged:
+            self.groups.take(directory)
+            self._connect()
+
+    # Waiting for name servers
+
+    async def topics_registered(self) -> None:
+        """Return when the name servers that answer have the table of topics as it is here now, at the latest after a second."""
+        self.refresh()
+        version = self._own.topics_version
+        behind = [link for link in self._links.values() if link.is_alive and link.acknowledged < version]
+        if not behind or not self._own.is_master:
+            return
+        waiting = {asyncio.ensure_future(link.has_topics(version)): link for link in behind}
+        _done, late = await asyncio.wait(waiting, timeout=ACKNOWLEDGED_S)
+        for task in late:
+            waiting[task].is_alive = False  # nobody waits for it again before it answers
+            task.cancel()
