@@ -20,6 +20,8 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc.methods import UnaryMethod
 
 GROUP_TIMEOUT_MS = 4000  # longer than an election takes; a replica group that does not answer by then is left out
+SILENT_TIMEOUT_MS = 500  # when it did not answer a moment ago
+SILENT_MS = 10_000
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -71,13 +73,16 @@ class ClusterCalls:
     router: Router
     committed_state: CommittedState
     timeout_ms: int
+    silent: dict[str, int] = field(default_factory=dict)  # replica groups that did not answer, and until when little is waited for them
 
     def deadline_ms(self) -> int:
         return self.router.clock.monotonic_ms() + self.timeout_ms
 
-    def group_deadline_ms(self) -> int:
-        """For a question to all replica groups, which one without a leader must not hold up."""
-        return self.router.clock.monotonic_ms() + min(self.timeout_ms, GROUP_TIMEOUT_MS)
+    def group_deadline_ms(self, group: str) -> int:
+        """For a question to all replica groups, which one without a leader must not hold up: the next question hardly waits for it."""
+        now_ms = self.router.clock.monotonic_ms()
+        most_ms = SILENT_TIMEOUT_MS if self.silent.get(group, 0) > now_ms else GROUP_TIMEOUT_MS
+        return now_ms + min(self.timeout_ms, most_ms)
 
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
         return await self.router.all_groups(self.deadline_ms())
@@ -103,7 +108,7 @@ class ClusterCalls:
         """What the leader of every replica group answers."""
 
         async def ask(group: str) -> Response:
-            return await self.router.call_leader(group, method, request, deadline_ms=self.group_deadline_ms())
+            return await self.router.call_leader(group, method, request, deadline_ms=self.group_deadline_ms(group))
 
         return await self.of_all(ask)
 
@@ -115,8 +120,10 @@ class ClusterCalls:
         for name, outcome in zip(names, found, strict=True):
             if not isinstance(outcome, DledgerError):
                 answers.of_group[name] = outcome[0]
+                self.silent.pop(name, None)
             elif is_retriable(outcome) or outcome.outcome_unknown:
                 answers.unanswered[name] = outcome
+                self.silent[name] = self.router.clock.monotonic_ms() + SILENT_MS
             else:
                 raise outcome
         return answers

@@ -323,7 +323,7 @@ async def _told(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -> 
     sessions = sessions_pb2.DescribeMembersRequest(groups=names)
 
     async def ask(group: str) -> tuple[broker_pb2.GroupOffsetsResponse, sessions_pb2.DescribeMembersResponse]:
-        deadline_ms = calls.group_deadline_ms()
+        deadline_ms = calls.group_deadline_ms(group)
         positions = await calls.router.call_leader(group, methods.GROUP_OFFSETS, offsets, deadline_ms=deadline_ms)
         return positions, await calls.router.call_leader(group, methods.DESCRIBE_MEMBERS, sessions, deadline_ms=deadline_ms)
 

@@ -231,7 +231,9 @@ async def _undone(
         if is_ours:
             request = admin_pb2.TopicSpec(name=seen.name, group=group, only_if=EMPTY)
             try:
-                await calls.router.call_leader(group, methods.DELETE_TOPIC, request, deadline_ms=calls.group_deadline_ms(), again=request)
+                await calls.router.call_leader(
+                    group, methods.DELETE_TOPIC, request, deadline_ms=calls.group_deadline_ms(group), again=request
+                )
             except TopicNotFoundError:
                 pass
             except DledgerError:

@@ -84,7 +84,7 @@ async def look_at(calls: ClusterCalls, name: str) -> TopicParts:
 async def _metadata(calls: ClusterCalls, group: str, name: str) -> broker_pb2.MetadataResponse:
     """What the leader of ``group`` says; a node that does not lead any more may not know of the newest change."""
     router, request = calls.router, broker_pb2.MetadataRequest(topics=[name])
-    deadline_ms = calls.group_deadline_ms()
+    deadline_ms = calls.group_deadline_ms(group)
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
             answer = await router.call_leader(group, methods.METADATA, request, deadline_ms=deadline_ms)

@@ -122,9 +122,9 @@ async def list_topics(calls: ClusterCalls, *, or_followers: bool, partial: bool)
 
     async def ask(group: str) -> broker_pb2.MetadataResponse:
         if not or_followers:
-            return await calls.router.call_leader(group, methods.METADATA, request, deadline_ms=calls.group_deadline_ms())
+            return await calls.router.call_leader(group, methods.METADATA, request, deadline_ms=calls.group_deadline_ms(group))
         return await calls.committed_state.ask(
-            group, methods.METADATA, request, lambda answer: int(answer.version), calls.group_deadline_ms()
+            group, methods.METADATA, request, lambda answer: int(answer.version), calls.group_deadline_ms(group)
         )
 
     answers = await calls.of_all(ask)
@@ -147,7 +147,7 @@ async def queue_ranges(
     """The queues of ``topic``, by replica group and number; without ``only_readable`` those that are only written, too."""
     within(NO_TIME, MAX_OFFSET, timestamp_ms=timestamp_ms)
     seen = await look_at(calls, topic)
-    if not partial or not seen.parts:
+    if not partial or not (seen.parts or seen.missing):
         seen.require_all("its offsets are not known")
     parts = seen.parts
 
@@ -156,9 +156,9 @@ async def queue_ranges(
         count = part.read_queues if only_readable else max(part.read_queues, part.write_queues)
         refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=timestamp_ms) for number in range(count)]
         request = broker_pb2.OffsetsRequest(queues=refs)
-        answer = await calls.router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=calls.group_deadline_ms())
+        answer = await calls.router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=calls.group_deadline_ms(group))
         return [QueueRange(group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time) for each in answer.queues]
 
     answers = await calls.of_all(ask, parts)
-    found = answers.some() if partial else answers.complete()
+    found = answers.of_group if partial else answers.complete()
     return Listed((each for ranges in found.values() for each in ranges), seen.missing | answers.unanswered)

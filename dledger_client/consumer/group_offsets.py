@@ -5,6 +5,10 @@ proposes one for every queue of the topic, by ``consume_from_where``, in one log
 in the topic.  So all members agree on the initial offsets before anything is read.  A queue without an offset in an initialized topic was
 added later: it is read from its first message, because everything sent to it belongs to the group.  A broadcast does the same in its file.
 
+A replica group into which a topic grew has offsets for every consumer group that read the topic before (``admin/topic_changes``), so that
+nobody chooses for them.  A broadcast keeps in mind which replica groups its topic had when it began: it reads the others from their first
+message.
+
 Two exceptions to ``consume_from_where``: a group's retry topic is always read from its first message, and ``last`` means the first message
 of a topic that was created, or created again, while this consumer was running.
 """
@@ -90,15 +94,19 @@ class _InitialOffsets:
         """The topic does not exist now."""
         self._missing.add(topic)
 
-    async def of_topic(self, queue: MessageQueue) -> dict[MessageQueue, int]:
-        """Of every queue of an uninitialized topic, in the replica group of ``queue``."""
+    async def groups_of(self, topic: str) -> set[str]:
+        """The replica groups that have queues of a topic now."""
+        return {routes.replica_group for routes in await self._router.topic(topic, _deadline_ms(self._router), fresh=True)}
+
+    async def of_topic(self, queue: MessageQueue, *, is_added: bool = False) -> dict[MessageQueue, int]:
+        """Of every queue of an uninitialized topic, in the replica group of ``queue``, which ``is_added`` to those of the topic."""
         count = queue.queue_id + 1
         for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
             if routes.replica_group == queue.replica_group:
                 count = routes.read_queues
         where = self._options.consume_from_where
         is_new = queue.topic in self._missing or (queue.topic, queue.replica_group) in self._known
-        if queue.topic.startswith(RETRY_PREFIX) or (where == LAST and is_new):
+        if queue.topic.startswith(RETRY_PREFIX) or is_added or (where == LAST and is_new):
             where = FIRST
         return await self._look_up([MessageQueue(queue.topic, queue.replica_group, number) for number in range(count)], where)
 
@@ -206,10 +214,18 @@ class LocalOffsetStore:
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
         self._file = file
         self._initial = _InitialOffsets(router, options)
+        self._began: dict[str, set[str]] = {}  # by topic: its replica groups when this broadcast began to read it
+
+    async def _is_added(self, queue: MessageQueue) -> bool:
+        """Whether the replica group of the queue joined its topic after this broadcast had begun to read it."""
+        if queue.topic not in self._began:
+            known = {each.replica_group for each in self._file.offsets if each.topic == queue.topic}
+            self._began[queue.topic] = known or await self._initial.groups_of(queue.topic)
+        return queue.replica_group not in self._began[queue.topic]
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         if not _has_topic(self._file.offsets, queue):
-            starts = await self._initial.of_topic(queue)
+            starts = await self._initial.of_topic(queue, is_added=await self._is_added(queue))
             if not _has_topic(self._file.offsets, queue):  # another queue of this consumer may have done it meanwhile
                 await self._file.save(starts)
         if queue not in self._file.offsets:

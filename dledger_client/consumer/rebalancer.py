@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
@@ -73,7 +73,7 @@ class Rebalancer:
         self._routes_stale = asyncio.Event()
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
-        self._commit_failed = False  # the last commit failed, and that was logged
+        self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
 
     # Life cycle
 
@@ -346,29 +346,40 @@ class Rebalancer:
     # Offsets
 
     async def _commit_regularly(self) -> None:
+        """Each replica group by itself: one that does not answer holds up no other."""
+        committing: dict[str, asyncio.Task[None]] = {}
         while True:
             await asyncio.sleep(self.options.persist_offset_interval_ms / 1000)
             running = [each for each in self.queues.values() if each.end_reason is None and each.queue not in self._finishing]
-            await self._commit(running)
+            for store, queues in self._by_store(running).items():
+                if store not in committing or committing[store].done():
+                    committing[store] = self._tasks.spawn(self._commit_to(store, queues), f"commit to {store or 'the offset file'}")
 
-    async def _commit(self, queues: list[QueueConsumer]) -> None:
+    def _by_store(self, queues: Iterable[QueueConsumer]) -> dict[str, list[QueueConsumer]]:
+        """The queues by the replica group that keeps their offsets; a broadcast has one file for all."""
+        found: dict[str, list[QueueConsumer]] = {}
+        for consumer in queues:
+            found.setdefault("" if self.options.broadcast else consumer.queue.replica_group, []).append(consumer)
+        return found
+
+    async def _commit(self, queues: Iterable[QueueConsumer]) -> None:
+        await asyncio.gather(*(self._commit_to(store, consumers) for store, consumers in self._by_store(queues).items()))
+
+    async def _commit_to(self, store: str, queues: Iterable[QueueConsumer]) -> None:
         commits = {consumer.queue: (consumer, row) for consumer in queues if (row := consumer.uncommitted()) is not None}
         if not commits:
             return
+        where = f"{self.group} in {store}" if store else self.group
         try:
             refused = await self.offset_store.commit([row for _, row in commits.values()])
         except DledgerError as error:
-            _logger.log(
-                logging.DEBUG if self._commit_failed else logging.WARNING,
-                "consumer group %s: cannot commit offsets yet: %s",
-                self.group,
-                error.message,
-            )
-            self._commit_failed = True
+            level = logging.DEBUG if store in self._commit_failed else logging.WARNING
+            _logger.log(level, "consumer group %s: cannot commit offsets yet: %s", where, error.message)
+            self._commit_failed.add(store)
             return
-        if self._commit_failed:
-            self._commit_failed = False
-            _logger.info("consumer group %s: offsets are committed again", self.group)
+        if store in self._commit_failed:
+            self._commit_failed.discard(store)
+            _logger.info("consumer group %s: offsets are committed again", where)
         for queue, (consumer, row) in commits.items():
             if queue in refused:
                 consumer.end(refused[queue])

@@ -1,0 +1,166 @@
+"""Consumer groups on topics over several replica groups: where they begin in one that was added, and one that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dledger_client.aio import Message
+from dledger_wire.errors import DledgerError, NotLeaderError
+from tests.unit.client.push_rig import Group
+from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.test_topics_over_groups import kill_group, start_group
+
+
+async def send_to(rig: Rig, group: str, count: int, first: int = 0) -> list[bytes]:
+    """Numbered messages to the queues of one replica group; their bodies."""
+    bodies = [b"%s:%d" % (group.encode(), number) for number in range(first, first + count)]
+    async with rig.producer() as producer:
+        await producer._core.resolve("t", producer._core.router.clock.monotonic_ms() + 5000)
+        places = [place for place, (owner, _) in enumerate(producer._core.accumulator.queues("t")) if owner == group]
+        for number, body in enumerate(bodies):
+            place = places[number % len(places)]
+            result = await producer.send(Message("t", body), queue_key=lambda _count, place=place: place)
+            assert result.replica_group == group
+    return bodies
+
+
+async def grow(rig: Rig) -> None:
+    async with rig.admin() as admin:
+        await admin.update_topic("t", replica_groups=["g0", "g1"])
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_group_that_began_at_the_end_reads_all_of_a_replica_group_that_was_added(running: bool) -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2, replica_group="g0")
+        old = await send_to(rig, "g0", 4)
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: len(group.share("a")) == 2)
+        began = await send_to(rig, "g0", 4, 10)
+        await until(lambda: sorted(group.bodies()) == sorted(began))
+        if not running:
+            await group.stop()
+        await grow(rig)
+        added = await send_to(rig, "g1", 6)
+        if not running:
+            await group.start("b")
+        await until(lambda: len(group.seen) >= 10)
+        assert sorted(group.bodies()) == sorted(began + added)
+        assert not set(group.bodies()) & set(old)
+        await group.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_new_group_that_begins_at_the_end_gets_nothing_old_from_a_replica_group_that_was_added() -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1, replica_group="g0")
+        before = Group(rig, name="before", subnet="10.0.3", consume_from_where="last")
+        await before.start("x")
+        await until(lambda: before.share("x") == [0])
+        await grow(rig)
+        old = await send_to(rig, "g1", 5)
+        await until(lambda: sorted(before.bodies()) == sorted(old))
+        group = Group(rig, name="new", consume_from_where="last")
+        await group.start("a")
+        await until(lambda: len(group.share("a")) == 2)
+        await asyncio.sleep(2)  # the positions are chosen when it has found that there are none
+        fresh = await send_to(rig, "g1", 3, 100) + await send_to(rig, "g0", 3, 100)
+        await until(lambda: len(group.seen) >= 6)
+        assert sorted(group.bodies()) == sorted(fresh)
+        await group.stop()
+        await before.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_broadcast_reads_all_of_a_replica_group_that_was_added(tmp_path: Path) -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1, replica_group="g0")
+        await send_to(rig, "g0", 3)
+        options = {"broadcast": True, "offset_folder": str(tmp_path), "consume_from_where": "last"}
+        group = Group(rig, **options)
+        await group.start("a")
+        await until(lambda: group.share("a") == [0])
+        await asyncio.sleep(1)
+        await group.stop()
+        await grow(rig)
+        added = await send_to(rig, "g1", 4)
+        await group.start("a")
+        await until(lambda: len(group.seen) >= 4)
+        assert sorted(group.bodies()) == sorted(added)
+        await group.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_dead_replica_group_stops_neither_the_queues_of_others_nor_their_offsets() -> None:
+    """docs/reference/semantics.md, row G8."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        first = await send_to(rig, "g0", 4) + await send_to(rig, "g1", 4)
+        group = Group(rig)
+        await group.start("a", "b")
+        await until(lambda: sorted(group.bodies()) == sorted(first))
+        unanswered = await send_to(rig, "g1", 2, 50)  # not committed yet when the replica group dies, perhaps
+        kill_group(rig, "g1")
+        await until(lambda: len(group.seen) >= 10 or rig.cluster.loop.now_s > 20)
+        more = await send_to(rig, "g0", 6, 10)
+        await until(lambda: set(more) <= set(group.bodies()))
+        async with rig.admin() as admin:
+
+            async def lag() -> int:
+                described = await admin.describe_group("g", partial=True)
+                assert list(described.unanswered) == ["g1"]
+                assert {row.replica_group for row in described.queues} == {"g0"}
+                return described.lag
+
+            begun_s = rig.cluster.loop.now_s
+            while await lag():  # noqa: ASYNC110 - virtual time costs nothing
+                await asyncio.sleep(0.2)
+            assert rig.cluster.loop.now_s - begun_s < 10  # commits do not wait for g1
+            listed = await admin.list_groups(partial=True)
+            assert ([each.name for each in listed], list(listed.unanswered)) == (["g"], ["g1"])
+            with pytest.raises(NotLeaderError, match=r"replica group g1 has no leader .*: nothing was reset"):
+                await admin.reset_offsets("g", "t", "first")
+            with pytest.raises(DledgerError):
+                await admin.delete_group("g")
+            moves = await admin.reset_offsets("g", "t", "last", replica_groups=["g0"])
+            assert {move.replica_group for move in moves} == {"g0"}
+        await start_group(rig, "g1")
+        last = await send_to(rig, "g1", 3, 90)
+        await until(lambda: set(last + unanswered) <= set(group.bodies()))
+        await group.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_queues_of_two_replica_groups_are_shared_and_what_is_sent_back_comes_again(orderly: bool) -> None:
+    """docs/reference/semantics.md, rows B1, K1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        sent = await send_to(rig, "g0", 6) + await send_to(rig, "g1", 6)
+        group = Group(rig, orderly=orderly, suspend_current_queue_time_ms=10)
+        group.answers = [None] * 2  # the first two calls fail
+        await group.start("a", "b")
+        await until(lambda: len(group.seen) >= 14)
+        assert set(group.bodies()) == set(sent)
+        assert all(len(group.members[name].consumer.assigned()) >= 2 for name in ("a", "b"))
+        owned = [queue for name in ("a", "b") for queue in group.members[name].consumer.assigned() if queue.topic == "t"]
+        assert sorted((queue.replica_group, queue.queue_id) for queue in owned) == [("g0", 0), ("g0", 1), ("g1", 0), ("g1", 1)]
+        await group.stop()
+
+    Rig(groups=2).run(scenario)
