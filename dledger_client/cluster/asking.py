@@ -41,5 +41,11 @@ async def ask_in_turn(
                     raise error
                 problems.append(str(error))
     finally:
-        for task in asked:
-            task.cancel()
+        drop(*asked)
+
+
+def drop(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks whose outcome does not matter any more, also in a coroutine that is being closed, which may not wait for them."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from dledger_client.cluster.asking import drop
 from dledger_client.cluster.channels import Channels
 from dledger_client.cluster.leader_search import LeaderSearch
 from dledger_client.cluster.retry import is_retriable, until
@@ -104,9 +105,7 @@ class LeaderCalls:
                     raise UnreachableError(f"no response from {address} to {method.path} within {waited_s:g} s", address=address)
             return call.result()
         finally:
-            for task in (call, moved):
-                task.cancel()
-            await asyncio.gather(call, moved, return_exceptions=True)
+            drop(call, moved)
 
     async def _moved(self, leader: ReplicaGroup) -> str:
         """Return the address of a later leader, a moment after it is known: the old one may still answer."""

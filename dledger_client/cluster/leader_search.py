@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from dledger_client.cluster.asking import drop
 from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_of
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
@@ -38,9 +39,7 @@ class LeaderSearch:
             await asyncio.wait([search, told], return_when=asyncio.FIRST_COMPLETED)
             return search.result() if search.done() else told.result()
         finally:
-            search.cancel()
-            told.cancel()
-            await asyncio.gather(search, told, return_exceptions=True)
+            drop(search, told)
 
     async def _told(self, group: str, failed: str, failed_term: int) -> ReplicaGroup:
         """A leader in a newer term than the one known now, as soon as somebody tells of it."""

@@ -73,6 +73,7 @@ class LeaderStream:
     def open(self) -> None:
         """Open the stream at the leader located last."""
         self._stream = self._method.open(self._router.channel(self.address))
+        self._router.watch()
         self._next_check_ms = 0
         self.touch()
 

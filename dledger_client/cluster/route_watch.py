@@ -1,24 +1,29 @@
 """The watch of routes: one long poll at one name server, which answers when something that the client uses has changed.
 
-Owns the poll and its life.  A short-lived client never opens one: it begins when a client that asked for it has lived for a few seconds.  A
-name server that is lost or silent is replaced by another one; without any the watch tries again from time to time, and the client goes on
-with what it knows and what nodes tell it.
+Owns the poll and its life.  A short-lived client never has one: it begins some seconds after a client's first stream.  A name server that
+is lost or silent is replaced by another one; without any the watch tries again from time to time, and the client goes on with what it
+knows and what nodes tell it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Awaitable, Callable
 
+from dledger_client.cluster.asking import drop
 from dledger_client.cluster.name_servers import NameServers
 from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
+from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
-BEGIN_AFTER_S = 3.0  # how long a client has to live for a watch
+BEGIN_AFTER_S = 3.0  # after the first stream: a client that is closed before needs no watch
+MAX_TOPICS = 4_000  # those used last are watched, the others are looked up from time to time
 WAIT_MS, WAIT_SPREAD_MS = 20_000, 10_000  # of one poll; drawn, so that the polls of many clients do not end together
 SETTLE_S = 0.1  # before a poll is replaced by one for more topics, of which several are looked up one after the other
 PAUSE_S = 0.005  # after an answer: what changes in quick succession is told together
@@ -27,7 +32,9 @@ SILENT_S = 1.0  # a poll without an answer for that long is replaced when a lead
 
 
 class RouteWatch:
-    """Of one client.  ``confirm`` settles what a name server lacks."""
+    """Of one client.  ``confirm`` settles what a name server lacks; it is set before the watch begins."""
+
+    confirm: Callable[[dict[str, list[str]]], Awaitable[None]]
 
     def __init__(
         self,
@@ -36,30 +43,32 @@ class RouteWatch:
         cache: RouteCache,
         clock: Clock,
         random: Random,
-        confirm: Callable[[dict[str, list[str]]], Awaitable[None]],
     ) -> None:
-        self._names, self._answers, self._cache, self._confirm = names, answers, cache, confirm
+        self._names, self._answers, self._cache = names, answers, cache
         self._clock, self._random = clock, random
-        self._topics: dict[str, None] = {}
+        self._topics: dict[str, None] = {}  # the one used last at the end
         self._groups: dict[str, None] = {}
         self._more = asyncio.Event()  # topics or groups that the poll under way is not about
         self._doubted = asyncio.Event()  # the name server may be gone
         self._begin: asyncio.TimerHandle | None = None
-        self._tasks = BackgroundTasks("routes")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process_id = 0
+        self._tasks = BackgroundTasks("routes", self._crashed)
         self._polled_ms = 0
-        self.polls = 0
+        self._is_heard = False
 
     # What is watched
 
     @property
-    def is_running(self) -> bool:
-        """Whether there is a poll, or an attempt at one."""
-        return len(self._tasks) > 0
+    def is_current(self) -> bool:
+        """Whether a name server tells of changes now, as far as is known."""
+        return self._is_heard
 
     def topic(self, name: str) -> None:
         """Watch a topic."""
-        if name not in self._topics:
-            self._topics[name] = None
+        is_new = self._topics.pop(name, self) is self
+        self._topics[name] = None
+        if is_new:
             self._more.set()
 
     def forget_topic(self, name: str) -> None:
@@ -75,22 +84,40 @@ class RouteWatch:
     # Life
 
     def begin(self) -> None:
-        """The client is one that may live long: watch, unless it is closed soon.  Idempotent."""
+        """The client uses a stream: watch, unless it is closed soon.  Idempotent."""
         if self._begin is None:
-            self._begin = asyncio.get_running_loop().call_later(BEGIN_AFTER_S, self._start)
+            self._loop, self._process_id = asyncio.get_running_loop(), os.getpid()
+            self._begin = self._loop.call_later(BEGIN_AFTER_S, self._start)
 
     def _start(self) -> None:
+        self._doubted.set()  # the first answer is one that does not wait
         self._tasks.spawn(self._run(), "watch")
 
     async def close(self) -> None:
-        """End the poll.  Idempotent."""
+        """End the poll, for good.  Idempotent."""
+        self._loop = None
+        self.cancel()
+        await self._tasks.stop()
+
+    def cancel(self) -> None:
+        """End the poll, without waiting for its end."""
         if self._begin is not None:
             self._begin.cancel()
-        await self._tasks.stop()
+        self._tasks.cancel()
+
+    def abandon(self) -> None:
+        """The client is gone without being closed: end the poll, from any thread.  Not in a forked child: its loop is not there."""
+        loop = self._loop
+        if loop is not None and self._process_id == os.getpid() and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                if asyncio._get_running_loop() is loop:
+                    loop.call_soon(self.cancel)
+                else:
+                    loop.call_soon_threadsafe(self.cancel)
 
     def doubt(self) -> None:
         """A leader was lost: if the name server has been silent for a while, it may be gone, too, and another one is asked."""
-        if self.is_running and self._clock.monotonic_ms() - self._polled_ms > SILENT_S * 1000:
+        if self._is_heard and self._clock.monotonic_ms() - self._polled_ms > SILENT_S * 1000:
             self._doubted.set()
 
     async def _run(self) -> None:
@@ -101,33 +128,41 @@ class RouteWatch:
                 failures = 0
                 await asyncio.sleep(PAUSE_S)
             except DledgerError:
-                failures += 1
+                self._is_heard, failures = False, failures + 1
                 pause_s = backoff.pause_ms(failures, busy=True) / 1000 * (1 << min(4, max(0, failures - 4)))
                 await asyncio.sleep(min(LONGEST_PAUSE_S, pause_s))
+
+    def _crashed(self, _error: BaseException) -> None:
+        self._is_heard = False
+
+    async def _take(self, address: str, reply: routes_pb2.RoutesReply) -> None:
+        self._is_heard = True
+        await self.confirm(self._answers.merge(address, reply).lacking)
+
+    def _request(self, wait_ms: int = 0) -> routes_pb2.RoutesRequest:
+        topics = list(self._topics)[-MAX_TOPICS:]
+        return self._answers.request(topics, self._groups, wait_ms)
 
     async def _poll(self) -> None:
         """Ask once; returns when an answer is merged, or when the question is not the right one any more."""
         self._more.clear()
         if self._doubted.is_set() or not self._names.current:
-            is_first = not self._names.current
+            is_first = not self._is_heard
             self._doubted.clear()
-            address, reply = await self._names.routes(self._answers.request(self._topics, self._groups))
-            await self._confirm(self._answers.merge(address, reply).lacking)
+            address, reply = await self._names.routes(self._request())
+            await self._take(address, reply)
             if is_first:
                 self._names.spread()
         wait_ms = WAIT_MS + self._random.randrange(0, WAIT_SPREAD_MS)
         self._polled_ms = self._clock.monotonic_ms()
-        self.polls += 1
         address = self._names.current
-        asked = asyncio.ensure_future(self._names.poll(self._answers.request(self._topics, self._groups, wait_ms)))
+        asked = asyncio.ensure_future(self._names.poll(self._request(wait_ms)))
         signals = [asyncio.ensure_future(self._more.wait()), asyncio.ensure_future(self._doubted.wait())]
         try:
             await asyncio.wait([asked, *signals], return_when=asyncio.FIRST_COMPLETED)
             if not asked.done() and not self._doubted.is_set():
                 await asyncio.wait([asked], timeout=SETTLE_S)
             if asked.done():
-                await self._confirm(self._answers.merge(address, asked.result()).lacking)
+                await self._take(address, asked.result())
         finally:
-            for task in (asked, *signals):
-                task.cancel()
-            await asyncio.gather(asked, *signals, return_exceptions=True)
+            drop(asked, *signals)

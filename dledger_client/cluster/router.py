@@ -47,14 +47,17 @@ class Router:
         self._nodes = NodeMetadata(self._channels, self._cache, addresses)
         self._names = NameServers(self._channels, self._cache, addresses, clock, random)
         self._answers = RouteAnswers(self._cache)
-        self._watch = RouteWatch(self._names, self._answers, self._cache, clock, random, self._confirm)
+        self._watch = RouteWatch(self._names, self._answers, self._cache, clock, random)
         self._leaders = LeaderSearch(self._nodes, self._cache, self._watch)
         self._calls = LeaderCalls(self._channels, self._cache, self._leaders, clock, random)
         self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
+        self._watch.confirm = self._lookup.confirm
         self._nodes_told = False  # of all replica groups
 
-    async def _confirm(self, lacking: dict[str, list[str]]) -> None:
-        await self._lookup.confirm(lacking)
+    def __del__(self) -> None:
+        watch: RouteWatch | None = getattr(self, "_watch", None)  # none when the addresses were refused
+        if watch is not None:
+            watch.abandon()
 
     # Connections and the watch
 
@@ -68,8 +71,13 @@ class Router:
         return self._channels.is_open
 
     def watch(self) -> None:
-        """The client may live long: changes of what it uses are told to it from a few seconds on.  On the event loop; idempotent."""
+        """The client uses a stream: from a few seconds on it is told of changes.  On the event loop; idempotent."""
         self._watch.begin()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a name server tells of changes now: asking again and again is not needed."""
+        return self._watch.is_current
 
     def on_topic_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each topic whose queues changed, on the event loop."""

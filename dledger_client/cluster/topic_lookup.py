@@ -34,7 +34,7 @@ class TopicLookup:
         """
         found = await self.at_name_server(name, whole=whole)
         if found is None:
-            found = await self._at_nodes(name)
+            found = await self._at_nodes(name, whole=whole)
             self._cache.set_topic(name, found)
         elif not found:
             raise self._absent(name)
@@ -50,7 +50,7 @@ class TopicLookup:
             address, reply = await self._names.routes(self._answers.request([name]))
             merged = self._answers.merge(address, reply)
             if name in merged.absent:
-                address, reply = await self._names.routes(self._answers.request([name], wait_ms=ABSENT_MS))
+                reply = await self._names.routes_at(address, self._answers.request([name], wait_ms=ABSENT_MS))
                 merged = self._answers.merge(address, reply)
         except DledgerError:
             return None
@@ -90,10 +90,10 @@ class TopicLookup:
 
     # Nodes
 
-    async def _at_nodes(self, name: str) -> list[TopicQueues]:
+    async def _at_nodes(self, name: str, *, whole: bool) -> list[TopicQueues]:
         """Where there are name servers, none of which answers, the nodes of the replica groups that the topic is known in are asked; else
         all."""
-        known = [queues.replica_group for queues in self._cache.topics.get(name, ())] if self._names.known else []
+        known = [queues.replica_group for queues in self._cache.topics.get(name, ())] if self._names.known and not whole else []
         if known and (found := await self._of_groups(name, known, self._cache.node_addresses(known), [])):
             return found
         first = await self._nodes.first_answer([name])

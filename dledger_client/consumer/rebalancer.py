@@ -33,7 +33,7 @@ from dledger_wire.names import RETRY_PREFIX, retry_topic
 from dledger_wire.status import Perm
 from dledger_wire.tasks import BackgroundTasks
 
-ROUTE_REFRESH_S = 2.0
+ROUTE_REFRESH_S, TOLD_REFRESH_S = 2.0, 60.0  # the latter while a name server tells of changes
 ROUTE_TIMEOUT_MS = 2000
 FETCH_TIMEOUT_MS = 2000
 SEND_BACK_TIMEOUT_MS = 5000
@@ -71,6 +71,7 @@ class Rebalancer:
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
         self._routes_stale = asyncio.Event()
+        self._told: dict[str, None] = {}  # topics whose routes changed
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
         self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
@@ -78,6 +79,9 @@ class Rebalancer:
     # Life cycle
 
     def start(self) -> None:
+        for topic in self._subscriptions:
+            self._router.watch_topic(topic)
+        self._router.on_topic_change(self._route_changed)
         self._tasks.spawn(self._refresh_routes(), "routes")
         self._tasks.spawn(self._rebalance(), "rebalance")
         self._tasks.spawn(self._commit_regularly(), "commit")
@@ -229,20 +233,27 @@ class Rebalancer:
     # Assignment
 
     async def _refresh_routes(self) -> None:
+        told: list[str] = []
         while True:
             self._routes_stale.clear()
-            for topic in self._subscriptions:
-                await self._look_up(topic)
+            self._told.clear()
+            for topic in told or self._subscriptions:
+                await self._look_up(topic, fresh=not told)
             self._changed.set()
-            try:
-                async with asyncio.timeout(ROUTE_REFRESH_S):
+            told = []
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TOLD_REFRESH_S if self._router.is_told else ROUTE_REFRESH_S):
                     await self._routes_stale.wait()
-            except TimeoutError:
-                continue
+                    told = list(self._told)
 
-    async def _look_up(self, topic: str) -> None:
+    def _route_changed(self, topic: str) -> None:
+        if topic in self._subscriptions:
+            self._told[topic] = None
+            self._routes_stale.set()
+
+    async def _look_up(self, topic: str, *, fresh: bool) -> None:
         try:
-            routes = await self._router.topic(topic, self._router.clock.monotonic_ms() + ROUTE_TIMEOUT_MS, fresh=True)
+            routes = await self._router.topic(topic, self._router.clock.monotonic_ms() + ROUTE_TIMEOUT_MS, fresh=fresh)
         except TopicNotFoundError:
             if not topic.startswith(RETRY_PREFIX) and self._routes.get(topic, ()) != []:
                 _logger.warning("consumer group %s: topic %s does not exist (yet)", self.group, topic)

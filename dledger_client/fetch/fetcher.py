@@ -222,6 +222,7 @@ class Fetcher:
         return parse_envelope(broker_pb2.FetchResponse, message, source.address)
 
     def _take(self, address: str) -> ByteStream:
+        self._router.watch()
         idle = self._idle.get(address)
         return idle.pop() if idle else methods.FETCH.open(self._router.channel(address))
 

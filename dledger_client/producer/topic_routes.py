@@ -1,4 +1,4 @@
-"""The routes of the topics that a producer sends to: looked up at first use, and again from time to time.
+"""The routes of the topics that a producer sends to: looked up at first use, followed by the watch of routes, looked up again now and then.
 
 Owns which topics are known, creation of topics where the cluster allows it, and the refresh when a queue was refused.  The accumulator
 gets the queues.
@@ -20,7 +20,7 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoun
 from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
 
-REFRESH_S = 30.0
+REFRESH_S, TOLD_REFRESH_S = 30.0, 120.0  # the latter while a name server tells of changes
 REFRESH_PAUSE_S = 0.5
 REFRESH_TIMEOUT_MS = 5000
 
@@ -40,11 +40,20 @@ class TopicRoutes:
 
     def __init__(self, router: Router, options: ProducerOptions, accumulator: RecordAccumulator, senders: SenderOwner) -> None:
         self._router, self._options, self._accumulator, self._senders = router, options, accumulator, senders
-        self._stale = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._stale = False
+        self._changed: dict[str, None] = {}
+        router.on_topic_change(self._told)
 
     def mark_stale(self) -> None:
         """A queue was refused: look all topics up again soon."""
-        self._stale.set()
+        self._stale = True
+        self._wake.set()
+
+    def _told(self, topic: str) -> None:
+        if self._accumulator.knows(topic):
+            self._changed[topic] = None
+            self._wake.set()
 
     async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
         """Look a topic up, again when ``queue_id`` is not known: the queue may be new.
@@ -63,8 +72,9 @@ class TopicRoutes:
                 raise missing
             await self._look_up(topic, deadline_ms)
 
-    async def _look_up(self, topic: str, deadline_ms: int) -> None:
-        found = await self._router.topic(topic, deadline_ms, fresh=True)
+    async def _look_up(self, topic: str, deadline_ms: int, *, fresh: bool = True) -> None:
+        found = await self._router.topic(topic, deadline_ms, fresh=fresh)
+        self._changed.pop(topic, None)
         queues = [
             (each.replica_group, queue_id)
             for each in sorted(found, key=lambda each: each.replica_group)
@@ -77,14 +87,17 @@ class TopicRoutes:
         self._accumulator.set_queues(topic, queues, self._router.random.randrange(0, len(queues)))
 
     async def refresh(self) -> None:
-        """Wait until the routes are stale or old, then look all topics up again."""
+        """Wait until routes changed, or are stale or old, then take over what is told, or look all topics up again."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REFRESH_S):
-                await self._stale.wait()
-        self._stale.clear()
-        for topic in self._accumulator.topics():
+            async with asyncio.timeout(TOLD_REFRESH_S if self._router.is_told else REFRESH_S):
+                await self._wake.wait()
+        told = [] if self._stale else list(self._changed)
+        self._wake.clear()
+        self._stale = False
+        self._changed.clear()
+        for topic in told or self._accumulator.topics():
             try:
-                await self._look_up(topic, self._router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS)
+                await self._look_up(topic, self._router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS, fresh=not told)
             except (TopicNotFoundError, TopicPermissionError):
                 self._accumulator.remove_topic(topic)
             except DledgerError as error:
