@@ -189,7 +189,7 @@ class Admin(ReplicaGroupAdmin):
         """
         spec = TopicSpec.of(name, queues, read_queues, write_queues, perm)
         groups = named_groups(replica_group, replica_groups)
-        return await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists)
+        return await self._announced(await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists))
 
     @renamed_arguments(group="replica_group")
     async def update_topic(
@@ -229,8 +229,8 @@ class Admin(ReplicaGroupAdmin):
         """
         spec, groups = TopicSpec.of(name, queues, read_queues, write_queues, perm), named_groups(replica_group, replica_groups)
         if replica_group:
-            return await topic_changes.update_part(self._calls, spec, replica_group, force=force)
-        return await topic_changes.update_topic(self._calls, spec, groups, force=force)
+            return await self._announced(await topic_changes.update_part(self._calls, spec, replica_group, force=force))
+        return await self._announced(await topic_changes.update_topic(self._calls, spec, groups, force=force))
 
     @renamed_arguments(group="replica_group")
     async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
@@ -248,6 +248,12 @@ class Admin(ReplicaGroupAdmin):
             >>> await admin.delete_topic("orders")
         """
         await topic_changes.delete_topic(self._calls, name, replica_group)
+        await self._router.announced(name, list(self._router.groups))
+
+    async def _announced(self, changed: ChangedTopic) -> ChangedTopic:
+        """Let name servers hear of it before the caller goes on."""
+        await self._router.announced(changed.topic, [part.replica_group for part in changed.parts])
+        return changed
 
     async def list_topics(self, *, or_followers: bool = False, partial: bool = False) -> Listed[TopicQueues]:
         """All topics of applications, by name and replica group.

@@ -18,6 +18,7 @@ class LeaderTracker:
 
     async def address(self) -> str:
         """The leader's address now.  NotLeaderError when no node is known to lead."""
+        self._router.watch_group(self._replica_group)
         view = await self._router.leader(self._replica_group, self._failed_address, self._failed_term)
         self._address = self._failed_address = view.leader_address
         self._failed_term = view.term

@@ -78,6 +78,7 @@ class RouteAnswers:
                 queues.topic_epoch,
                 version=queues.topics_version,
                 max_message_bytes=reply.max_message_bytes,
+                replica_groups=tuple(queues.groups),
             )
             for queues in route.queues
         ]

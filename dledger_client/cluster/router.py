@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from dledger_client.cluster.announcement import Announcement
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.channels import Channels
 from dledger_client.cluster.leader_calls import LeaderCalls
@@ -36,6 +37,8 @@ from dledger_wire.rpc.transport import Channel, Network
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
+ANNOUNCED_MS = 1000  # how long a change of a topic waits for name servers to hear of it
+
 
 class Router:
     """Routes of one client.  Used on one event loop."""
@@ -52,6 +55,7 @@ class Router:
         self._calls = LeaderCalls(self._channels, self._cache, self._leaders, clock, random)
         self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
         self._watch.confirm = self._lookup.confirm
+        self._announcement = Announcement(self._names, self._lookup, clock)
         self._nodes_told = False  # of all replica groups
 
     def __del__(self) -> None:
@@ -163,11 +167,7 @@ class Router:
     # Leaders
 
     async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
-        """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``.
-
-        For a stream: the group is watched from now on.
-        """
-        self._watch.group(group)
+        """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``."""
         return await self._leaders.leader(group, failed, failed_term)
 
     async def find_leader(self, group: str) -> ReplicaGroup:
@@ -222,6 +222,14 @@ class Router:
         found = await asyncio.gather(*(self._lookup.at_name_server(topic) for topic in topics))
         whole = [queues for queues in found if queues is not None]
         return {each.replica_group for queues in whole for each in queues} if len(whole) == len(found) else None
+
+    async def announced(self, name: str, groups: Iterable[str]) -> None:
+        """Wait a moment until the name servers know of a topic what the leaders of ``groups`` know, so that other clients find it, too."""
+        await self._announcement.wait(name, groups, ANNOUNCED_MS)
+
+    def watch_group(self, name: str) -> None:
+        """Watch a replica group, beside those that the topics are in."""
+        self._watch.group(name)
 
     def watch_topic(self, name: str) -> None:
         """Watch a topic that may not exist yet."""

@@ -5,7 +5,8 @@ Owns whose word counts: the leader of a replica group knows all that was acknowl
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Collection, Iterable
 from operator import itemgetter
 
 from dledger_client.cluster.leader_search import LeaderSearch
@@ -66,11 +67,7 @@ class TopicLookup:
         ``lacking``: replica groups by topic.
         """
         for name, groups in lacking.items():
-            for group in groups:
-                queues = await self._at_leader(name, group) if group in self._cache.groups else []
-                if queues is not None:
-                    others = [each for each in self._cache.topics.get(name, ()) if each.replica_group != group]
-                    self._cache.set_topic(name, sorted([*others, *queues], key=lambda each: each.replica_group))
+            await self.learn(name, groups)
 
     async def _at_leader(self, name: str, group: str) -> list[TopicQueues] | None:
         """The queues of a topic in one replica group; None when its leader does not say."""
@@ -93,12 +90,28 @@ class TopicLookup:
     async def _at_nodes(self, name: str, *, whole: bool) -> list[TopicQueues]:
         """Where there are name servers, none of which answers, the nodes of the replica groups that the topic is known in are asked; else
         all."""
-        known = [queues.replica_group for queues in self._cache.topics.get(name, ())] if self._names.known and not whole else []
+        known = [] if whole or not self._names.known else self._places(name)
         if known and (found := await self._of_groups(name, known, self._cache.node_addresses(known), [])):
             return found
         first = await self._nodes.first_answer([name])
         found = await self._of_groups(name, self._cache.groups, self._nodes.addresses(), [first])
         return found or await self._at_leaders(name)
+
+    def _places(self, name: str) -> list[str]:
+        """The replica groups that may have queues of the topic, as far as is known."""
+        queues = self._cache.topics.get(name, ())
+        told = [group for each in queues for group in (each.replica_group, *each.replica_groups)]
+        return [group for group in dict.fromkeys(told) if group in self._cache.groups]
+
+    async def learn(self, name: str, groups: Iterable[str]) -> dict[str, list[TopicQueues]]:
+        """Ask the leaders of ``groups`` for a topic; what those say that answer."""
+        asked = [group for group in groups if group in self._cache.groups]
+        answers = await asyncio.gather(*(self._at_leader(name, group) for group in asked))
+        told = {group: queues for group, queues in zip(asked, answers, strict=True) if queues is not None}
+        kept = [each for each in self._cache.topics.get(name, ()) if each.replica_group not in told]
+        new = [each for queues in told.values() for each in queues]
+        self._cache.set_topic(name, sorted([*kept, *new], key=lambda each: each.replica_group))
+        return told
 
     async def _of_groups(self, name: str, groups: Collection[str], addresses: list[str], answers: list[NodeAnswer]) -> list[TopicQueues]:
         """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without

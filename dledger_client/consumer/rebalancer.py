@@ -33,7 +33,8 @@ from dledger_wire.names import RETRY_PREFIX, retry_topic
 from dledger_wire.status import Perm
 from dledger_wire.tasks import BackgroundTasks
 
-ROUTE_REFRESH_S, TOLD_REFRESH_S = 2.0, 60.0  # the latter while a name server tells of changes
+REBALANCE_S = 2.0  # the assignment is looked at again, and routes are looked up unless a name server tells of changes
+TOLD_REFRESH_MS = 60_000  # between two look-ups while it does
 ROUTE_TIMEOUT_MS = 2000
 FETCH_TIMEOUT_MS = 2000
 SEND_BACK_TIMEOUT_MS = 5000
@@ -72,6 +73,7 @@ class Rebalancer:
         self._changed = asyncio.Event()
         self._routes_stale = asyncio.Event()
         self._told: dict[str, None] = {}  # topics whose routes changed
+        self._wake = asyncio.Event()  # one of the two above
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
         self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
@@ -225,6 +227,7 @@ class Rebalancer:
             return False
         if retry_topic(self.group) not in self._routes or not self._routes[retry_topic(self.group)]:
             self._routes_stale.set()
+            self._wake.set()
         refused = [result for result in results if result.outcome is SentBack.REFUSED]
         for result in refused:
             _logger.warning("%s: message %d was not accepted back: %s", queue, result.offset, result.error)
@@ -233,23 +236,28 @@ class Rebalancer:
     # Assignment
 
     async def _refresh_routes(self) -> None:
-        told: list[str] = []
+        clock, looked_up_ms = self._router.clock, 0
         while True:
+            is_stale, told = self._routes_stale.is_set(), list(self._told)
             self._routes_stale.clear()
             self._told.clear()
-            for topic in told or self._subscriptions:
-                await self._look_up(topic, fresh=not told)
+            if is_stale or not self._router.is_told or clock.monotonic_ms() - looked_up_ms >= TOLD_REFRESH_MS:
+                looked_up_ms = clock.monotonic_ms()
+                for topic in self._subscriptions:
+                    await self._look_up(topic, fresh=True)
+            else:
+                for topic in told:
+                    await self._look_up(topic, fresh=False)
             self._changed.set()
-            told = []
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TOLD_REFRESH_S if self._router.is_told else ROUTE_REFRESH_S):
-                    await self._routes_stale.wait()
-                    told = list(self._told)
+                async with asyncio.timeout(REBALANCE_S):
+                    await self._wake.wait()
+            self._wake.clear()
 
     def _route_changed(self, topic: str) -> None:
         if topic in self._subscriptions:
             self._told[topic] = None
-            self._routes_stale.set()
+            self._wake.set()
 
     async def _look_up(self, topic: str, *, fresh: bool) -> None:
         try:
