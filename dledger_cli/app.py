@@ -14,6 +14,7 @@ import typer
 
 from dledger_cli.bench import commands as bench
 from dledger_cli.commands import (
+    cluster,
     consume,
     dlq,
     dump,
@@ -74,6 +75,7 @@ for module in (
     transaction,
     leader,
     member,
+    cluster,
     expire,
     verify,
     dump,

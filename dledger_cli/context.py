@@ -215,7 +215,7 @@ def with_hint(text: str) -> str:
 
 
 async def replica_group_of(admin: Admin, name: str) -> str:
-    """The replica group that --group names; without a name the only one of the cluster."""
+    """The replica group that --replica-group names; without a name the only one of the cluster."""
     from dledger_wire.errors import InvalidArgumentError
 
     names = [group.name for group in (await admin.describe_cluster()).replica_groups]
@@ -223,7 +223,7 @@ async def replica_group_of(admin: Admin, name: str) -> str:
         return name
     if not name and len(names) == 1:
         return names[0]
-    raise InvalidArgumentError(f"no group {name!r}; this cluster has {', '.join(names)} (--group)")
+    raise InvalidArgumentError(f"no replica group {name!r}; this cluster has {', '.join(names)} (--replica-group)")
 
 
 def nodes_of(config: ClusterConfig) -> dict[str, dict[str, str]]:

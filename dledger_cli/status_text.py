@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False) -> str:
     """What is wrong with a node, and the command that repairs it; of a leader, how far it has taken over."""
     notes = []
-    option = f" --group {group.name}" if several_groups else ""
+    option = f" --replica-group {group.name}" if several_groups else ""
     if group.voters and not group.is_member(node.id):
         notes.append(f"not a member: dledger member add --id {node.id}{option}")
     elif refused := group.refusal(node.id):

@@ -23,7 +23,7 @@ def expire(
         str, typer.Option("--older-than", metavar="DURATION", help="Delete what is older. Default: fileReservedTime of each node.")
     ] = "",
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only on this node.")] = "",
-    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 60.0,

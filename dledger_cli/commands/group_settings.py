@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def settings(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Consumer group. Default: all that are configured.")] = "",
-    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group to ask.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group to ask.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from dledger_client.aio import Admin
 
 BEST = "best"
+EXAMPLES = "Examples: dledger leader transfer --replica-group g0 --to n1 | dledger leader transfer --to best"
 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Leadership of a replica group.", no_args_is_help=True, rich_markup_mode=None)
     app.callback()(lambda: None)
-    app.command("transfer", epilog="Examples: dledger leader transfer --group g0 --to n1 | dledger leader transfer --to best")(transfer)
+    app.command("transfer", epilog="Examples: dledger leader transfer --replica-group g0 --to n1 | dledger leader transfer --to best")(
+        transfer
+    )
     root.add_typer(app, name="leader")
 
 
 def transfer(
     to: Annotated[str, typer.Option("--to", metavar="ID", help="The new leader, or best: the replica with the longest log.")],
-    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,

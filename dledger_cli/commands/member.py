@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dledger_client.admin.membership import Membership
     from dledger_client.aio import Admin
 
-GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Replica group.")]
+GroupOption = Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")]
 IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="The node.")]
 AddressOption = Annotated[
     str, typer.Option("--address", metavar="HOST:PORT", help="Address of the new node. Default: the one in the cluster file.")

@@ -43,7 +43,7 @@ def query(
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="Stored at or before.")] = "",
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Queue, with --offset.")] = -1,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="Offset in that queue.")] = -1,
-    group: Annotated[str, typer.Option("--group", metavar="G", help="Replica group, with --offset.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "--group", metavar="G", help="Replica group, with --offset.")] = "",
     max_messages: MaxOption = 32,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,

@@ -91,7 +91,7 @@ def test_a_member_that_the_file_lacks_counts() -> None:
 def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
     answers = (leader("n0", voters="n0 n1"), other("n0"), other("n2", knows=""))
     assert note("n2", *answers) == "not a member: dledger member add --id n2"
-    assert node_note(judged(*answers), answers[2], several_groups=True) == "not a member: dledger member add --id n2 --group g0"
+    assert node_note(judged(*answers), answers[2], several_groups=True) == "not a member: dledger member add --id n2 --replica-group g0"
     assert judged(*answers).healthy
     assert says(*answers) == f"1 group, 3 of 3 nodes up, {ONE}"
 

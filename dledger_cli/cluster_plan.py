@@ -1,0 +1,121 @@
+"""What a cluster file asks of the running cluster: replica groups to add and to drain, policies to set, and what only an operator can do.
+
+Owns the comparison and the checks against what runs.  The plan of a cluster that is as its file says is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dledger_wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig, GroupConfig
+    from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup
+    from dledger_client.admin.replica_groups import ReplicaGroupState
+
+REMOVED = "removed"
+
+
+@dataclass(frozen=True)
+class PolicyChange:
+    """The wishes of a group as its file has them; None: as they are."""
+
+    group: str
+    voters: int | None = None
+    learners: int | None = None
+    replace_after_ms: int | None = None
+
+    @property
+    def text(self) -> str:
+        given = {"voters": self.voters, "learners": self.learners, "replaceAfter": self.replace_after_ms}
+        return f"set the policy of {self.group}: " + ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+@dataclass
+class Plan:
+    """In the order in which it is carried out; ``notes`` are for the operator."""
+
+    add: list[GroupConfig] = field(default_factory=list)
+    policies: list[PolicyChange] = field(default_factory=list)
+    drain: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> list[str]:
+        nodes = {group.name: ", ".join(f"{node.id} at {node.address}" for node in group.nodes) for group in self.add}
+        added = [f"add replica group {name}: {text}" for name, text in nodes.items()]
+        return [change.text for change in self.policies] + added + [f"drain replica group {name}, then remove it" for name in self.drain]
+
+
+def make_plan(config: ClusterConfig, running: ClusterDirectory, states: Mapping[str, ReplicaGroupState]) -> Plan:
+    """Compare; ConfigError names everything in the file that contradicts what runs.  ``states``: of the groups that can be asked."""
+    check_against_running(config, running)
+    known = {group.name: group for group in running.groups}
+    plan = Plan()
+    for group in config.groups:
+        registered = known.get(group.name)
+        if registered is None:
+            plan.add.append(group)
+            continue
+        plan.notes += _differences(group, registered)
+        if group.name in states and (change := _policy(config, group, states[group.name])):
+            plan.policies.append(change)
+    named = {group.name for group in config.groups}
+    plan.drain = [name for name, group in known.items() if name not in named and group.state != REMOVED]
+    return plan
+
+
+def check_against_running(config: ClusterConfig, running: ClusterDirectory) -> None:
+    """ConfigError unless the file can be one of this cluster: names, ids and addresses."""
+    problems: list[str] = []
+    if running.cluster and config.cluster != running.cluster:
+        problems.append(f"the file is of cluster {config.cluster}, the running one is {running.cluster}")
+    known = {group.name: group for group in running.groups}
+    ids = {node.id: (group.name, node.address) for group in running.groups if group.state != REMOVED for node in group.nodes}
+    addresses = {address: (name, node_id) for node_id, (name, address) in ids.items()}
+    for group in config.groups:
+        if (found := known.get(group.name)) is not None and found.state == REMOVED:
+            problems.append(f"replica group {group.name} was removed; expected a name that was never used")
+        for node in group.nodes:
+            owner, address = ids.get(node.id, (group.name, node.address))
+            if owner != group.name:
+                problems.append(f"node {node.id} of {group.name}: a node of {owner} at {address} has that id")
+            user, user_id = addresses.get(node.address, (group.name, node.id))
+            if user_id != node.id:
+                problems.append(f"node {node.id} of {group.name}: {node.address} is the address of {user_id} of {user}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _differences(group: GroupConfig, registered: RegisteredGroup) -> list[str]:
+    """Members and labels that differ: changed by other commands, at the operator's pace."""
+    notes: list[str] = []
+    members = {node.id: node for node in registered.nodes if node.member}
+    option = f"--replica-group {group.name}"
+    for node in group.nodes:
+        if node.id not in members:
+            if not node.spare:
+                notes.append(f"{node.id} is not a member of {group.name}: dledger member add --id {node.id} {option}")
+            continue
+        there = members[node.id]
+        if there.host and (there.host, there.rack) != (node.host_label, node.rack):
+            notes.append(f"{node.id}: restart it to take its labels (host {node.host_label}, rack {node.rack or '-'})")
+    unnamed = members.keys() - {node.id for node in group.nodes}
+    notes += [f"{each} of {group.name} is not in the file: dledger member remove --id {each} {option}" for each in unnamed]
+    if registered.state != "active":
+        notes.append(f"{group.name} is {registered.state}: dledger cluster drain {group.name} --undo makes it active")
+    return sorted(notes)
+
+
+def _policy(config: ClusterConfig, group: GroupConfig, state: ReplicaGroupState) -> PolicyChange | None:
+    replace_after = config.replace_after_ms(group)
+    change = PolicyChange(
+        group.name,
+        group.wanted_voters if group.wanted_voters != state.voters else None,
+        group.learners if group.learners != state.learners else None,
+        replace_after if replace_after != state.replace_after_ms else None,
+    )
+    return change if change != PolicyChange(group.name) else None

@@ -1,0 +1,132 @@
+"""The state of a whole cluster on one screen: a row for each replica group, leaders by host, and what is not as it should be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from dledger_cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
+
+HEADER = ("GROUP", "STATE", "LEADER", "HOST", "TERM", "VOTERS", "LEARNERS", "LAGGING", "MISSING", "MSG/S", "BYTES/S", "DISK", "TOPICS")
+NUMBERS = ("TERM", "VOTERS", "LEARNERS", "MSG/S", "BYTES/S", "DISK", "TOPICS")
+REMOVED = "removed"
+
+
+def show_cluster(cluster: ClusterDirectory, *, as_json: bool) -> None:
+    """Print the screen, or the JSON."""
+    if as_json:
+        print_json(_json(cluster))
+        return
+    shown = [group for group in cluster.groups if group.state != REMOVED]
+    print_table(HEADER, [_row(group) for group in shown], right=NUMBERS)
+    leaders = leaders_by_host(cluster)
+    print("leaders by host: " + (", ".join(f"{host} {count}" for host, count in sorted(leaders.items())) or "none"))
+    if cluster.spares:
+        print("spare nodes: " + ", ".join(f"{node.id} ({node.host or node.address})" for node in cluster.spares))
+    for text in warnings_of(cluster):
+        note(f"warning: {text}")
+
+
+def leaders_by_host(cluster: ClusterDirectory) -> Counter[str]:
+    """Host -> how many groups are led from it; hosts of members that lead nothing are counted as 0."""
+    found: Counter[str] = Counter()
+    for group in cluster.groups:
+        for node in group.nodes:
+            found[_host(node)] += node.id == group.leader_id
+    return found
+
+
+def warnings_of(cluster: ClusterDirectory) -> list[str]:
+    """What is not as it should be, in words."""
+    from broker.config.placement import shared_places
+
+    found: list[str] = []
+    for group in cluster.groups:
+        if group.state == REMOVED:
+            continue
+        if not group.leader_id:
+            found.append(f"replica group {group.name} has no leader")
+        for label, nodes in (("do not answer", group.missing), ("lag", group.lagging)):
+            if nodes:
+                found.append(f"replica group {group.name}: {', '.join(node.id for node in nodes)} {label}")
+        for label, wanted, nodes in (("voters", group.wanted_voters, group.voters), ("learners", group.wanted_learners, group.learners)):
+            if wanted > len(nodes):
+                found.append(f"replica group {group.name}: {len(nodes)} {label}, {wanted} wanted")
+        found += shared_places(group.name, [(node.id, node.host, node.rack) for node in group.nodes if node.member])
+    leaders = leaders_by_host(cluster)
+    if leaders and max(leaders.values()) - min(leaders.values()) > 1:
+        most, least = max(leaders, key=lambda host: leaders[host]), min(leaders, key=lambda host: leaders[host])
+        found.append(f"leaders are uneven: {leaders[most]} on {most}, {leaders[least]} on {least}")
+    if not cluster.from_name_server:
+        found.append("no name server knows of all replica groups; the nodes of the known ones were asked")
+    return found
+
+
+def _host(node: RegisteredNode) -> str:
+    return node.host or node.address.rpartition(":")[0]
+
+
+def _row(group: RegisteredGroup) -> list[Any]:
+    leader = group.leader
+    in_sync = [sum(node.in_sync for node in nodes) for nodes in (group.voters, group.learners)]
+    return [
+        group.name,
+        group.state,
+        group.leader_id,
+        _host(leader) if leader else None,
+        group.term,
+        f"{in_sync[0]}/{group.wanted_voters or len(group.voters)}",
+        f"{in_sync[1]}/{group.wanted_learners or len(group.learners)}",
+        ",".join(node.id for node in group.lagging),
+        ",".join(node.id for node in group.missing),
+        f"{group.messages_in_per_s:.0f}",
+        f"{group.bytes_in_per_s:.0f}",
+        f"{group.disk_used_percent:.0f}%",
+        group.topics,
+    ]
+
+
+def _json(cluster: ClusterDirectory) -> dict[str, Any]:
+    return {
+        "cluster": cluster.cluster,
+        "from_name_server": cluster.from_name_server,
+        "groups": [_group_json(group) for group in cluster.groups],
+        "leaders_by_host": dict(leaders_by_host(cluster)),
+        "spares": [{"id": node.id, "address": node.address, "host": node.host, "rack": node.rack} for node in cluster.spares],
+        "warnings": warnings_of(cluster),
+    }
+
+
+def _group_json(group: RegisteredGroup) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "state": group.state,
+        "leader": group.leader_id or None,
+        "term": group.term,
+        "wanted_voters": group.wanted_voters,
+        "wanted_learners": group.wanted_learners,
+        "in_sync": [node.id for node in group.nodes if node.in_sync],
+        "lagging": [node.id for node in group.lagging],
+        "missing": [node.id for node in group.missing],
+        "messages_in_per_s": group.messages_in_per_s,
+        "bytes_in_per_s": group.bytes_in_per_s,
+        "disk_used_percent": group.disk_used_percent,
+        "topics": group.topics,
+        "nodes": [
+            {
+                "id": node.id,
+                "address": node.address,
+                "host": node.host,
+                "rack": node.rack,
+                "voter": node.voter,
+                "member": node.member,
+                "in_sync": node.in_sync,
+                "state": node.state,
+                "version": node.version,
+            }
+            for node in group.nodes
+        ],
+    }

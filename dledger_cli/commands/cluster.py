@@ -1,0 +1,218 @@
+"""``dledger cluster``: replica groups that are added, drained and removed while the cluster works, and all of it on one screen."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config
+from dledger_cli.output import error_line, note, print_json
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig, GroupConfig
+    from dledger_cli.cluster_plan import Plan, PolicyChange
+    from dledger_client.admin.replica_groups import ReplicaGroupState
+    from dledger_client.aio import Admin
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Cluster file.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Replica group.")]
+LocalOption = Annotated[
+    str, typer.Option("--data", metavar="DIR", help="Data folder of local nodes: processes are started and stopped here. Default: ./data.")
+]
+POLL_S = 0.5
+STOP_S = 30.0
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(help="Replica groups of a cluster: add, drain, remove, overview.", no_args_is_help=True, rich_markup_mode=None)
+    app.command("status", epilog="Examples: dledger cluster status | dledger cluster status --json")(status)
+    app.command("add-group", epilog="Example: dledger cluster add-group g1.yaml")(add_group)
+    app.command("apply", epilog="Examples: dledger cluster apply cluster.yaml --dry-run | dledger cluster apply cluster.yaml")(apply)
+    app.command("drain", epilog="Examples: dledger cluster drain g1 | dledger cluster drain g1 --undo")(drain)
+    app.command("remove-group", epilog="Example: dledger cluster remove-group g1 --yes")(remove_group)
+    root.add_typer(app, name="cluster")
+
+
+def status(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+    """Show every replica group: state, leader, replicas in sync, lagging, missing, rates, disk; leaders by host; warnings."""
+    from dledger_cli.cluster_text import show_cluster
+
+    show_cluster(ask(config, timeout, lambda admin: admin.directory()), as_json=as_json)
+
+
+def add_group(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML of the replica group: name and nodes, or a list of groups.")],
+    data: LocalOption = "",
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.context import config_path
+    from dledger_cli.local.cluster_edit import groups_in, read_cluster_text, with_groups
+
+    source = config_path(config, data or None)
+    text = with_groups(read_cluster_text(source), groups_in(file))
+    wanted = ClusterConfig.parse(text, f"{source} with {file}")
+    names = {group["name"] for group in groups_in(file)}
+    _carry_out(wanted, text, data, config, timeout, only=names, dry_run=False, as_json=as_json)
+
+
+def apply(
+    file: FileArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan.")] = False,
+    data: LocalOption = "",
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the running cluster as the file says: add replica groups, set policies, drain and remove groups.  Safe to repeat."""
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.local.cluster_edit import read_cluster_text
+
+    text = read_cluster_text(file)
+    _carry_out(ClusterConfig.parse(text, file), text, data, config or file, timeout, only=None, dry_run=dry_run, as_json=as_json)
+
+
+def _carry_out(
+    wanted: ClusterConfig, text: str, data: str, config: str | None, timeout: float, *, only: set[str] | None, dry_run: bool, as_json: bool
+) -> None:
+    """Make the plan, print it, carry it out.  ``only``: groups to add, nothing else is changed."""
+    from dledger_cli.commands.updown import show_placement
+    from dledger_cli.local.cluster_steps import GroupStarter
+
+    plan = ask(config, timeout, lambda admin: _planned(admin, wanted))
+    if only is not None:
+        plan.policies, plan.drain, plan.notes = [], [], []
+        plan.add = [group for group in plan.add if group.name in only]
+    for step in plan.steps or ["nothing to change"]:
+        note(step)
+    for text_of_note in plan.notes:
+        note(f"by hand: {text_of_note}")
+    show_placement(wanted)
+    if not dry_run:
+        starter = GroupStarter(wanted, text, data, timeout)
+        starter.keep(plan.drain)
+        for change in plan.policies:
+            ask(config, timeout, functools.partial(_set_policy, change=change))
+        for group in plan.add:
+            starter.add(group)
+            ask(config, timeout, functools.partial(_registered, group=group, timeout_s=timeout))
+        left = [name for name in plan.drain if not _drained_and_removed(config, name, timeout)]
+        starter.finish(left)
+        if left:
+            error_line(f"still draining: {', '.join(left)}; repeat the command, or watch it: dledger cluster drain {left[0]}")
+            raise typer.Exit(1)
+    if as_json:
+        print_json({"steps": plan.steps, "by_hand": plan.notes, "done": not dry_run})
+
+
+async def _set_policy(admin: Admin, change: PolicyChange) -> ReplicaGroupState:
+    return await admin.update_replica_group(
+        change.group, voters=change.voters, learners=change.learners, replace_after_ms=change.replace_after_ms
+    )
+
+
+async def _planned(admin: Admin, wanted: ClusterConfig) -> Plan:
+    from dledger_cli.cluster_plan import make_plan
+
+    running = await admin.directory()
+    named = {group.name for group in wanted.groups}
+    states = {
+        group.name: await admin.describe_replica_group(group.name)
+        for group in running.groups
+        if group.name in named and group.leader_id and group.state != "removed"
+    }
+    return make_plan(wanted, running, states)
+
+
+async def _registered(admin: Admin, group: GroupConfig, timeout_s: float) -> None:
+    """Wait until name servers know the new group's leader, so that clients find it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = await admin.directory()
+        if not found.from_name_server or any(each.name == group.name and each.leader_id for each in found.groups):
+            return
+        if time.monotonic() > deadline:
+            from dledger_wire.errors import DeadlineExceededError
+
+            raise DeadlineExceededError(f"replica group {group.name} has not registered with the name servers after {timeout_s:g} s")
+        await asyncio.sleep(POLL_S)
+
+
+def _drained_and_removed(config: str | None, name: str, timeout: float) -> bool:
+    """Drain a group and remove it if nothing is left."""
+    state = ask(config, timeout, lambda admin: admin.drain_replica_group(name))
+    if state.left:
+        for row in state.left:
+            note(f"{name}: {row.text}")
+        return False
+    ask(config, timeout, lambda admin: admin.remove_replica_group(name))
+    note(f"replica group {name} removed")
+    return True
+
+
+def drain(
+    group: GroupArgument,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the group take messages again.")] = False,
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until nothing is left.")] = 3600.0,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a replica group take no more messages, and wait until everything in it is consumed.  Ctrl-C breaks off; repeat to go on."""
+    state = ask(config, timeout, lambda admin: admin.drain_replica_group(group, undo=undo))
+    deadline = time.monotonic() + wait
+    shown = ""
+    while not undo and state.state == "draining" and any(not row.discardable for row in state.left):
+        progress = "; ".join(row.text for row in state.left)
+        if progress != shown:
+            note(f"{group}: {progress}")
+            shown = progress
+        if time.monotonic() > deadline:
+            _show_state(state, as_json=as_json)
+            error_line(f"replica group {group} is not drained after {wait:g} s; repeat the command to go on waiting")
+            raise typer.Exit(1)
+        time.sleep(POLL_S)
+        state = ask(config, timeout, lambda admin: admin.describe_replica_group(group))
+    _show_state(state, as_json=as_json)
+
+
+def _show_state(state: ReplicaGroupState, *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {"kind": row.kind, "topic": row.topic, "consumer_group": row.consumer_group or None, "messages": row.messages}
+            for row in state.left
+        ]
+        print_json({"group": state.replica_group, "state": state.state, "since_ms": state.since_ms, "left": rows})
+        return
+    note(f"replica group {state.replica_group} is {state.state}")
+    for row in state.left:
+        note(f"left: {row.text}")
+    if state.state == "draining" and not state.left:
+        note(f"nothing is left: dledger cluster remove-group {state.replica_group} --yes")
+
+
+def remove_group(
+    group: GroupArgument,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Give up messages that no consumer group reads, dead letters, parked transactions.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    data: LocalOption = "",
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a replica group that is drained, and stop its local nodes.  Refused while anything is left in it."""
+    from dledger_cli.local.cluster_steps import forget_local_group
+
+    confirm(f"Remove replica group {group} with all it stores?", yes)
+    state = ask(config, timeout, lambda admin: admin.remove_replica_group(group, discard=discard))
+    forget_local_group(data, load_config(config, data or None).cluster, group)
+    _show_state(state, as_json=as_json)

@@ -1,0 +1,65 @@
+"""Changes of a cluster file as text: replica groups added and taken out, and the file replaced in one step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dledger_wire.errors import ConfigError
+
+
+def read_cluster_text(path: str) -> str:
+    """The text of a cluster file.  ConfigError when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
+
+
+def groups_in(path: str) -> list[dict[str, Any]]:
+    """The replica groups of a file that holds one (name, nodes), a list of them, or a whole cluster (groups)."""
+    try:
+        data = yaml.safe_load(read_cluster_text(path))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if isinstance(data, dict) and "groups" in data:
+        data = data["groups"]
+    groups = data if isinstance(data, list) else [data]
+    if not groups or not all(isinstance(group, dict) and "name" in group for group in groups):
+        raise ConfigError(f"{path}: expected a replica group with name and nodes, a list of them, or a cluster file with groups")
+    return groups
+
+
+def with_groups(text: str, groups: list[dict[str, Any]]) -> str:
+    """The cluster file with those groups that it lacks."""
+    data = yaml.safe_load(text)
+    names = {group.get("name") for group in data["groups"]}
+    missing = [group for group in groups if group["name"] not in names]
+    return _dumped(data | {"groups": [*data["groups"], *missing]}) if missing else text
+
+
+def without_group(text: str, name: str) -> str:
+    """The cluster file without that group."""
+    data = yaml.safe_load(text)
+    kept = [group for group in data["groups"] if group.get("name") != name]
+    return _dumped(data | {"groups": kept}) if len(kept) < len(data["groups"]) else text
+
+
+def _dumped(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=140)
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Replace a file in one step: who reads it finds the old or the new one."""
+    if file.is_file() and file.read_text(encoding="utf-8") == text:
+        return
+    new = file.with_name(f"{file.name}.new")
+    with open(new, "w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(new, file)

@@ -1,0 +1,131 @@
+"""Replica groups added, drained and removed by the commands, with real processes, while messages are sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from dledger_cli.local.ports import free_ports
+from dledger_client import Message, Producer
+from dledger_client.types import SendResult
+from tests.cluster.harness import Cluster
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def two(make_cluster: Callable[..., Cluster]) -> Cluster:
+    """Two replica groups of one node each, started."""
+    cluster = make_cluster(nodes=1, groups=2)
+    cluster.start()
+    return cluster
+
+
+def group_file(cluster: Cluster, name: str, node_id: str, **group: Any) -> str:
+    """The file of a new replica group of one node."""
+    file = cluster.data / f"{name}.yaml"
+    (port,) = free_ports(1)
+    file.write_text(yaml.safe_dump({"name": name, "nodes": [{"id": node_id, "address": f"127.0.0.1:{port}"}]} | group))
+    return str(file)
+
+
+def stop_local(cluster: Cluster, *groups: str) -> None:
+    """End the processes that commands started for these groups."""
+    cluster.cli_ok("down", "--data", str(cluster.data))
+    cluster.processes.clear()
+
+
+def names_in_file(cluster: Cluster) -> list[str]:
+    return [group["name"] for group in yaml.safe_load(cluster.local.file.read_text())["groups"]]
+
+
+def directory(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    found = json.loads(cluster.cli_ok("cluster", "status", "--json"))
+    return {group["name"]: group for group in found["groups"]}
+
+
+def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluster) -> None:
+    two.cli_ok("topic", "create", "t", "--queues", "4")
+    data = str(two.data)
+    sent: list[SendResult] = []
+    try:
+        with Producer(two.bootstrap, group="load") as producer:
+
+            def send(count: int) -> None:
+                first = len(sent)
+                sent.extend(producer.send(Message("t", b"%06d" % number)) for number in range(first, first + count))
+
+            send(200)
+            assert {result.replica_group for result in sent} == {"g0", "g1"}
+            two.cli_ok("cluster", "add-group", group_file(two, "g2", "x0"), "--data", data)
+            assert names_in_file(two) == ["g0", "g1", "g2"]
+            assert set(directory(two)) == {"g0", "g1", "g2"}
+            assert two.cli("cluster", "add-group", str(two.data / "g2.yaml"), "--data", data).returncode == 0, "repeated: nothing to do"
+            two.cli_ok("topic", "update", "t", "--groups", "g0,g1,g2", "--queues", "6")
+            send(100)
+            refused = two.cli("cluster", "remove-group", "g1", "--yes", "--data", data)
+            assert refused.returncode == 1
+            assert "it is drained first" in refused.stderr
+            two.cli("cluster", "drain", "g1", "--wait", "0")
+            before = len(sent)
+            send(200)
+            assert {result.replica_group for result in sent[before + 50 :]} == {"g0", "g2"}
+            refused = two.cli("cluster", "remove-group", "g1", "--yes", "--data", data)
+            assert refused.returncode == 1
+            assert "no consumer group reads it" in refused.stderr
+            assert sorted(two.consume("t", len(sent))) == [b"%06d" % number for number in range(len(sent))]
+            drained = json.loads(two.cli_ok("cluster", "drain", "g1", "--json"))
+            assert (drained["state"], drained["left"]) == ("draining", [])
+            two.cli_ok("cluster", "remove-group", "g1", "--yes", "--data", data)
+            two.processes.pop("n1").wait()
+            assert names_in_file(two) == ["g0", "g2"]
+            wait_until(lambda: directory(two).get("g1", {"state": "removed"})["state"] == "removed", lambda: str(directory(two)))
+            send(100)
+    finally:
+        stop_local(two)
+
+
+def test_what_contradicts_the_running_cluster_is_refused(two: Cluster) -> None:
+    data = str(two.data)
+    taken = yaml.safe_load(two.local.file.read_text())["groups"][1]["nodes"][0]
+    file = two.data / "g2.yaml"
+    file.write_text(yaml.safe_dump({"name": "g2", "nodes": [{"id": "n1", "address": "127.0.0.1:9"}]}))
+    assert "expected an id no other node has, got 'n1' again" in two.cli("cluster", "add-group", str(file), "--data", data).stderr
+    file.write_text(yaml.safe_dump({"name": "g2", "nodes": [{"id": "x0", "address": taken["address"]}]}))
+    assert "expected an address that no other node has" in two.cli("cluster", "add-group", str(file), "--data", data).stderr
+    content = yaml.safe_load(two.local.file.read_text())
+    content["groups"][1] = {"name": "g9", "nodes": [taken]}
+    file.write_text(yaml.safe_dump(content))
+    refused = two.cli("cluster", "apply", str(file), "--dry-run").stderr
+    assert f"node n1 of g9: a node of g1 at {taken['address']} has that id" in refused
+    assert "serves the cluster's name service" in two.cli("cluster", "drain", "g0").stderr
+    assert names_in_file(two) == ["g0", "g1"]
+
+
+def test_apply_prints_its_plan_and_is_repeated_without_harm(two: Cluster) -> None:
+    data = str(two.data)
+    (port,) = free_ports(1)
+    content = yaml.safe_load(two.local.file.read_text())
+    content["groups"][0] |= {"replaceAfter": "10m", "learners": 1}
+    content["groups"].append({"name": "g2", "nodes": [{"id": "x0", "address": f"127.0.0.1:{port}"}]})
+    del content["groups"][1]
+    file = two.data / "wanted.yaml"
+    file.write_text(yaml.safe_dump(content))
+    plan = two.cli("cluster", "apply", str(file), "--dry-run", "--data", data)
+    assert plan.stderr.splitlines() == [
+        "set the policy of g0: learners 1, replaceAfter 600000",
+        f"add replica group g2: x0 at 127.0.0.1:{port}",
+        "drain replica group g1, then remove it",
+    ]
+    assert names_in_file(two) == ["g0", "g1"]
+    try:
+        two.cli_ok("cluster", "apply", str(file), "--data", data)
+        assert names_in_file(two) == ["g0", "g2"]
+        again = two.cli("cluster", "apply", str(file), "--data", data)
+        assert (again.returncode, again.stderr.splitlines()[0]) == (0, "nothing to change")
+        two.processes.pop("n1").wait()
+    finally:
+        stop_local(two)
