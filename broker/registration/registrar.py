@@ -64,6 +64,7 @@ class Registrar:
     def start(self) -> None:
         self._running = True
         self._context.store.topics.changed = self._topic_changed
+        self._context.store.replica_group.changed = self.touch
         self._context.raft.on_members(self.touch)
         self.refresh()
         self._tasks.spawn(self._repeat(), "repeat")

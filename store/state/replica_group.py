@@ -8,6 +8,7 @@ accepted before.  A group that was removed stays so: its nodes are to be stopped
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, ReplicaGroupDrainingError
@@ -25,6 +26,7 @@ class ReplicaGroupState:
 
     def __init__(self) -> None:
         self.settings = ReplicaGroupSettings()
+        self.changed: Callable[[], object] = lambda: None  # called after every change
 
     @property
     def state(self) -> str:
@@ -59,6 +61,7 @@ class ReplicaGroupState:
             learners=old.learners if command.learners is None else command.learners,
             replace_after_ms=old.replace_after_ms if command.replace_after_ms is None else command.replace_after_ms,
         )
+        self.changed()
         return self.settings
 
     def _check_step(self, state: str, command: SetReplicaGroup, context: CommandContext) -> None:
