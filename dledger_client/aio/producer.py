@@ -155,7 +155,7 @@ class Producer:
             >>> results = [await future for future in futures]
         """
         accumulator = self._core.accumulator
-        if not self._delayed and accumulator.knows(message.topic, queue_id):
+        if not self._delayed and accumulator.knows(message.topic, queue_id, by_key=queue_key is not None):
             try:
                 appended = accumulator.append(message, queue_key, queue_id)
             except DledgerError as error:
@@ -213,7 +213,8 @@ class Producer:
         while self._delayed:
             delayed = self._delayed[0]
             try:
-                await core.resolve(delayed.messages[0].topic, delayed.deadline_ms, delayed.queue_id)
+                by_key = delayed.queue_key is not None
+                await core.resolve(delayed.messages[0].topic, delayed.deadline_ms, delayed.queue_id, by_key=by_key)
                 appended = delayed.append_to(core.accumulator)
                 if appended is None:
                     await self._room(delayed.deadline_ms)

@@ -52,22 +52,26 @@ class RecordAccumulator:
 
     # Topics
 
-    def knows(self, topic: str, queue_id: int | None = None) -> bool:
-        """Whether the queues of a topic are known and, if given, ``queue_id`` is one of them."""
+    def knows(self, topic: str, queue_id: int | None = None, *, by_key: bool = False) -> bool:
+        """Whether the queues of a topic are known, if given ``queue_id`` is one of them, and ``by_key`` whether they are all of them."""
         partitioner = self._topics.get(topic)
-        return partitioner is not None and (queue_id is None or partitioner.has(queue_id))
+        return partitioner is not None and (queue_id is None or partitioner.has(queue_id)) and (partitioner.is_whole or not by_key)
 
     def topics(self) -> list[str]:
         with self._lock:
             return list(self._topics)
 
-    def set_queues(self, topic: str, queues: Sequence[tuple[str, int]], first: int) -> None:
-        """The queues of a topic that take messages, as (replica group, queue id); ``first``: where messages without a key start."""
+    def set_queues(self, topic: str, queues: Sequence[tuple[str, int]], first: int, *, is_whole: bool = True) -> None:
+        """The queues of a topic that take messages, as (replica group, queue id); ``first``: where messages without a key start.
+
+        ``is_whole``: these are all, so that the queue of each key is known.
+        """
         with self._lock:
             batchers = [self._batcher(topic, replica_group, queue_id) for replica_group, queue_id in queues]
             known = self._topics.get(topic)
             if known is None or known.batchers != batchers:  # else the sticky queue stays the same
-                self._topics[topic] = Partitioner(batchers, first, self._availability, self._options.sticky_messages)
+                known = self._topics[topic] = Partitioner(batchers, first, self._availability, self._options.sticky_messages)
+            known.is_whole = is_whole
 
     def remove_topic(self, topic: str) -> None:
         """The topic takes no more messages: the next append fails."""

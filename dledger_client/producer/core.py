@@ -48,9 +48,9 @@ class ProducerCore:
 
     # Routes and senders
 
-    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None, *, by_key: bool = False) -> None:
         """Look up the queues of a topic; see ``TopicRoutes.resolve``."""
-        await self.routes.resolve(topic, deadline_ms, queue_id)
+        await self.routes.resolve(topic, deadline_ms, queue_id, by_key=by_key)
         if self._refreshing is None:
             self._refreshing = self.tasks.spawn(self._refresh(), "refresh routes")
 

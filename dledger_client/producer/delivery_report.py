@@ -45,7 +45,7 @@ class DeliveryReport:
 
     def __init__(self, lock: threading.Lock, topic: str, replica_group: str, queue_id: int) -> None:
         self._lock = lock
-        self._callbacks: list[Callable[[], object]] | None = None
+        self._callbacks: list[tuple[Callable[[], object], int | None]] | None = None  # with the message they wait for; None: for all
         self.topic, self.replica_group, self.queue_id = topic, replica_group, queue_id
         self.settled = False
         self.error: DledgerError | None = None
@@ -65,29 +65,32 @@ class DeliveryReport:
         with self._lock:
             self.settled = True
             callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            try:
-                callback()
-            except FAULTS:
-                _logger.exception("a callback of a send failed")
+        for callback, _ in callbacks or ():
+            _call(callback)
 
     def fail(self, error: DledgerError) -> None:
         self.error = error
         self.settle()
 
-    def when_settled(self, callback: Callable[[], object]) -> bool:
-        """Call back on settling; False, and nothing is called, when it is settled already."""
-        with self._lock:
-            if self.settled:
-                return False
-            if self._callbacks is None:
-                self._callbacks = []
-            self._callbacks.append(callback)
-            return True
+    def when_settled(self, callback: Callable[[], object], index: int | None = None) -> bool:
+        """Call back when the message with that index is settled, None: when all are.
+
+        False, and nothing is called, when that is so already.
+        """
+        report = self
+        while True:
+            with report._lock:
+                if report.parts is None or index is None:
+                    if report.settled:
+                        return False
+                    if report._callbacks is None:
+                        report._callbacks = []
+                    report._callbacks.append((callback, index))
+                    return True
+            report, index = report._part_at(index)
 
     def split_into(self, parts: list[tuple[int, DeliveryReport]]) -> None:
-        """The batch is sent as several; this report is settled when all of theirs are."""
-        self.parts = parts
+        """The batch is sent as several; this report is settled when all of theirs are, each message with its own part."""
         left = len(parts)
 
         def part_settled() -> None:
@@ -96,19 +99,34 @@ class DeliveryReport:
             if not left:
                 self.settle()
 
+        with self._lock:
+            self.parts = parts
+            waiting = self._callbacks or []
+            self._callbacks = [(callback, index) for callback, index in waiting if index is None]
+        for callback, index in waiting:
+            if index is not None and not self.when_settled(callback, index):
+                _call(callback)
         for _, part in parts:
             if not part.when_settled(part_settled):
                 part_settled()
 
+    def settled_at(self, index: int) -> bool:
+        """Whether the result of the message with that index is known."""
+        return self._part_of(index)[0].settled
+
+    def _part_at(self, index: int) -> tuple[DeliveryReport, int]:
+        """The part that the message is in, and its index there."""
+        first, part = next((first, part) for first, part in reversed(self.parts or ()) if first <= index)
+        return part, index - first
+
     def _part_of(self, index: int) -> tuple[DeliveryReport, int]:
         report = self
         while report.parts is not None:
-            first, report = next((first, part) for first, part in reversed(report.parts) if first <= index)
-            index -= first
+            report, index = report._part_at(index)
         return report, index
 
     def error_of(self, index: int) -> DledgerError | None:
-        return self.error if self.parts is None else self._part_of(index)[0].error
+        return self._part_of(index)[0].error
 
     def result_of(self, index: int) -> SendResult:
         report, index_in_part = self._part_of(index)
@@ -150,7 +168,7 @@ class SendFuture:
         Examples:
             >>> finished = future.done()
         """
-        return self._report.settled
+        return self._report.settled_at(self._index)
 
     def result(self, timeout: float | None = None) -> SendResult:
         """The result of the send.
@@ -168,7 +186,7 @@ class SendFuture:
         Examples:
             >>> result = future.result(timeout=5.0)
         """
-        if not self._report.settled:
+        if not self.done():
             self._wait(timeout)
         return self._report.result_of(self._index)
 
@@ -187,7 +205,7 @@ class SendFuture:
         Examples:
             >>> error = future.exception()
         """
-        if not self._report.settled:
+        if not self.done():
             self._wait(timeout)
         return self._report.error_of(self._index)
 
@@ -200,16 +218,16 @@ class SendFuture:
         Examples:
             >>> future.add_done_callback(lambda done: print(done.exception()))
         """
-        if not self._report.when_settled(lambda: callback(self)):
+        if not self._report.when_settled(lambda: callback(self), self._index):
             callback(self)
 
     def _wait(self, timeout: float | None) -> None:
         settled = threading.Event()
-        if self._report.when_settled(settled.set) and not settled.wait(timeout):
+        if self._report.when_settled(settled.set, self._index) and not settled.wait(timeout):
             raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
 
     def __repr__(self) -> str:
-        if not self._report.settled:
+        if not self.done():
             return f"<{type(self).__name__} pending>"
         return f"<{type(self).__name__} {self._report.error_of(self._index) or 'stored'}>"
 
@@ -228,16 +246,23 @@ class AsyncSendFuture(SendFuture):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, SendResult]:
-        if not self._report.settled:
-            yield from settled(self._report).__await__()
+        if not self.done():
+            yield from settled(self._report, self._index).__await__()
         return self._report.result_of(self._index)
 
     def _wait(self, timeout: float | None) -> None:
         raise asyncio.InvalidStateError("the report is not known yet; await the future")
 
 
-async def settled(report: DeliveryReport) -> None:
-    """Wait until the report is settled; to be called on the client's loop."""
+async def settled(report: DeliveryReport, index: int | None = None) -> None:
+    """Wait until the message with that index is settled, None: until all are; to be called on the client's loop."""
     waiter = asyncio.get_running_loop().create_future()
-    if report.when_settled(lambda: None if waiter.done() else waiter.set_result(None)):
+    if report.when_settled(lambda: None if waiter.done() else waiter.set_result(None), index):
         await waiter
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except FAULTS:
+        _logger.exception("a callback of a send failed")

@@ -62,6 +62,7 @@ class Partitioner:
 
     def __init__(self, batchers: list[QueueBatcher], first: int, availability: Availability, sticky_messages: int = 1 << 30) -> None:
         self.batchers = batchers
+        self.is_whole = True  # no queue of the topic is missing
         self._sticky_messages = sticky_messages
         self._by_queue_id = {batcher.queue_id: batcher for batcher in reversed(batchers)}  # the first replica group's
         self._availability = availability

@@ -46,6 +46,8 @@ from dledger_wire.status import SendStatus
 REQUEST_BYTES = 1 << 20
 WINDOW_BYTES = 12 << 20
 WINDOW_REQUESTS = 64
+REGISTER_SILENCE_S = 0.3
+GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that were never sent go to another replica group
 QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
 NOTHING_STORED = "nothing was stored"
@@ -83,6 +85,7 @@ class Sender:
         self._next_request_id = 1
         self._in_flight_bytes = 0
         self._last_error: DledgerError | None = None
+        self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
         self._waiting_for = ""  # the send status that the leader reports for the oldest request
         self._timer: asyncio.TimerHandle | None = None
         self._max_attempts = options.retry_times + 1 if options.retry_times >= 0 else 1 << 30
@@ -139,13 +142,21 @@ class Sender:
                     if not is_retriable(error):
                         _logger.warning("group %s: %s", self.replica_group, error.message)
                     self._last_error = error
-                    self._latency.failed(self.replica_group)
-                    self._accumulator.leave_group(self.replica_group, move_unsent=self._options.retry_another_group)
+                    self._avoid()
                     await self._stream.back_off(error)
                     self._sweep()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+
+    def _avoid(self) -> None:
+        """The replica group does not answer: messages without a key go elsewhere, those never sent when it has had time for an election."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._failing_since_ms:
+            self._failing_since_ms = now_ms
+        self._latency.failed(self.replica_group)
+        is_given_up = self._options.retry_another_group or now_ms - self._failing_since_ms >= GIVE_UP_MS
+        self._accumulator.leave_group(self.replica_group, move_unsent=is_given_up)
 
     async def _wait_for_work(self) -> None:
         while self.is_idle:
@@ -155,8 +166,17 @@ class Sender:
             await self._wake.wait()
 
     async def ensure_session(self) -> None:
-        """Register with the replica group, unless that is done."""
-        if await self.session.ensure():
+        """Register with the replica group, unless that is done.  While that takes long, other groups get what may go there."""
+        registering = asyncio.ensure_future(self.session.ensure())
+        try:
+            while not (await asyncio.wait([registering], timeout=REGISTER_SILENCE_S))[0]:
+                self._avoid()
+                self._sweep()
+        except asyncio.CancelledError:
+            registering.cancel()
+            await asyncio.gather(registering, return_exceptions=True)
+            raise
+        if registering.result():
             self._restart_sequences()
 
     # One stream
@@ -298,7 +318,7 @@ class Sender:
                 error = self._handle_result(batch, result) or error
             if error is not None:
                 raise error
-            self._last_error, self._waiting_for = None, ""
+            self._last_error, self._waiting_for, self._failing_since_ms = None, "", 0
             stream.confirm()
             self._wake.set()
 

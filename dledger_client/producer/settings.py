@@ -57,8 +57,8 @@ class ProducerSettings(TypedDict, total=False):
         max_buffered_bytes: Bytes of unacknowledged messages; more have to wait. Default: 64 MiB.
         max_message_bytes: Largest message or batch. Default: 4 MiB.
         retry_times: Resends after a broken connection, within the timeout; -1: no limit. Default: -1.
-        retry_another_group: Messages without a key that were never sent go to another replica group when theirs has
-            no leader. Default: False.
+        retry_another_group: Messages without a key that were never sent go to another replica group as soon as theirs
+            has no leader, not only when it had none for a second. Default: False.
         create_topic_key: The topic whose settings an automatically created topic gets. Default: TBW102.
         default_topic_queues: Queues of a topic that is created automatically. Default: 4.
         latency_fault: Avoid replica groups that responded slowly or not. Default: True.

@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.settings import ProducerOptions
-from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.names import is_system_topic
+from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 
 REFRESH_S, TOLD_REFRESH_S = 30.0, 120.0  # the latter while a name server tells of changes
 REFRESH_PAUSE_S = 0.5
 REFRESH_TIMEOUT_MS = 5000
+UNHEARD_TIMEOUT_MS = 500
+MISSING_MS = 1000  # so often a topic is looked up of which a replica group did not answer
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +49,7 @@ class TopicRoutes:
         self._stale = False
         self._changed: dict[str, None] = {}
         router.on_topic_change(self._told)
+        self._missing: dict[str, tuple[int, str]] = {}  # by topic: when it was looked up, and the replica groups without an answer
 
     def mark_stale(self) -> None:
         """A queue was refused: look all topics up again soon."""
@@ -55,15 +61,24 @@ class TopicRoutes:
             self._changed[topic] = None
             self._wake.set()
 
-    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None) -> None:
-        """Look a topic up, again when ``queue_id`` is not known: the queue may be new.
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None, *, by_key: bool = False) -> None:
+        """Look a topic up, again when ``queue_id`` is not known: the queue may be new.  ``by_key``: all its queues must be known.
 
-        TopicNotFoundError, TopicPermissionError, or the error that kept the cluster from responding.
+        TopicNotFoundError, TopicPermissionError, NotSentError, or the error that kept the cluster from responding.
         """
-        if self._accumulator.knows(topic, queue_id):
+        if self._accumulator.knows(topic, queue_id, by_key=by_key):
             return
         if is_system_topic(topic):
             raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
+        looked_ms, missing = self._missing.get(topic, (0, ""))
+        if not missing or self._router.clock.monotonic_ms() - looked_ms >= MISSING_MS:
+            await self._look_up_or_create(topic, deadline_ms)
+            _, missing = self._missing.get(topic, (0, ""))
+        if by_key and missing:
+            text = f"topic {topic}: {missing} did not answer, so the queues of its keys are not known; nothing was stored"
+            raise NotSentError(text)
+
+    async def _look_up_or_create(self, topic: str, deadline_ms: int) -> None:
         try:
             await self._look_up(topic, deadline_ms)
         except TopicNotFoundError as missing:
@@ -75,16 +90,31 @@ class TopicRoutes:
     async def _look_up(self, topic: str, deadline_ms: int, *, fresh: bool = True) -> None:
         found = await self._router.topic(topic, deadline_ms, fresh=fresh)
         self._changed.pop(topic, None)
-        queues = [
-            (each.replica_group, queue_id)
-            for each in sorted(found, key=lambda each: each.replica_group)
-            if each.perm & Perm.WRITE
-            for queue_id in range(each.write_queues)
-        ]
+        queues = [(each.replica_group, queue_id) for each in found if each.perm & Perm.WRITE for queue_id in range(each.write_queues)]
+        missing = await self._unheard(topic, found)
+        if missing and self._accumulator.knows(topic, by_key=True):  # what is known of those that are away still holds
+            queues += [each for each in self._accumulator.queues(topic) if each[0] in missing]
+            missing = []
         if not queues:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
+        self._missing[topic] = self._router.clock.monotonic_ms(), ", ".join(missing)
         self._senders.ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
-        self._accumulator.set_queues(topic, queues, self._router.random.randrange(0, len(queues)))
+        # The order is that of names, whoever answered: a key keeps its queue.
+        self._accumulator.set_queues(topic, sorted(queues), self._router.random.randrange(0, len(queues)), is_whole=not missing)
+
+    async def _unheard(self, topic: str, found: Sequence[TopicQueues]) -> list[str]:
+        """The replica groups that may have queues of the topic, as the others were told, and do not say so themselves."""
+        told = {group for each in found for group in each.replica_groups} - {each.replica_group for each in found}
+        missing = []
+        for group in sorted(told):
+            request = broker_pb2.MetadataRequest(topics=[topic])
+            try:
+                await self._router.call_leader(
+                    group, methods.METADATA, request, deadline_ms=self._router.clock.monotonic_ms() + UNHEARD_TIMEOUT_MS
+                )
+            except DledgerError:
+                missing.append(group)
+        return missing
 
     async def refresh(self) -> None:
         """Wait until routes changed, or are stale or old, then take over what is told, or look all topics up again."""

@@ -56,9 +56,10 @@ class ProducerBase(SyncClient[AsyncProducer]):
         """
         accumulator = self._accumulator
         try:
-            if not accumulator.knows(message.topic, queue_id):
+            by_key = queue_key is not None
+            if not accumulator.knows(message.topic, queue_id, by_key=by_key):
                 deadline_ms = self._core.router.clock.monotonic_ms() + self._timeout_ms
-                self._run(self._core.resolve(message.topic, deadline_ms, queue_id))
+                self._run(self._core.resolve(message.topic, deadline_ms, queue_id, by_key=by_key))
             appended = accumulator.append(message, queue_key, queue_id)
             if appended is None:
                 appended = self._append_when_room(message, queue_key, queue_id)

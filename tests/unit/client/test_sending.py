@@ -12,12 +12,11 @@ import pytest
 from dledger_client import by_hash, by_random
 from dledger_client.aio import Message, SendStatus
 from dledger_client.producer.batches import QueueBatcher
-from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_client.producer.latency_fault import FAILED_MS, LatencyFaultTolerance
 from dledger_client.producer.partitioner import Partitioner
 from dledger_client.producer.settings import LATENCY_MAX, NOT_AVAILABLE_DURATION, UPSTREAM_NAMES, ProducerOptions
-from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, MessageTooLargeError
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_producer import bodies
 
@@ -212,37 +211,6 @@ def test_slow_groups_are_left_alone_for_a_while() -> None:
     off = LatencyFaultTolerance(LATENCY_MAX, NOT_AVAILABLE_DURATION, lambda: int(now.ms), enabled=False)
     off.failed("a")
     assert off.is_available("a")
-
-
-@pytest.mark.parametrize("moving", [True, False])
-def test_messages_never_sent_leave_a_group_without_a_leader(moving: bool) -> None:
-    """docs/reference/semantics.md, row P6."""
-
-    async def scenario(rig: Rig) -> None:
-        await rig.topic()
-        producer = rig.producer(retryAnotherBrokerWhenNotStoreOK=moving, sendMsgTimeout=2000)
-        async with producer:
-            core = producer._core
-            await core.resolve("t", core.router.clock.monotonic_ms() + 1000)
-            add_group(core, "gone")
-            free = producer.send_async(Message("t", b"free"))
-            bound = producer.send_async(Message("t", b"bound"), queue_id=7)
-            await asyncio.sleep(0.5)
-            if moving:
-                assert (await free).replica_group == "g0"
-            else:
-                with pytest.raises(NotSentError):
-                    await free
-            with pytest.raises(NotSentError):
-                await bound
-
-    Rig().run(scenario)
-
-
-def add_group(core: ProducerCore, name: str) -> None:
-    """A second replica group of the topic, without a leader; its queue is the sticky one."""
-    core.ensure_senders([name])
-    core.accumulator.set_queues("t", [*core.accumulator.queues("t"), (name, 7)], 1)
 
 
 @pytest.mark.parametrize("slow", ["followers", "all", "nobody there"])
