@@ -1,7 +1,7 @@
-"""The process of one node: event loop, signals, log, data folder lock, and exit status.
+"""The process of one node or one name server: event loop, signals, log, data folder lock, and exit status.
 
-Owns everything a node needs from this machine and from nothing else; ``broker.node`` is the node itself.  Exit status: 0 after an
-orderly stop, 1 after an error printed in one line on stderr, 130 after a second signal.
+Owns everything these need from this machine and from nothing else; ``broker.node`` and ``broker.nameserver.node`` are what runs.  Exit
+status: 0 after an orderly stop, 1 after an error printed in one line on stderr, 130 after a second signal.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from broker.config.cluster_file import NodeSettings
+from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
 from broker.process.allocator import restart_with_malloc_settings
 from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
+from broker.process.identity import open_identity
 from broker.process.logging_setup import configure_logging
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.errors import DledgerError
@@ -29,6 +31,7 @@ from dledger_wire.event_loop import new_event_loop
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 20.0
+NAME_SERVERS = "name-servers"  # stands in a name server's identity.json where a node has its group
 
 
 def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
@@ -41,20 +44,35 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     folder = str((Path(data) / settings.node.id).resolve())
-    lock = DataFolderLock(folder)
-    try:
-        lock.acquire()
-        configure_logging(group=settings.group.name, node=settings.node.id, log_file=log_file)
+
+    def work() -> None:
         for warning in group_warnings(settings.group):
             logger.warning("%s", warning)
         logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
         while True:
             try:
-                with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                    runner.run(_serve(settings, folder))
+                _run(_serve(settings, folder))
                 break
             except LogDivergedError as error:
                 logger.warning("restarting with an empty log", extra={"reason": str(error)})
+
+    return _with_folder(folder, settings.group.name, settings.node.id, log_file, work)
+
+
+def run_name_server(settings: NameServerSettings, data: str, log_file: str = "") -> int:
+    """Run a name server until a signal stops it; ``data``/ID is its folder, which holds its lock and whose it is."""
+    raise_handle_limit()
+    folder = str((Path(data) / settings.server.id).resolve())
+    return _with_folder(folder, "", settings.server.id, log_file, lambda: _run(_serve_names(settings, folder)))
+
+
+def _with_folder(folder: str, group: str, name: str, log_file: str, work: Callable[[], None]) -> int:
+    """Do ``work`` with the folder locked and the log set up; returns the exit status."""
+    lock = DataFolderLock(folder)
+    try:
+        lock.acquire()
+        configure_logging(group=group, node=name, log_file=log_file)
+        work()
     except (DledgerError, OSError) as error:
         if logging.getLogger().handlers:  # not before the log is set up: the line below is enough then
             logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
@@ -65,6 +83,11 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     return 0
 
 
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work)
+
+
 async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
     from broker.process.process_stats import local_utc_offset_ms, read_process_stats
@@ -73,19 +96,46 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
 
     network = MixedNetwork(socket_folder=folder)
     node = BrokerNode(settings, real_environment(folder, network), process=read_process_stats, utc_offset_ms=local_utc_offset_ms)
+    await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
+
+
+async def _serve_names(settings: NameServerSettings, folder: str) -> None:
+    from broker.nameserver.node import NameServerNode
+    from broker.nameserver.pysyncobj_quorum import quorum_of
+    from broker.process.process_stats import read_process_stats
+    from dledger.runtime.real_env import real_environment
+    from dledger_wire.tcp.mixed_network import MixedNetwork
+
+    quorum = quorum_of(settings)
+    env = real_environment(folder, MixedNetwork(socket_folder=folder))
+    await open_identity(env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
+    server = NameServerNode(settings, env, quorum, process=read_process_stats)
+    await _until_stopped(server, server.stop, settings.addresses, folder)
+
+
+class _Served(Protocol):
+    """A node or a name server."""
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]: ...
+    async def open(self) -> None: ...
+
+
+async def _until_stopped(served: _Served, stop: Callable[[], Coroutine[Any, Any, None]], addresses: Sequence[str], folder: str) -> None:
+    """Open it, and stop it in order after a signal or when it failed; raises why it failed."""
     signalled = _stop_signal()
-    if not await started(node.open(), signalled):
+    if not await started(served.open(), signalled):
         logger.info("stopped by a signal during startup")
         return
     try:
-        logger.info("started", extra={"addresses": list(settings.addresses), "pid": os.getpid(), "data": folder})
-        ended: list[asyncio.Future[Any]] = [signalled, node.failed]
+        logger.info("started", extra={"addresses": list(addresses), "pid": os.getpid(), "data": folder})
+        ended: list[asyncio.Future[Any]] = [signalled, served.failed]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     finally:
         logger.info("stopping")
-        await asyncio.wait_for(node.stop(hand_over=not node.failed.done()), STOP_GRACE_S)
-    if node.failed.done():
-        raise node.failed.result()
+        await asyncio.wait_for(stop(), STOP_GRACE_S)
+    if served.failed.done():
+        raise served.failed.result()
 
 
 async def started(opening: Coroutine[Any, Any, None], signalled: asyncio.Future[None]) -> bool:

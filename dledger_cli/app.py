@@ -23,6 +23,7 @@ from dledger_cli.commands import (
     leader,
     member,
     message,
+    nameserver,
     node,
     produce,
     spark,
@@ -65,6 +66,7 @@ def _root(
 for module in (
     updown,
     node,
+    nameserver,
     status,
     topic,
     produce,

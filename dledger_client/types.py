@@ -15,6 +15,7 @@ from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, Re
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
+from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.replica_groups import LeftMessages, ReplicaGroupState
@@ -67,6 +68,7 @@ __all__ = [
     "Membership",
     "Message",
     "MessageQueue",
+    "NameServerStatus",
     "Node",
     "NodeExpiry",
     "NodeStatus",

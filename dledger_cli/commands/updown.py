@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
+    from dledger_client.admin.name_servers import NameServerStatus
 
 POLL_S = 0.1
 REFUSED_S = 2.0  # a member that its peers refuse that long stays refused
@@ -36,7 +37,7 @@ def up(
     as_json: JsonOption = False,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the masters.")] = 60.0,
 ) -> None:
-    """Start all nodes in the background and wait until every group has a master.  Nodes that run already are left alone."""
+    """Start all nodes and name servers in the background and wait until every group has a master.  What runs already is left alone."""
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster, make_data_folder
 
@@ -48,12 +49,15 @@ def up(
     show_placement(cluster.config)
     running = cluster.running()
     started: dict[str, subprocess.Popen[bytes]] = {}
-    for node_id in cluster.node_ids():
-        if node_id not in running:
-            started[node_id] = cluster.spawn(node_id)
+    for name in [*cluster.name_server_ids(), *cluster.node_ids()]:
+        if name not in running:
+            started[name] = cluster.spawn(name)
     if running:
         note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
+    start = time.monotonic()
     if not _wait_for_masters(cluster, started, timeout, as_json=as_json):
+        raise typer.Exit(1)
+    if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start), as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -104,11 +108,36 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
         time.sleep(POLL_S)
 
 
+def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], limit_s: float, *, as_json: bool) -> bool:
+    """Wait until every name server knows the whole cluster, and say so; False, with an error, when that fails."""
+    from dledger_cli.commands.nameserver import judge
+    from dledger_client.aio import Admin
+
+    async def ask() -> list[NameServerStatus]:
+        async with Admin([server.address for server in cluster.config.name_server_processes], timeout_ms=2_000) as admin:
+            return await admin.name_servers()
+
+    deadline = time.monotonic() + limit_s
+    while True:
+        if _any_ended(cluster, started):
+            return False
+        found = run(ask())
+        if len(found) == len(cluster.name_server_ids()) and all(server.complete for server in found):
+            if not as_json:
+                print(judge(found)[0], flush=True)
+            return True
+        if time.monotonic() > deadline:
+            error_line(f"{judge(found)[0]}; logs: {cluster.data}/*.log")
+            return False
+        time.sleep(POLL_S)
+
+
 def _any_ended(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]]) -> bool:
     for node_id, process in started.items():
         if process.poll() is not None:
             words = cluster.last_words(node_id) or f"exit status {process.returncode}"
-            error_line(f"node {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
+            kind = "name server" if node_id in cluster.name_server_ids() else "node"
+            error_line(f"{kind} {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
             return True
     return False
 
@@ -138,7 +167,7 @@ def down(
     kill: Annotated[bool, typer.Option("--kill", help="Kill a node that does not stop in time.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
 ) -> None:
-    """Stop all nodes of the data folder: followers first, the leader last, one after the other."""
+    """Stop everything of the data folder, one after the other: followers first, then the leader, name servers last."""
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
 
@@ -168,4 +197,4 @@ def _stop_order(cluster: LocalCluster) -> list[str]:
         note("no node is running")
         return []
     leaders = {node.id for group in run(cluster_status(cluster.config)) for node in group.nodes if node.role == "leader"}
-    return sorted(running, key=lambda node_id: (node_id in leaders, node_id))
+    return sorted(running, key=lambda name: (name in cluster.name_server_ids(), name in leaders, name))

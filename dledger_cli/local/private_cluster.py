@@ -28,7 +28,8 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 
 class PrivateCluster:
-    """Real node processes on free ports under ``data``; ``cuttable``: of the first group, connected by ``wires`` that can be cut.
+    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: those of the first
+    group are connected by ``wires`` that can be cut.
 
     ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
     """
@@ -36,16 +37,28 @@ class PrivateCluster:
     limit_s = 60.0
 
     def __init__(
-        self, data: Path, *, nodes: int = 3, groups: int = 1, settings: dict[str, Any] | None = None, cuttable: bool = False
+        self,
+        data: Path,
+        *,
+        nodes: int = 3,
+        groups: int = 1,
+        name_servers: int = 0,
+        settings: dict[str, Any] | None = None,
+        cuttable: bool = False,
     ) -> None:
         self.data = data
         data.mkdir(parents=True, exist_ok=True)
-        ports = iter(free_ports(2 * nodes * groups))
+        ports = iter(free_ports(2 * nodes * groups + 2 * name_servers))
         group_list = [
             {"name": f"g{group}", "nodes": [{"id": f"n{group * nodes + k}", "address": f"127.0.0.1:{next(ports)}"} for k in range(nodes)]}
             for group in range(groups)
         ]
-        content = {"cluster": "private", "name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)], "groups": group_list}
+        servers: list[Any] = [
+            {"id": f"ns{k}", "address": f"127.0.0.1:{next(ports)}", "quorum_address": f"127.0.0.1:{next(ports)}"}
+            for k in range(name_servers)
+        ]
+        plain = [f"127.0.0.1:{next(ports)}" for _ in range(0 if name_servers else nodes)]
+        content = {"cluster": "private", "name_servers": servers or plain, "groups": group_list}
         text = yaml.safe_dump(content | (settings or {}), sort_keys=False)
         self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
         self.local.file.write_text(text, encoding="utf-8")
@@ -87,7 +100,7 @@ class PrivateCluster:
 
     def start(self, *node_ids: str, wait: bool = True, timeout_s: float | None = None) -> None:
         """Start the named nodes, or all that do not run."""
-        for node_id in node_ids or self.local.node_ids():
+        for node_id in node_ids or [*self.local.name_server_ids(), *self.local.node_ids()]:
             process = self.processes.get(node_id)
             if process is None or process.poll() is not None:
                 self.processes[node_id] = self.local.spawn(node_id, self._files.get(node_id))
@@ -168,7 +181,9 @@ class PrivateCluster:
     def stop(self, timeout_s: float | None = None) -> None:
         """End all nodes in order: SIGTERM one after the other, the leader last."""
         nodes = self.statuses()
-        for node_id in sorted(self.processes, key=lambda node_id: nodes[node_id].role == "leader"):
+        for node_id in sorted(
+            self.processes, key=lambda node_id: (node_id not in nodes, node_id in nodes and nodes[node_id].role == "leader")
+        ):
             self.terminate(node_id, timeout_s)
 
     def kill_all(self) -> None:

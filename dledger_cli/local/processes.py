@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.config.cluster_file import ClusterConfig, NodeSettings
+from broker.config.name_servers import NameServerSettings
 from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
@@ -37,20 +38,24 @@ class LocalCluster:
     def node_ids(self) -> list[str]:
         return [node.id for _, node in self.config.all_nodes()]
 
+    def name_server_ids(self) -> list[str]:
+        return [server.id for server in self.config.name_server_processes]
+
     def running(self) -> dict[str, int]:
-        """Pid of every node that runs now, by id."""
-        found = {node_id: holder_pid(str(self.data / node_id)) for node_id in self.node_ids()}
+        """Pid of every node and every name server that runs now, by id."""
+        found = {name: holder_pid(str(self.data / name)) for name in [*self.name_server_ids(), *self.node_ids()]}
         return {node_id: pid for node_id, pid in found.items() if pid}
 
     def log_file(self, node_id: str) -> Path:
         return self.data / f"{node_id}.log"
 
     def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start a node as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError names who holds
-        its port."""
-        check_ports_free(self.config.node(node_id))
+        """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError
+        names who holds its port."""
+        kind = "nameserver" if node_id in self.name_server_ids() else "node"
+        check_ports_free(self.config.name_server(node_id) if kind == "nameserver" else self.config.node(node_id))
         # -P: nothing is imported from the folder that the command is given in, whatever it holds.
-        command = [sys.executable, "-P", "-m", "dledger_cli", "node"]
+        command = [sys.executable, "-P", "-m", "dledger_cli", kind]
         command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
         with open(self.log_file(node_id), "ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -115,10 +120,11 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}
 
 
-def check_ports_free(settings: NodeSettings) -> None:
+def check_ports_free(settings: NodeSettings | NameServerSettings) -> None:
+    name = settings.server.id if isinstance(settings, NameServerSettings) else settings.node.id
     for address in settings.addresses:
         if not can_listen(address):
-            raise AddressInUseError(f"{address} ({settings.node.id}) is taken{_taken_by(address)}")
+            raise AddressInUseError(f"{address} ({name}) is taken{_taken_by(address)}")
 
 
 def can_listen(address: str) -> bool:

@@ -6,10 +6,11 @@ Each method delegates to the module of its subject in ``dledger_client.admin``.
 from __future__ import annotations
 
 from dledger_client.admin import directory as cluster_directory
-from dledger_client.admin import drain, membership, replica_groups
+from dledger_client.admin import drain, membership, name_servers, replica_groups
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
+from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
 
 
@@ -94,6 +95,17 @@ class ReplicaGroupAdmin:
             >>> print([(group.name, group.state, group.leader_id) for group in (await admin.directory()).groups])
         """
         return await cluster_directory.directory(self._calls)
+
+    async def name_servers(self) -> list[NameServerStatus]:
+        """What each name server of the cluster says of itself; the nodes that run the name service where there are no others.
+
+        Returns:
+            One status for each, those that do not answer too.
+
+        Examples:
+            >>> print([(server.id, server.complete) for server in await admin.name_servers()])
+        """
+        return await name_servers.name_servers(self._calls)
 
     async def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
         """State and mirroring policy of a replica group, and what keeps it from being removed.

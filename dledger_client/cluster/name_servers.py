@@ -7,6 +7,7 @@ check for themselves, so a wrong answer costs time only.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from dledger_client.cluster.asking import ask_in_turn
@@ -134,3 +135,13 @@ class NameServers:
         if not reply.complete:
             raise NotReadyError(f"{address}: not all replica groups have registered yet")
         return reply
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Of all name servers, as the first one or the first node that answers tells; what the client was given when nobody answers."""
+        with contextlib.suppress(DledgerError):
+            await self.routes(routes_pb2.RoutesRequest())
+        return self.known or tuple(self._bootstrap)
+
+    async def directory_at(self, address: str, timeout_s: float) -> routes_pb2.DirectoryReply:
+        """Everything that the name server at ``address`` knows, complete or not."""
+        return await methods.DIRECTORY.call(self._channels.to(address), routes_pb2.DirectoryRequest(), timeout_s=timeout_s)

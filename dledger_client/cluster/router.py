@@ -132,6 +132,14 @@ class Router:
         """All replica groups with all their nodes, as a name server has them; one attempt.  DledgerError when none knows of all groups."""
         return await self._names.directory()
 
+    async def name_server_addresses(self) -> tuple[str, ...]:
+        """Where the name servers of the cluster are."""
+        return await self._names.addresses()
+
+    async def directory_at(self, address: str, timeout_s: float) -> routes_pb2.DirectoryReply:
+        """What the name server at ``address`` knows, of all groups or not; one attempt."""
+        return await self._names.directory_at(address, timeout_s)
+
     async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
         """The group of that name.  InvalidArgumentError when the cluster has none."""
         if group not in self.groups:

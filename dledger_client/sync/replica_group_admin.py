@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
+from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
 from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin as AsyncReplicaGroupAdmin
 from dledger_client.sync.base import SyncClient
@@ -91,6 +92,17 @@ class ReplicaGroupAdmin(SyncClient[AsyncReplicaGroupAdmin]):
             >>> print([(group.name, group.state, group.leader_id) for group in (admin.directory()).groups])
         """
         return self._run(self._inner.directory())
+
+    def name_servers(self) -> list[NameServerStatus]:
+        """What each name server of the cluster says of itself; the nodes that run the name service where there are no others.
+
+        Returns:
+            One status for each, those that do not answer too.
+
+        Examples:
+            >>> print([(server.id, server.complete) for server in admin.name_servers()])
+        """
+        return self._run(self._inner.name_servers())
 
     def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
         """State and mirroring policy of a replica group, and what keeps it from being removed.

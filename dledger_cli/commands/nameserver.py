@@ -1,0 +1,106 @@
+"""``dledger nameserver``: one name server in the foreground, and what all of them say of themselves."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.output import GREEN, RED, YELLOW, paint, print_json, print_table
+
+if TYPE_CHECKING:
+    from dledger_client.admin.name_servers import NameServerStatus
+    from dledger_client.aio import Admin
+
+RUN_EXAMPLE = "Example: dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger"
+STATUS_EXAMPLES = "Examples: dledger nameserver status | dledger nameserver status --json"
+HEADER = ("ID", "ADDRESS", "ROLE", "GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU", "NOTE")
+NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU")
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(help="The name service of a cluster.", rich_markup_mode=None)
+    app.callback(invoke_without_command=True, epilog=RUN_EXAMPLE)(nameserver)
+    app.command("status", epilog=STATUS_EXAMPLES)(status)
+    root.add_typer(app, name="nameserver")
+
+
+def nameserver(
+    context: typer.Context,
+    config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file.")] = "",
+    server_id: Annotated[str, typer.Option("--id", metavar="ID", help="Id of the name server in the cluster file.")] = "",
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the name server uses DIR/ID.")] = "",
+    log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log to FILE instead of stderr.")] = "",
+) -> None:
+    """Run one name server in the foreground until SIGTERM or SIGINT, or show all of them (status)."""
+    if context.invoked_subcommand is not None:
+        return
+    for value, option in ((config, "--config"), (server_id, "--id"), (data, "--data")):
+        if not value:
+            raise typer.BadParameter("needed to run a name server", param_hint=option)
+    from pathlib import Path
+
+    from broker.config.cluster_file import ClusterConfig
+    from broker.main import run_name_server
+    from broker.process.data_dir_lock import holder_pid
+    from dledger_cli.local.processes import check_ports_free
+
+    settings = ClusterConfig.load(config).name_server(server_id)
+    if holder_pid(str(Path(data) / server_id)) is None:  # else the lock of the folder gives the better error
+        check_ports_free(settings)
+    sys.exit(run_name_server(settings, data, log_file))
+
+
+def status(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+    """Show what each name server knows, and whether they agree.  Exit 1 when none answers for the whole cluster."""
+
+    async def work(admin: Admin) -> list[NameServerStatus]:
+        return await admin.name_servers()
+
+    found = ask(config, timeout, work)
+    show(found, as_json=as_json)
+    if not any(server.complete for server in found):
+        raise typer.Exit(1)
+
+
+def show(found: list[NameServerStatus], *, as_json: bool) -> None:
+    """Print the table with its sentence, or the JSON."""
+    if as_json:
+        print_json({"name_servers": [_json(server) for server in found]})
+        return
+    print_table(HEADER, [_row(server) for server in found], right=NUMBERS)
+    text, colour = judge(found)
+    print(paint(text, colour), flush=True)
+
+
+def judge(found: list[NameServerStatus]) -> tuple[str, str]:
+    """One sentence on all name servers, and its colour."""
+    answering = [server for server in found if server.reachable]
+    complete = [server for server in answering if server.complete]
+    if not complete:
+        return f"{len(answering)} of {len(found)} name servers answer, none for the whole cluster: clients ask the nodes", RED
+    versions = {server.directory_version for server in complete}
+    if len(complete) == len(found) and len(versions) == 1:
+        return f"all {len(found)} name servers know the whole cluster and agree", GREEN
+    agree = "" if len(versions) == 1 else "; they do not agree yet"
+    return f"{len(complete)} of {len(found)} name servers know the whole cluster{agree}", YELLOW
+
+
+def _row(server: NameServerStatus) -> list[Any]:
+    name = server.id or "(node)"
+    if not server.reachable:
+        return [server.id or "-", server.address, *[None] * 9, "does not answer"]
+    notes = [] if server.complete else ["not all replica groups have registered"]
+    if server.id and not server.has_quorum:
+        notes.append("no majority of name servers connected")
+    counts = [server.replica_groups, server.topics, server.waiting_clients, server.registrations, server.refused_registrations]
+    size = f"{server.rss_bytes / (1 << 20):.0f} MiB"
+    return [name, server.address, server.role, *counts, server.routes_requests, size, f"{server.cpu_s:.1f} s", ", ".join(notes)]
+
+
+def _json(server: NameServerStatus) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(server)
