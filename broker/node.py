@@ -28,6 +28,7 @@ from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
 from broker.background.clock_watch import ClockWatch
 from broker.background.delay_levels import DelayLevelService
+from broker.background.leader_spread import LeaderSpread
 from broker.background.preferred_leader import PreferredLeader
 from broker.background.timers import TimerService
 from broker.config.cluster_file import NodeSettings
@@ -176,6 +177,7 @@ class BrokerNode:
             self.roles.register(service)
         names = self._names = self._name_service()
         registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail)
+        self.roles.register(LeaderSpread(context, registrar.directory))
         names.before_answer, names.name_servers = registrar.refresh, registrar.name_servers
         return (
             names,

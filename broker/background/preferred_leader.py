@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from broker.context import ServiceContext
-from dledger.settings import PeerStatus, RaftStatus
+from dledger.settings import PeerStatus
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
@@ -46,7 +46,7 @@ class PreferredLeader:
         checks = 0
         while True:
             await asyncio.sleep(CHECK_S)
-            best = self._best(self._context.raft.status())
+            best = self._best()
             checks = checks + 1 if best == candidate else 1
             candidate = best
             if best is None or checks < HEALTHY_CHECKS:
@@ -58,14 +58,18 @@ class PreferredLeader:
                 _logger.info("leadership transfer to %s failed: %s", best, error.message)
             await asyncio.sleep(RETRY_S)
 
-    def _best(self, status: RaftStatus) -> str | None:
+    def _best(self) -> str | None:
         """The most preferred node that could take over now."""
-        contact_ms = self._context.settings.cluster.raft.election_timeout_ms
-        wrong_clocks = self._context.raft.clocks.off()
-        able = {
-            peer.node_id for peer in status.peers if peer.node_id not in wrong_clocks and _is_healthy(peer, status.commit_index, contact_ms)
-        }
+        able = healthy_members(self._context)
         return next((node_id for node_id in self._wanted if node_id in able), None)
+
+
+def healthy_members(context: ServiceContext) -> set[str]:
+    """The voters that could take over leadership now."""
+    contact_ms = context.settings.cluster.raft.election_timeout_ms
+    status, off = context.raft.status(), context.raft.clocks.off()
+    able = [peer for peer in status.peers if _is_healthy(peer, status.commit_index, contact_ms)]
+    return {peer.node_id for peer in able if peer.node_id not in off}
 
 
 def _is_healthy(peer: PeerStatus, commit_index: int, contact_ms: int) -> bool:

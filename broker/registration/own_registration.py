@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from broker.config.cluster_file import NodeConfig
 from broker.context import ServiceContext
 from broker.process.process_stats import ProcessStats
+from broker.registration.rates import Rates
 from dledger.core.types import NodeId
 from dledger_wire._pb import routes_pb2
 from store.state.topics import Topic
@@ -39,6 +40,7 @@ class OwnRegistration:
         self._content = b""
         self._was_master = False
         self._changes: deque[tuple[int, str]] = deque(maxlen=KEPT_CHANGES)  # version of the table of topics, and whose change made it
+        self._rates = Rates()
         self.disk_used_percent = 0.0
         self.sequence = 0
 
@@ -91,6 +93,8 @@ class OwnRegistration:
         told.applied_index, told.committed_index = raft.applied_index, raft.commit_index
         told.disk_used_percent, told.node_state = self.disk_used_percent, _state_of(raft.failed, raft.copying, full=raft.disk_full)
         if told.master:
+            self._rates.sample(self._context.env.clock.monotonic_ms(), store.applied.messages, store.applied.end_pos)
+            told.messages_in_per_s, told.bytes_in_per_s = self._rates.messages_per_s, self._rates.bytes_per_s
             told.in_sync.extend(peer.node_id for peer in raft.peers if peer.acknowledges and peer.match_index >= raft.commit_index)
         if known_version is not None:
             self._add_topics(told, known_version)

@@ -187,6 +187,20 @@ class Registrar:
             self.groups.take(directory)
             self._connect()
 
+    async def directory(self) -> routes_pb2.DirectoryReply | None:
+        """All replica groups now, as the own name service or a name server has them; None when none knows of all."""
+        if self._settings.runs_name_service:
+            found = self._service.whole_directory()
+            return found if found.complete else None
+        for link in [each for each in self._links.values() if each.is_alive]:
+            try:
+                reply = await methods.DIRECTORY.call(link.channel, routes_pb2.DirectoryRequest(), timeout_s=DIRECTORY_TIMEOUT_S)
+            except DledgerError:
+                continue
+            if reply.complete:
+                return reply
+        return None
+
     # Waiting for name servers
 
     async def topics_registered(self) -> None:

@@ -20,12 +20,13 @@ NAME_SERVER_PORT = 9876
 
 class Shape(TypedDict, total=False):
     """What the cluster file says: how many ``groups`` there are (1) and ``nodes`` in each (3), how many ``name_servers`` of its own the
-    cluster has (0), the ``priorities`` of nodes, settings of the ``store`` (in braces), and other ``settings`` (whole lines)."""
+    cluster has (0), the ``priorities`` and ``hosts`` of nodes, settings of the ``store`` (in braces), other ``settings`` (whole lines)."""
 
     groups: int
     nodes: int
     name_servers: int
     priorities: Mapping[str, int] | None
+    hosts: Mapping[str, str]
     store: str
     settings: str
 
@@ -64,9 +65,13 @@ def name_server_address(number: int) -> str:
 def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:
     """The text of the cluster file."""
     lines, priorities, store = [], shape.get("priorities") or {}, shape.get("store", "")
+    labels = {name: f", host: {host}" for name, host in shape.get("hosts", {}).items()}
     for group in groups:
         lines.append(f"  - name: {group.name}\n    nodes:")
-        lines += [f"      - {{id: {name}, address: '{address}', priority: {priorities.get(name, 0)}}}" for name, address in group.nodes]
+        lines += [
+            f"      - {{id: {name}, address: '{address}', priority: {priorities.get(name, 0)}{labels.get(name, '')}}}"
+            for name, address in group.nodes
+        ]
     queue_files = "" if "mappedFileSizeConsumeQueue" in store else "mappedFileSizeConsumeQueue: 20000"  # sparse ones count as full here
     store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", queue_files, store) if part)
     servers = [f"  - {{id: {name_server_id(n)}, address: '{name_server_address(n)}'}}\n" for n in range(shape.get("name_servers", 0))]
