@@ -116,9 +116,17 @@ class GroupRow:
 
     @property
     def is_complete(self) -> bool:
-        """Somebody speaks for it, and its table of topics is known."""
-        alive = any(not row.expired for row in self.rows.values())
-        return alive and self.topics_known and self.topics_version >= self.told_topics_version
+        """The table of topics is the newest there is: its master told it, and a majority of the voters say that no term is newer.
+
+        A later master would have needed their votes, and so have raised their terms.
+        """
+        if not self.master or not self.topics_known or self.topics_version < self.told_topics_version:
+            return False
+        voters = [member.id for member in self.members if member.voter]
+        agreeing = [
+            row for voter in voters if (row := self.rows.get(voter)) is not None and not row.expired and row.order.term == self.fence
+        ]
+        return 2 * len(agreeing) > len(voters)
 
     def begin_anew(self, epoch: int) -> None:
         """It is another group of the same name."""

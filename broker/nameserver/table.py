@@ -97,7 +97,7 @@ class RouteTable:
 
     @property
     def is_complete(self) -> bool:
-        """Every group that the cluster file or a registration names has a node that repeats itself, and a known table of topics."""
+        """Of every group that the cluster file or a registration names the newest table of topics is known for certain."""
         if self._complete is None:
             known = [group for group in self._groups.values() if not group.removed]
             self._complete = bool(known) and self._expected <= self._groups.keys() and all(group.is_complete for group in known)

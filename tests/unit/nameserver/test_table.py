@@ -139,7 +139,9 @@ def test_a_row_that_nobody_repeats_expires_and_the_fence_stays() -> None:
     assert [queues.group for queues in topic(table, "t").queues] == ["g0"]  # a group that is down still has its queues
     assert not table.register(master(node="n1", term=4), 200).accepted
     assert table.register(master(term=5, topics={"t": 3}), 200).groups == {"g0"}
-    assert (route(table).leader_id, table.is_complete) == ("n0", True)
+    assert (route(table).leader_id, table.is_complete) == ("n0", False)
+    table.register(registration(node="n2", term=5, topics_version=1), 200)
+    assert table.is_complete
 
 
 def test_what_another_name_server_hears_keeps_a_row() -> None:
@@ -177,11 +179,28 @@ def test_topics_only_by_a_higher_version() -> None:
     assert table.topic_count == 0
 
 
+def test_a_name_server_is_complete_only_when_no_newer_master_can_be_unknown_to_it() -> None:
+    """It has just started, and the first to register is a master of before that does not know it yet, or a follower that lags."""
+    table = RouteTable()
+    table.register(registration(node="n2", term=4, topics_version=1, has_topics=True), 0)
+    assert not table.is_complete
+    table.register(master(term=4, topics={"t": 1}, sequence=2), 0)
+    assert table.is_complete  # n2 and n0 are of that term
+    table.register(registration(node="n2", term=5, sequence=3), 0)
+    assert not table.is_complete  # it may have voted for somebody
+    table.register(master(node="n1", term=5, topics={"t": 1, "u": 1}, version=2), 0)
+    assert table.is_complete
+
+
 def test_a_topic_in_several_groups() -> None:
     table = RouteTable(["g0", "g1"])
     table.register(master("g1", "m0", topics={"t": 2}), 0)
     assert not table.is_complete
     table.register(master("g0", topics={"t": 4}), 0)
+    for group in ("g0", "g1"):
+        table.register(registration(group, "n1"), 0)
+    assert not table.is_complete  # of g1 one voter of three was heard
+    table.register(registration("g1", "n2"), 0)
     assert table.is_complete
     assert [(queues.group, queues.write_queues) for queues in topic(table, "t").queues] == [("g0", 4), ("g1", 2)]
     assert table.groups_of("t") == ["g0", "g1"]
