@@ -1,10 +1,10 @@
 """A logical queue: one ordered queue over all queues of a topic.
 
-Owns the numbering.  Message n is message n // N of physical queue n % N, N being the number of queues, so its place
-says its number and nothing more is stored.  That needs one writer at a time: it writes under a producer id of the
-topic, and a successor fences it before it looks where to go on.  A failed writer may leave gaps (message 9 not
-stored, 10 stored); the successor fills them with markers that readers skip, so no reader waits for a message that
-will not come.
+Owns the numbering.  Message n is message n // N of physical queue n % N, N being the number of queues of all replica
+groups, in the order of the groups' names and the queues' numbers; so its place says its number and nothing more is
+stored.  That needs one writer at a time: it writes under a producer id of the topic, and a successor fences it before it
+looks where to go on.  A failed writer may leave gaps (message 9 not stored, 10 stored); the successor fills them with
+markers that readers skip, so no reader waits for a message that will not come.
 """
 
 from __future__ import annotations
@@ -12,33 +12,42 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeAlias, Unpack
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.missing_parts import missing_parts
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
+from dledger_client.producer.partitioner import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, NotSentError
 from dledger_wire.status import Perm
 
 GAP = "LOGICAL_GAP"
 MAX_GAP = 1 << 20
 AHEAD_MESSAGES = 512
+Place: TypeAlias = tuple[str, int]  # replica group and queue id of a physical queue
 
 
-async def _width(consumer: PullConsumer, topic: str) -> int:
-    """The number of physical queues."""
+async def _physical_queues(consumer: PullConsumer, topic: str) -> list[Place]:
+    """All physical queues, in the order of the numbering.  NotReadyError while a replica group that may have some does not answer."""
     found = await consumer.topic(topic)
-    if len(found) != 1:
-        groups = ", ".join(queues.replica_group for queues in found)
-        raise InvalidArgumentError(f"topic {topic} lies in {len(found)} groups ({groups}); expected one for a logical queue", topic=topic)
-    if found[0].read_queues != found[0].write_queues or not found[0].perm & Perm.READ:
-        raise InvalidArgumentError(f"topic {topic}: expected as many queues to read as to write, and both permitted", topic=topic)
-    return found[0].read_queues
+    missing = await missing_parts(consumer._router, topic, found)
+    if missing:
+        raise NotReadyError(f"topic {topic}: {', '.join(missing)} did not answer; a logical queue needs all its queues")
+    for part in found:
+        if part.read_queues != part.write_queues or not part.perm & Perm.READ:
+            raise InvalidArgumentError(f"topic {topic}: expected as many queues to read as to write, and both permitted", topic=topic)
+    return [(part.replica_group, number) for part in _by_group(found) for number in range(part.read_queues)]
+
+
+def _by_group(parts: list[TopicQueues]) -> list[TopicQueues]:
+    return sorted(parts, key=lambda part: part.replica_group)
 
 
 class LogicalQueueWriter:
@@ -48,7 +57,7 @@ class LogicalQueueWriter:
 
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
-        topic: The topic, in one replica group, with as many write queues as read queues.
+        topic: The topic, with as many write queues as read queues.
         settings: See ``ProducerSettings``.
 
     Raises:
@@ -65,7 +74,7 @@ class LogicalQueueWriter:
         settings.setdefault("producer_id", f"logical-queue-{topic}")
         self._producer = Producer(bootstrap, **settings)
         self._consumer = PullConsumer(bootstrap)
-        self._width = 0
+        self._queues: list[Place] = []
         self._next = 0
         self._broken: DledgerError | None = None
 
@@ -92,27 +101,28 @@ class LogicalQueueWriter:
             The number that the next message gets.
 
         Raises:
-            InvalidArgumentError: The topic is in several replica groups, or its queues do not hold a logical queue.
+            InvalidArgumentError: The topic's queues do not hold a logical queue.
+            NotReadyError: A replica group that may have queues of the topic does not answer.
 
         Examples:
             >>> number = await writer.open()
         """
-        self._width = await _width(self._consumer, self._topic)
+        self._queues = await _physical_queues(self._consumer, self._topic)
+        width = len(self._queues)
         await self._producer.stored(self._topic)
         ends = await self._ends()
-        first_missing = min(end * self._width + queue for queue, end in enumerate(ends))
-        self._next = max((end - 1) * self._width + queue for queue, end in enumerate(ends)) + 1 if any(ends) else 0
+        first_missing = min(end * width + queue for queue, end in enumerate(ends))
+        self._next = max((end - 1) * width + queue for queue, end in enumerate(ends)) + 1 if any(ends) else 0
         if self._next - first_missing > MAX_GAP:
             text = f"topic {self._topic}: its queues hold {ends}; expected those of a logical queue, which fill evenly"
             raise InvalidArgumentError(f"{text} (written by others, or its number of queues was changed?)", topic=self._topic)
-        gaps = [number for number in range(first_missing, self._next) if number // self._width >= ends[number % self._width]]
+        gaps = [number for number in range(first_missing, self._next) if number // width >= ends[number % width]]
         await asyncio.gather(*[self._send(number, Message(self._topic, b"", properties={GAP: "1"})) for number in gaps])
         return self._next
 
     async def _ends(self) -> list[int]:
         held = await self._consumer.offsets(self._topic)
-        by_queue = {queue_id: offsets.max_offset for (_, queue_id), offsets in held.items()}
-        return [by_queue[queue_id] for queue_id in range(self._width)]
+        return [held[queue].max_offset for queue in self._queues]
 
     async def send(self, message: Message) -> int:
         """Send one message and wait until a majority has stored it.
@@ -143,18 +153,31 @@ class LogicalQueueWriter:
         return number
 
     async def _send(self, number: int, message: Message) -> SendResult:
+        width = len(self._queues)
+        queue, offset = self._queues[number % width], number // width
         try:
-            result = await self._producer.send(message, queue_id=number % self._width)
+            result = await self._producer.send(message, queue_key=self._selector(number % width))
         except DledgerError as error:
             self._broken = self._broken or error
             raise
-        if result.queue_offset != number // self._width:
-            where = f"{self._topic}/{number % self._width}"
+        if (result.replica_group, result.queue_id, result.queue_offset) != (*queue, offset):
+            where = f"{self._topic} {result.replica_group}/{result.queue_id}"
             self._broken = InvalidArgumentError(
-                f"{where}: message {number} is at {result.queue_offset}; somebody else writes to this topic"
+                f"{where}: message {number} is at {result.queue_offset}, expected {offset} of {queue[0]}/{queue[1]}; "
+                "somebody else writes to this topic, or its queues were changed"
             )
             raise self._broken
         return result
+
+    def _selector(self, place: int) -> QueueSelector:
+        """Chooses one of the physical queues; raises when there are not as many any more."""
+
+        def select(count: int) -> int:
+            if count != len(self._queues):
+                raise ValueError(f"the topic has {count} queues now; expected {len(self._queues)}")
+            return place
+
+        return select
 
     async def close(self) -> None:
         """Flush and close the connections. Safe to repeat.
@@ -215,6 +238,7 @@ class LogicalQueueReader:
             repair=repair,
             timeout_ms=timeout_ms,
         )
+        self._queues: list[Place] = []
         self._ahead: list[deque[ReceivedMessage]] = []
         self._offsets: list[int] = []  # where each physical queue is fetched next
         self._next = -1
@@ -239,7 +263,8 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.seek(1_000)
         """
-        width = await _width(self._consumer, self._topic)
+        self._queues = await _physical_queues(self._consumer, self._topic)
+        width = len(self._queues)
         self._next = number
         self._ahead = [deque() for _ in range(width)]
         self._offsets = [-(-(number - queue) // width) if number > queue else 0 for queue in range(width)]
@@ -250,11 +275,9 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.seek_start()
         """
-        held = await self._consumer.offsets(self._topic)
-        width = len(held)
-        await self.seek(
-            max((offsets.min_offset - 1) * width + queue + 1 if offsets.min_offset else 0 for (_, queue), offsets in held.items())
-        )
+        queues, held = await _physical_queues(self._consumer, self._topic), await self._consumer.offsets(self._topic)
+        least = [held[queue].min_offset for queue in queues]
+        await self.seek(max((offset - 1) * len(queues) + place + 1 if offset else 0 for place, offset in enumerate(least)))
 
     async def seek_committed(self) -> None:
         """Continue at the committed number of the consumer group; at the start when it has none.
@@ -262,12 +285,11 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.seek_committed()
         """
-        found = {queue: offset for (_, queue), offset in (await self._consumer.committed(self._topic)).items()}
-        width = await _width(self._consumer, self._topic)
-        if len(found) < width:
+        queues, found = await _physical_queues(self._consumer, self._topic), await self._consumer.committed(self._topic)
+        if not found.keys() >= set(queues):
             await self.seek_start()
         else:
-            await self.seek(min(offset * width + queue for queue, offset in found.items()))
+            await self.seek(min(found[queue] * len(queues) + place for place, queue in enumerate(queues)))
 
     async def read(self, max_messages: int = 32, wait_ms: int = 0) -> list[NumberedMessage]:
         """The next messages, in order.
@@ -308,7 +330,9 @@ class LogicalQueueReader:
         await asyncio.gather(self._fill(wanted, wait_ms), *[self._fill(queue, 0) for queue in empty])
 
     async def _fill(self, queue: int, wait_ms: int) -> None:
-        messages = await self._consumer.fetch(self._topic, queue, self._offsets[queue], AHEAD_MESSAGES, wait_ms=wait_ms)
+        group, queue_id = self._queues[queue]
+        offset = self._offsets[queue]
+        messages = await self._consumer.fetch(self._topic, queue_id, offset, AHEAD_MESSAGES, replica_group=group, wait_ms=wait_ms)
         self._ahead[queue].extend(messages)
         self._offsets[queue] += len(messages)
 
@@ -321,9 +345,13 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.commit()
         """
-        width = len(self._ahead)
-        places = {(self._topic, queue): -(-(self._next - queue) // width) if self._next > queue else 0 for queue in range(width)}
-        await self._consumer.commit(places)
+        width = len(self._queues)
+        by_group: dict[str, dict[tuple[str, int], int]] = {}
+        for place, (group, queue_id) in enumerate(self._queues):
+            offset = -(-(self._next - place) // width) if self._next > place else 0
+            by_group.setdefault(group, {})[self._topic, queue_id] = offset
+        for group, offsets in by_group.items():
+            await self._consumer.commit(offsets, replica_group=group)
 
     async def close(self) -> None:
         """Close the connections. Safe to repeat.

@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
+from dledger_client.cluster.missing_parts import missing_parts
 from dledger_client.cluster.router import Router
-from dledger_client.cluster.routes import TopicQueues
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.settings import ProducerOptions
-from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.names import is_system_topic
-from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 
 REFRESH_S, TOLD_REFRESH_S = 30.0, 120.0  # the latter while a name server tells of changes
 REFRESH_PAUSE_S = 0.5
 REFRESH_TIMEOUT_MS = 5000
-UNHEARD_TIMEOUT_MS = 500
 MISSING_MS = 1000  # so often a topic is looked up of which a replica group did not answer
 
 _logger = logging.getLogger(__name__)
@@ -91,7 +88,7 @@ class TopicRoutes:
         found = await self._router.topic(topic, deadline_ms, fresh=fresh)
         self._changed.pop(topic, None)
         queues = [(each.replica_group, queue_id) for each in found if each.perm & Perm.WRITE for queue_id in range(each.write_queues)]
-        missing = await self._unheard(topic, found)
+        missing = await missing_parts(self._router, topic, found)
         if missing and self._accumulator.knows(topic, by_key=True):  # what is known of those that are away still holds
             queues += [each for each in self._accumulator.queues(topic) if each[0] in missing]
             missing = []
@@ -101,20 +98,6 @@ class TopicRoutes:
         self._senders.ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
         # The order is that of names, whoever answered: a key keeps its queue.
         self._accumulator.set_queues(topic, sorted(queues), self._router.random.randrange(0, len(queues)), is_whole=not missing)
-
-    async def _unheard(self, topic: str, found: Sequence[TopicQueues]) -> list[str]:
-        """The replica groups that may have queues of the topic, as the others were told, and do not say so themselves."""
-        told = {group for each in found for group in each.replica_groups} - {each.replica_group for each in found}
-        missing = []
-        for group in sorted(told):
-            request = broker_pb2.MetadataRequest(topics=[topic])
-            try:
-                await self._router.call_leader(
-                    group, methods.METADATA, request, deadline_ms=self._router.clock.monotonic_ms() + UNHEARD_TIMEOUT_MS
-                )
-            except DledgerError:
-                missing.append(group)
-        return missing
 
     async def refresh(self) -> None:
         """Wait until routes changed, or are stale or old, then take over what is told, or look all topics up again."""

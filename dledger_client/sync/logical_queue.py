@@ -26,7 +26,7 @@ class LogicalQueueWriter(LogicalQueueWriterBase):
 
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
-        topic: The topic, in one replica group, with as many write queues as read queues.
+        topic: The topic, with as many write queues as read queues.
         settings: See ``ProducerSettings``.
 
     Raises:
@@ -53,7 +53,8 @@ class LogicalQueueWriter(LogicalQueueWriterBase):
             The number that the next message gets.
 
         Raises:
-            InvalidArgumentError: The topic is in several replica groups, or its queues do not hold a logical queue.
+            InvalidArgumentError: The topic's queues do not hold a logical queue.
+            NotReadyError: A replica group that may have queues of the topic does not answer.
 
         Examples:
             >>> number = writer.open()

@@ -115,7 +115,7 @@ def test_a_writer_and_a_reader_go_on_while_masters_die(seed: int) -> None:
                         await asyncio.sleep(0.1)
 
         async def read(found: LogicalQueueReader, numbered: list[NumberedMessage]) -> None:
-            while not (done.is_set() and acknowledged and found.next_number > max(acknowledged)):
+            while not (writing.done() and acknowledged and found.next_number > max(acknowledged)):
                 try:
                     numbered += await found.read(7, wait_ms=200)
                 except DledgerError:
@@ -186,3 +186,34 @@ def test_what_others_wrote_is_no_logical_queue() -> None:
                 await one.send(Message("u", b"b"))
 
     Rig().run(scenario)
+
+
+def test_a_logical_queue_lies_over_several_replica_groups() -> None:
+    """docs/reference/semantics.md, rows L1, P11."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3)
+        async with writer(rig, send_timeout_ms=4000) as one:
+            await asyncio.gather(*[one.send(Message("t", b"%d" % number)) for number in range(20)])
+            for node_id in rig.cluster.groups["g1"].node_ids:
+                rig.cluster.kill(node_id)
+            results = await asyncio.gather(*[one.send(Message("t", b"%d" % number)) for number in range(20, 26)], return_exceptions=True)
+            assert [n for n, result in enumerate(results) if isinstance(result, int)] == [1, 2, 4, 5]  # 20 and 23 belong to g1
+            with pytest.raises(DledgerError):  # it does not begin without all queues: numbers would be wrong
+                await writer(rig, send_timeout_ms=2000).open()
+        for node_id in rig.cluster.groups["g1"].node_ids:
+            rig.cluster.start(node_id)
+        await until(lambda: rig.is_group_up("g1"))
+        async with writer(rig) as two, reader(rig, "audit") as found:
+            assert two.next_number == 26
+            assert await two.send(Message("t", b"26")) == 26
+            numbers = [*range(20), 21, 22, 24, 25, 26]
+            assert [(each.number, each.message.body) for each in await read_all(found)] == [(n, b"%d" % n) for n in numbers]
+            await found.seek(9)
+            await found.read(3)
+            await found.commit()
+        async with reader(rig, "audit") as again:
+            await again.seek_committed()
+            assert [each.number for each in await again.read(2)] == [12, 13]
+
+    Rig(groups=2).run(scenario)
