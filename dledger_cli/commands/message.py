@@ -11,10 +11,11 @@ import typer
 from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, time_ms
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 
 if TYPE_CHECKING:
     from dledger_client.admin.message_query import QueryResult
+    from dledger_client.admin.message_trace import Trace
     from dledger_client.aio import Admin
 
 SHOWN_BODY_BYTES = 60
@@ -57,7 +58,8 @@ def query(
     search = _Search(topic, key, msg_id, *span, queue, offset, group, max_messages)
     found = ask(config, timeout, search.run)
     if as_json:
-        print_json({"messages": [message_json(each) for each in found.messages], "complete": found.complete})
+        messages = [message_json(each) for each in found.messages]
+        print_json({"messages": messages, "complete": found.complete} | unanswered_json(found.unanswered))
     else:
         header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
         rows = [
@@ -68,7 +70,7 @@ def query(
             for each in found.messages
         ]
         print_table(header, rows, right=("QUEUE", "OFFSET", "SIZE"))
-    _note_incomplete(found.complete)
+    _note_incomplete(found)
     if not found.messages:
         note(_not_found(msg_id))
         raise typer.Exit(1)
@@ -91,10 +93,10 @@ def trace(
         raise typer.BadParameter("give TOPIC with --key, or --id")
     found = ask(config, timeout, lambda admin: admin.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
     if as_json:
-        print_json(trace_json(found))
+        print_json(trace_json(found) | unanswered_json(found.unanswered))
     else:
         show_traces(found)
-    _note_incomplete(found.complete)
+    _note_incomplete(found)
     if not found.copies:
         note(_not_found(msg_id))
         raise typer.Exit(1)
@@ -106,8 +108,9 @@ def _not_found(msg_id: str) -> str:
     return f"no such message; {msg_id!r} is no message id: expected 32 hexadecimal digits, or 56 of an IPv6 host"
 
 
-def _note_incomplete(complete: bool) -> None:
-    if not complete:
+def _note_incomplete(found: QueryResult | Trace) -> None:
+    note_unanswered(found.unanswered)
+    if not found.complete and not found.unanswered:
         note("an index is still being built from the log; there may be more messages")
 
 

@@ -7,16 +7,20 @@ searched.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
 
+from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed
+from dledger_client.admin.topics import QueueRange
+from dledger_client.cluster.missing_parts import missing_parts
 from dledger_client.cluster.responses import garbage, parse_envelope
-from dledger_client.cluster.retry import until
+from dledger_client.cluster.retry import is_retriable, until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node, ReplicaGroup
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -25,6 +29,7 @@ from dledger_wire.errors import (
     CorruptFrameError,
     DledgerError,
     InvalidArgumentError,
+    NotLeaderError,
     NotReadyError,
     TopicNotFoundError,
     UnreachableError,
@@ -47,11 +52,13 @@ class QueryResult:
 
     Attributes:
         messages: The messages, newest first in each replica group.
-        complete: False while an index is still being built: there may be more.
+        complete: False while an index is still being built, or when a replica group did not answer: there may be more.
+        unanswered: The replica groups that did not answer, and why.
     """
 
     messages: list[ReceivedMessage]
     complete: bool = True
+    unanswered: dict[str, DledgerError] = field(default_factory=dict)
 
 
 async def call_replica(
@@ -131,8 +138,7 @@ async def query_by_key(
     if not key or " " in key:
         raise InvalidArgumentError(f"key {key!r}: expected one key, without spaces")
     request = query_pb2.QueryMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms)
-    groups = [queues.replica_group for queues in await router.topic(topic, deadline_ms, fresh=True)]
-    return await _all(router, groups, request, max_messages, deadline_ms)
+    return await _in_topic(router, topic, request, max_messages, deadline_ms)
 
 
 async def query_by_id(router: Router, msg_id: str, topic: str, max_messages: int, deadline_ms: int) -> QueryResult:
@@ -143,9 +149,10 @@ async def query_by_id(router: Router, msg_id: str, topic: str, max_messages: int
     by_offset_id = await query_by_offset_id(router, msg_id, deadline_ms)
     if by_offset_id is not None and (not topic or by_offset_id.topic == topic):
         return QueryResult([by_offset_id])
+    request = query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id)
     if topic:
-        groups = [queues.replica_group for queues in await router.topic(topic, deadline_ms, fresh=True)]
-    return await _all(router, groups, query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id), max_messages, deadline_ms)
+        return await _in_topic(router, topic, request, max_messages, deadline_ms)
+    return await _all(router, groups, request, max_messages, deadline_ms)
 
 
 async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> ReceivedMessage | None:
@@ -157,24 +164,50 @@ async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> R
     groups = await router.all_groups(deadline_ms)
     # The node that stored it may no longer be a member: then every group is asked.
     own = [name for name, group in sorted(groups.items()) if any(node.address == host for node in group.nodes)]
-    for group in own or sorted(groups):
-        request = query_pb2.QueryMessagesRequest(pos=pos)
-        found, _ = await query_group(router, group, request, 1, deadline_ms)
-        if found and found[0].offset_msg_id == msg_id.upper():
-            return found[0]
-    return None
+    result = await _all(router, own or sorted(groups), query_pb2.QueryMessagesRequest(pos=pos), 0, deadline_ms)
+    return next((message for message in result.messages if message.offset_msg_id == msg_id.upper()), None)
+
+
+async def _in_topic(
+    router: Router, topic: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+) -> QueryResult:
+    parts = await router.topic(topic, deadline_ms, fresh=True)
+    missing = await missing_parts(router, topic, parts)
+    result = await _all(router, [part.replica_group for part in parts], request, max_messages, deadline_ms)
+    for group in missing:
+        result.unanswered[group] = NotLeaderError(f"group {group} has no leader now", leader_address="")
+    result.complete &= not missing
+    return result
 
 
 async def _all(
     router: Router, groups: Sequence[str], request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> QueryResult:
-    result = QueryResult([])
-    for group in groups:
+    """What the replica groups find, asked at once; one that does not answer is left out, and named, unless there is no other."""
+    if len(groups) > 1:
+        deadline_ms = min(deadline_ms, router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
+
+    async def ask(group: str) -> tuple[list[ReceivedMessage], bool] | DledgerError:
         asked = query_pb2.QueryMessagesRequest()
         asked.CopyFrom(request)
-        found, complete = await query_group(router, group, asked, max_messages, deadline_ms)
-        result.messages += found
-        result.complete &= complete
+        try:
+            return await query_group(router, group, asked, max_messages, deadline_ms)
+        except DledgerError as error:
+            return error
+
+    result = QueryResult([])
+    for group, answer in zip(groups, await asyncio.gather(*(ask(group) for group in groups)), strict=True):
+        if not isinstance(answer, DledgerError):
+            result.messages += answer[0]
+            result.complete &= answer[1]
+        elif not (is_retriable(answer) or answer.outcome_unknown):
+            raise answer
+        else:
+            result.unanswered[group] = answer
+    if len(result.unanswered) == len(groups):
+        for silent in result.unanswered.values():
+            raise silent
+    result.complete &= not result.unanswered
     result.messages.sort(key=lambda message: -message.store_timestamp)
     del result.messages[max_messages or len(result.messages) :]
     return result
@@ -183,20 +216,18 @@ async def _all(
 class QueueReader(Protocol):
     """What a search by time needs of a pull consumer."""
 
-    async def offsets(self, topic: str, timestamp_ms: int | None = None) -> Mapping[tuple[str, int], Any]: ...
-
     async def fetch(
         self, topic: str, queue_id: int, offset: int, max_messages: int = ..., *, replica_group: str = ...
     ) -> list[ReceivedMessage]: ...
 
 
-async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms: int, max_messages: int) -> QueryResult:
-    """The first ``max_messages`` messages of a topic stored from ``begin_ms`` to ``end_ms`` (0: until now), oldest first."""
+async def query_by_time(consumer: QueueReader, topic: str, queues: Listed[QueueRange], end_ms: int, max_messages: int) -> QueryResult:
+    """The first ``max_messages`` messages of a topic from ``at_time`` of each queue to ``end_ms`` (0: until now), oldest first."""
     found: list[ReceivedMessage] = []
-    for (group, queue_id), held in sorted((await consumer.offsets(topic, begin_ms)).items()):
+    for held in queues:
         offset, left = held.at_time, max_messages
         while left > 0 and offset < held.max_offset:
-            messages = await consumer.fetch(topic, queue_id, offset, min(left, MAX_PAGE), replica_group=group)
+            messages = await consumer.fetch(topic, held.queue_id, offset, min(left, MAX_PAGE), replica_group=held.replica_group)
             inside = [message for message in messages if not end_ms or message.store_timestamp <= end_ms]
             found += inside
             left -= len(inside)
@@ -204,4 +235,4 @@ async def query_by_time(consumer: QueueReader, topic: str, begin_ms: int, end_ms
                 break
             offset = messages[-1].queue_offset + 1
     found.sort(key=lambda message: (message.store_timestamp, message.replica_group, message.physical_offset))
-    return QueryResult(found[:max_messages])
+    return QueryResult(found[:max_messages], not queues.unanswered, queues.unanswered)

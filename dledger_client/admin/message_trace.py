@@ -85,11 +85,13 @@ class Trace:
 
     Attributes:
         copies: The copies.
-        complete: False while an index is still being built: there may be more.
+        complete: False while an index is still being built, or when a replica group did not answer: there may be more.
+        unanswered: The replica groups that did not answer, and why.
     """
 
     copies: list[TracedCopy]
     complete: bool = True
+    unanswered: dict[str, DledgerError] = field(default_factory=dict)
 
 
 async def trace(router: Router, topic: str, key: str, msg_id: str, max_messages: int, deadline_ms: int) -> Trace:
@@ -99,14 +101,15 @@ async def trace(router: Router, topic: str, key: str, msg_id: str, max_messages:
     else:
         found = await query_by_id(router, msg_id, topic, max_messages, deadline_ms)
     places: dict[tuple[str, int], ReceivedMessage] = {(each.replica_group, each.physical_offset): each for each in found.messages}
-    complete = found.complete
+    complete, unanswered = found.complete, found.unanswered
     for unique_id in dict.fromkeys(each.properties.get("UNIQ_KEY", "") for each in found.messages):
         if unique_id:
             copies = await query_by_id(router, unique_id, "", MAX_COPIES, deadline_ms)
             complete &= copies.complete
+            unanswered = unanswered | copies.unanswered
             places |= {(each.replica_group, each.physical_offset): each for each in copies.messages}
     messages = sorted(places.values(), key=lambda each: (each.store_timestamp, each.replica_group, each.physical_offset))
-    return Trace([await _traced(router, message, deadline_ms) for message in messages], complete)
+    return Trace([await _traced(router, message, deadline_ms) for message in messages], complete, unanswered)
 
 
 def kind_of(message: ReceivedMessage) -> tuple[str, str]:

@@ -600,8 +600,9 @@ class Admin(ReplicaGroupAdmin):
         """
         within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
         within(1, MAX_U32, max_messages=max_messages)
+        queues = await topics.queue_ranges(self._calls, topic, begin_ms, only_readable=True, partial=True)
         async with self._consumer() as consumer:
-            return await query_by_time(consumer, topic, begin_ms, end_ms, max_messages)
+            return await query_by_time(consumer, topic, queues, end_ms, max_messages)
 
     @renamed_arguments(group="replica_group")
     async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
