@@ -39,7 +39,7 @@ from dledger_client.consumer.settings import PushSettings
 from dledger_client.fetch.records import Chunk, NumberedMessage, QueueOffsets, ReceivedMessage, ReplicaLag
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
-from dledger_client.producer.partitioner import QueueKey, QueueSelector, by_hash, by_random
+from dledger_client.producer.partitioner import QueueKey, QueueNumber, QueueSelector, by_hash, by_random
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
 from dledger_wire.status import Perm
@@ -82,6 +82,7 @@ __all__ = [
     "QueryResult",
     "QueueKey",
     "QueueLag",
+    "QueueNumber",
     "QueueOffsets",
     "QueueRange",
     "QueueSelector",

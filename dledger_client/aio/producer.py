@@ -15,7 +15,7 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
-from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.unclosed import warn as warn_unclosed
@@ -32,7 +32,7 @@ class _Delayed:
     messages: list[Message]
     one: bool
     queue_key: QueueKey
-    queue_id: int | None
+    queue_id: QueueNumber | None
     deadline_ms: int
     report: DeliveryReport
 
@@ -113,14 +113,14 @@ class Producer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    async def send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
+    async def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             Where the message is stored.
@@ -138,14 +138,14 @@ class Producer:
         """
         return await self.send_async(message, queue_key, queue_id)
 
-    def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> AsyncSendFuture:
+    def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> AsyncSendFuture:
         """Send one message without waiting for the acknowledgement.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             A future to await. It raises what ``send`` raises.
@@ -164,14 +164,16 @@ class Producer:
                 return AsyncSendFuture(*appended)
         return AsyncSendFuture(self._delay([message], queue_key, queue_id, one=True), 0)
 
-    async def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
+    async def send_batch(
+        self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: QueueNumber | None = None
+    ) -> list[SendResult]:
         """Send messages of one topic as one batch: all are stored, in order in one queue, or none.
 
         Args:
             messages: The messages; together at most ``max_message_bytes``.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             Where each message is stored.
@@ -188,7 +190,7 @@ class Producer:
         report = self._delay(list(messages), queue_key, queue_id, one=False)
         return [await AsyncSendFuture(report, number) for number in range(len(messages))]
 
-    def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: int | None, *, one: bool) -> DeliveryReport:
+    def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: QueueNumber | None, *, one: bool) -> DeliveryReport:
         """Messages that are added when what is in front of them is, and their topic is known, and there is room."""
         core = self._core
         report = core.accumulator.detached_report(messages[0].topic)
@@ -243,14 +245,14 @@ class Producer:
         except TimeoutError:
             raise NotSentError("no room in the producer's buffer in time; nothing was stored") from None
 
-    def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
+    def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:
         """Fire and forget: send one message; the result is not reported.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Examples:
             >>> producer.send_oneway(Message("metrics", b"1"))

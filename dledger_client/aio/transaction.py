@@ -18,7 +18,7 @@ from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of
-from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
@@ -194,7 +194,12 @@ class TransactionProducer(Producer):
     # Sending
 
     async def send_in_transaction(
-        self, message: Message, local: LocalTransaction, argument: Any = None, queue_key: QueueKey = None, queue_id: int | None = None
+        self,
+        message: Message,
+        local: LocalTransaction,
+        argument: Any = None,
+        queue_key: QueueKey = None,
+        queue_id: QueueNumber | None = None,
     ) -> TransactionResult:
         """Store a half message, run the local transaction, and commit or roll back as it says.
 
@@ -204,7 +209,7 @@ class TransactionProducer(Producer):
             argument: Given to ``local``.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             The result. Its outcome is OPEN when the end could not be reported in time: a check will decide.
@@ -220,14 +225,14 @@ class TransactionProducer(Producer):
         state = await _awaited(local(message, argument))
         return await self._finish(transaction, state)
 
-    async def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
+    async def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> Transaction:
         """The first step alone: store the half message. The caller ends the transaction.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             The open transaction.

@@ -18,7 +18,7 @@ from dledger_client.producer.delayed_messages import staged_delayed
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_half
 from dledger_client.producer.latency_fault import Availability
-from dledger_client.producer.partitioner import Partitioner, QueueKey, Run
+from dledger_client.producer.partitioner import Partitioner, QueueKey, QueueNumber, Run
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
 from dledger_wire.frames.compress import compression_of
@@ -52,7 +52,7 @@ class RecordAccumulator:
 
     # Topics
 
-    def knows(self, topic: str, queue_id: int | None = None, *, by_key: bool = False) -> bool:
+    def knows(self, topic: str, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> bool:
         """Whether the queues of a topic are known, if given ``queue_id`` is one of them, and ``by_key`` whether they are all of them."""
         partitioner = self._topics.get(topic)
         return partitioner is not None and (queue_id is None or partitioner.has(queue_id)) and (partitioner.is_whole or not by_key)
@@ -105,7 +105,7 @@ class RecordAccumulator:
 
     # Appending, from any thread
 
-    def append(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
+    def append(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> tuple[DeliveryReport, int] | None:
         """Put a message into a batch: (the batch's report, the message's index in it); None when there is no room.
 
         The topic must be known.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
@@ -152,7 +152,9 @@ class RecordAccumulator:
             self._senders.wake_up(batcher.replica_group)
         return batch.report, index
 
-    def append_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int] | None:
+    def append_batch(
+        self, messages: Sequence[Message], queue_key: QueueKey, queue_id: QueueNumber | None
+    ) -> tuple[DeliveryReport, int] | None:
         """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
         topic, max_bytes = _common_topic(messages), self._options.max_message_bytes
         messages = [self._compressed(each) if len(each.body) > self._large_bytes else each for each in messages]

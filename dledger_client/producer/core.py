@@ -14,6 +14,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.delivery_report import DeliveryReport, settled
 from dledger_client.producer.latency_fault import LatencyFaultTolerance
+from dledger_client.producer.partitioner import QueueNumber
 from dledger_client.producer.record_encoder import RecordEncoder
 from dledger_client.producer.redispatch import Redispatcher
 from dledger_client.producer.sender import Sender
@@ -48,7 +49,7 @@ class ProducerCore:
 
     # Routes and senders
 
-    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None, *, by_key: bool = False) -> None:
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:
         """Look up the queues of a topic; see ``TopicRoutes.resolve``."""
         await self.routes.resolve(topic, deadline_ms, queue_id, by_key=by_key)
         if self._refreshing is None:

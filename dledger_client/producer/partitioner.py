@@ -22,6 +22,7 @@ from dledger_wire.java_hash import cached_java_hash
 # How many queues the topic has -> the index of the one to take.
 QueueSelector: TypeAlias = Callable[[int], int]
 QueueKey: TypeAlias = str | QueueSelector | None  # None beside a queue id
+QueueNumber: TypeAlias = int | tuple[str, int]  # in the first replica group that has it, or in that one
 Run: TypeAlias = tuple[int, int, QueueBatcher]  # consecutive messages of a batch: first, end, and the queue they go to
 
 
@@ -64,7 +65,8 @@ class Partitioner:
         self.batchers = batchers
         self.is_whole = True  # no queue of the topic is missing
         self._sticky_messages = sticky_messages
-        self._by_queue_id = {batcher.queue_id: batcher for batcher in reversed(batchers)}  # the first replica group's
+        self._by_queue_id: dict[QueueNumber, QueueBatcher] = {(batcher.replica_group, batcher.queue_id): batcher for batcher in batchers}
+        self._by_queue_id |= {batcher.queue_id: batcher for batcher in reversed(batchers)}  # the first replica group's
         self._availability = availability
         self._has_several_groups = len({batcher.replica_group for batcher in batchers}) > 1
         self._index = self._staged_index = first % len(batchers)
@@ -94,7 +96,7 @@ class Partitioner:
         self._staged_index = self._next(self._staged_index)
         return self.batchers[self._staged_index]
 
-    def choose(self, topic: str, key: QueueKey, queue_id: int | None) -> QueueBatcher:
+    def choose(self, topic: str, key: QueueKey, queue_id: QueueNumber | None) -> QueueBatcher:
         """The queue of a key, the one a selector chooses, or the one with that id."""
         if key is None:
             return self._by_id(topic, -1 if queue_id is None else queue_id)
@@ -110,15 +112,17 @@ class Partitioner:
             raise InvalidArgumentError(f"topic {topic}: the queue selector chose {index!r}; expected 0 to {len(self.batchers) - 1}")
         return self.batchers[index]
 
-    def has(self, queue_id: int) -> bool:
+    def has(self, queue_id: QueueNumber) -> bool:
         return queue_id in self._by_queue_id
 
-    def _by_id(self, topic: str, queue_id: int) -> QueueBatcher:
+    def _by_id(self, topic: str, queue_id: QueueNumber) -> QueueBatcher:
         batcher = self._by_queue_id.get(queue_id)
         if batcher is not None:
             return batcher
-        known = ", ".join(str(batcher.queue_id) for batcher in self.batchers)
-        raise InvalidArgumentError(f"topic {topic}: queue {queue_id} takes no messages; expected one of {known}")
+        several = self._has_several_groups
+        known = ", ".join(f"{each.replica_group}:{each.queue_id}" if several else str(each.queue_id) for each in self.batchers)
+        named = f"{queue_id[0]}:{queue_id[1]}" if isinstance(queue_id, tuple) else queue_id
+        raise InvalidArgumentError(f"topic {topic}: queue {named} takes no messages; expected one of {known}")
 
     def elsewhere(self, batch: ProducerBatch, *, with_keys: bool) -> list[Run]:
         """Other queues for the messages of a batch; those that stay keep its own queue.

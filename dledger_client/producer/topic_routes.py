@@ -16,6 +16,7 @@ from dledger_client.cluster.missing_parts import missing_parts
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.partitioner import QueueNumber
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.names import is_system_topic
@@ -58,7 +59,7 @@ class TopicRoutes:
             self._changed[topic] = None
             self._wake.set()
 
-    async def resolve(self, topic: str, deadline_ms: int, queue_id: int | None = None, *, by_key: bool = False) -> None:
+    async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:
         """Look a topic up, again when ``queue_id`` is not known: the queue may be new.  ``by_key``: all its queues must be known.
 
         TopicNotFoundError, TopicPermissionError, NotSentError, or the error that kept the cluster from responding.

@@ -12,7 +12,7 @@ from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import SendFuture
-from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.sync.producer_base import ProducerBase
@@ -46,14 +46,14 @@ class Producer(ProducerBase):
     def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[ProducerSettings]) -> None:
         self._open(lambda: AsyncProducer(bootstrap, group, **settings))
 
-    def send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
+    def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             Where the message is stored.
@@ -71,13 +71,13 @@ class Producer(ProducerBase):
         """
         return self._sync_send(message, queue_key, queue_id)
 
-    def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendFuture:
+    def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendFuture:
         """Send one message without waiting for the acknowledgement; blocks only while the buffer is full.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             A future like ``concurrent.futures.Future``; every error is the future's.
@@ -88,14 +88,14 @@ class Producer(ProducerBase):
         """
         return self._sync_send_async(message, queue_key, queue_id)
 
-    def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: int | None = None) -> list[SendResult]:
+    def send_batch(self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> list[SendResult]:
         """Send messages of one topic as one batch: all are stored, in order in one queue, or none.
 
         Args:
             messages: The messages; together at most ``max_message_bytes``.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             Where each message is stored.
@@ -109,14 +109,14 @@ class Producer(ProducerBase):
         """
         return self._run(self._inner.send_batch(messages, queue_key, queue_id))
 
-    def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
+    def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:
         """Fire and forget: send one message; the result is not reported.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Examples:
             >>> producer.send_oneway(Message("metrics", b"1"))

@@ -11,7 +11,7 @@ from dledger_client import unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
-from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.sync.base import SyncClient
 from dledger_wire.errors import DledgerError, NotSentError
 
@@ -36,16 +36,16 @@ class ProducerBase(SyncClient[AsyncProducer]):
         if core is not None and not core.closed:
             unclosed.warn(self)
 
-    def _sync_send(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendResult:
+    def _sync_send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         return self._sync_send_async(message, queue_key, queue_id).result()
 
-    def _sync_send_async(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> SendFuture:
+    def _sync_send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendFuture:
         """Send one message without waiting for the acknowledgement; blocks only while the buffer is full.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             A future like ``concurrent.futures.Future``; every error is the future's.
@@ -69,7 +69,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
             report.fail(error)
             return SendFuture(report, 0)
 
-    def _append_when_room(self, message: Message, queue_key: QueueKey, queue_id: int | None) -> tuple[DeliveryReport, int]:
+    def _append_when_room(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> tuple[DeliveryReport, int]:
         clock = self._core.router.clock
         deadline_ms = clock.monotonic_ms() + self._timeout_ms
         while True:
@@ -83,7 +83,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
             if left_s <= 0 or not room.wait(left_s):
                 raise NotSentError("no room in the producer's buffer in time; nothing was stored")
 
-    def _sync_send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> None:
+    def _sync_send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:
         self._sync_send_async(message, queue_key, queue_id)
 
     def _sync_flush(self, timeout: float | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from dledger_client.aio.transaction import TransactionProducer as AsyncTransactionProducer
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.sync.transaction_base import LocalTransaction, TransactionBase, TransactionProducerBase
@@ -150,7 +150,12 @@ class TransactionProducer(TransactionProducerBase):
         self._call(lambda: self._inner.start())
 
     def send_in_transaction(
-        self, message: Message, local: LocalTransaction, argument: Any = None, queue_key: QueueKey = None, queue_id: int | None = None
+        self,
+        message: Message,
+        local: LocalTransaction,
+        argument: Any = None,
+        queue_key: QueueKey = None,
+        queue_id: QueueNumber | None = None,
     ) -> TransactionResult:
         """Store a half message, run the local transaction, and commit or roll back as it says.
 
@@ -160,7 +165,7 @@ class TransactionProducer(TransactionProducerBase):
             argument: Given to ``local``.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             The result. Its outcome is OPEN when the end could not be reported in time: a check will decide.
@@ -174,14 +179,14 @@ class TransactionProducer(TransactionProducerBase):
         """
         return self._sync_send_in_transaction(message, local, argument, queue_key, queue_id)
 
-    def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
+    def prepare(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> Transaction:
         """The first step alone: store the half message. The caller ends the transaction.
 
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
                 that chooses one.
-            queue_id: The queue, instead of a key.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
         Returns:
             The open transaction.

@@ -12,7 +12,7 @@ from dledger_client.aio.transaction import Transaction as AsyncTransaction
 from dledger_client.aio.transaction import TransactionProducer as AsyncTransactionProducer
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message
-from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.sync.base import SyncHandle
 from dledger_client.sync.producer import Producer
@@ -58,13 +58,18 @@ class TransactionProducerBase(Producer):
         self._call(inner.start)
 
     def _sync_send_in_transaction(
-        self, message: Message, local: LocalTransaction, argument: Any = None, queue_key: QueueKey = None, queue_id: int | None = None
+        self,
+        message: Message,
+        local: LocalTransaction,
+        argument: Any = None,
+        queue_key: QueueKey = None,
+        queue_id: QueueNumber | None = None,
     ) -> TransactionResult:
         half = self._run(self._inner.prepare(message, queue_key, queue_id))
         state = local(message, argument)
         return self._run(self._inner._finish(half, state))
 
-    def _sync_prepare(self, message: Message, queue_key: QueueKey = None, queue_id: int | None = None) -> Transaction:
+    def _sync_prepare(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> Transaction:
         from dledger_client.sync.transaction import Transaction
 
         return Transaction(self._thread, self._run(self._inner.prepare(message, queue_key, queue_id)))

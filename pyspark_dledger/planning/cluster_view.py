@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -167,16 +167,19 @@ class ClusterInspector:
         groups = await self._replica_groups(wanted, deadline_ms)
         found = await asyncio.gather(*(self._group(group, wanted, deadline_ms) for group in groups))
         view, made = ClusterView(asked=len(groups)), dict[str, dict[str, str]]()
+        told: dict[str, list[tuple[str, ...]]] = {}
         for group, part in zip(groups, found, strict=True):
             if isinstance(part, DledgerError):
                 view.unreachable[group] = part
                 continue
-            topic_epochs, bounds = part
+            topics, bounds = part
             view.bounds |= bounds
             if self._state.is_leaderless(group):
                 view.leaderless.add(group)
-            for topic, incarnation in topic_epochs.items():
-                made.setdefault(topic, {})[group] = incarnation
+            for topic in topics:
+                made.setdefault(topic.name, {})[group] = topic.incarnation
+                told.setdefault(topic.name, []).append(tuple(topic.groups))
+        _leave_out_strangers(view, wanted.options.topics, told)
         view.topic_epochs = {topic: joined(made[topic]) for topic in sorted(made)}
         for group in sorted(view.unreachable.keys() - self._were_unreachable):
             _logger.warning("no response from replica group %s, its queues are not included: %s", group, view.unreachable[group].message)
@@ -190,8 +193,8 @@ class ClusterInspector:
 
     async def _group(
         self, group: str, wanted: ViewRequest, deadline_ms: int
-    ) -> tuple[dict[str, str], dict[QueueId, QueueBounds]] | DledgerError:
-        """One group's topic epochs and queue bounds, or the error if it is unreachable."""
+    ) -> tuple[list[broker_pb2.TopicInfo], dict[QueueId, QueueBounds]] | DledgerError:
+        """One group's topics and queue bounds, or the error if it is unreachable."""
         timeout_ms = UNREACHABLE_AGAIN_MS if group in self._were_unreachable else GROUP_TIMEOUT_MS
         deadline_ms = min(deadline_ms, self._now_ms() + timeout_ms)
         for last in [*[False] * (TRIES - 1), True]:
@@ -207,7 +210,7 @@ class ClusterInspector:
                 if wanted.options.linearizable and queues:
                     await self._confirm_leader(queues[0], bounds[queues[0]].max_offset, deadline_ms)
                     bounds = await self._bounds(group, queues, wanted, deadline_ms)
-                return {topic.name: topic.incarnation for topic in topics}, bounds
+                return topics, bounds
             except TopicNotFoundError:
                 if last:
                     raise  # deleted between the two requests, every time
@@ -271,6 +274,13 @@ class ClusterInspector:
             await replicas.read(queue.group, request, deadline_ms)
         finally:
             await replicas.close()
+
+
+def _leave_out_strangers(view: ClusterView, topics: Collection[str], told: Mapping[str, list[tuple[str, ...]]]) -> None:
+    """Forget unreachable groups that have nothing of the topics, as every part of each topic was told by its operators."""
+    if topics and all(topic in told and all(told[topic]) for topic in topics):
+        may_have = {group for topic in topics for groups in told[topic] for group in groups}
+        view.unreachable = {group: error for group, error in view.unreachable.items() if group in may_have}
 
 
 def _version(response: broker_pb2.MetadataResponse) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,12 +17,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, TopicPermissionError, UnreachableError
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options.model import WriteOptions
@@ -37,17 +38,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STAGING_QUEUES = 9  # the control queue and eight for rows
+STAGING_QUEUES_A_GROUP = 3  # at least, with several replica groups
 PIECE_BYTES = 256 << 10
 METADATA_TIMEOUT_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
 class StagingTopic:
-    """Name, replica group and queue count of the staging topic."""
+    """The staging topic: the replica group of its control queue and its queue count there, and the queues for rows, as
+    (replica group, queue id), of all groups that answered.
+    """
 
     topic: str
     group: str
     queues: int
+    places: tuple[tuple[str, int], ...] = ()
+
+    def place(self, partition: int) -> tuple[str, int]:
+        """The queue for the rows of a task."""
+        places = self.places or tuple((self.group, number) for number in range(CONTROL_QUEUE + 1, self.queues))
+        return places[partition % len(places)]
 
 
 @dataclass
@@ -66,15 +76,49 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
     with PullConsumer(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms)) as consumer:
         if options.topic:
             writable_queues(consumer, options.topic)
-        try:
-            found = sorted(consumer.topic(options.staging_topic), key=lambda queues: queues.replica_group)[0]
-        except TopicNotFoundError:
-            with Admin(options.bootstrap) as admin:
-                group = sorted(consumer.replicas())[0]
-                found = admin.create_topic(options.staging_topic, queues=STAGING_QUEUES, replica_group=group, if_not_exists=True)
-    if found.write_queues < 2:
-        raise InvalidArgumentError(f"staging topic {options.staging_topic} has {found.write_queues} queue; expected at least 2")
-    return StagingTopic(options.staging_topic, found.replica_group, found.write_queues)
+        with Admin(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms)) as admin:
+            try:
+                found = consumer.topic(options.staging_topic)
+            except TopicNotFoundError:
+                create_staging(admin, options.staging_topic, len(consumer.replicas()))
+                found = consumer.topic(options.staging_topic)
+            silent = admin.topic_offsets(options.staging_topic, partial=True).unanswered
+    return staging_of(options.staging_topic, found, silent)
+
+
+def create_staging(admin: Admin, topic: str, groups: int) -> None:
+    """Create the staging topic over all replica groups, without those that do not answer."""
+    queues = max(STAGING_QUEUES, STAGING_QUEUES_A_GROUP * groups)
+    try:
+        admin.create_topic(topic, queues=queues, if_not_exists=True)
+    except (NotLeaderError, UnreachableError):
+        silent = admin.list_topics(partial=True).unanswered
+        alive = sorted(group.name for group in admin.describe_cluster().replica_groups if group.name not in silent)
+        if not silent or not alive:
+            raise
+        admin.create_topic(topic, queues=queues, replica_groups=alive, if_not_exists=True)
+
+
+def staging_of(topic: str, found: Sequence[TopicQueues], silent: Collection[str]) -> StagingTopic:
+    """The control queue is queue 0 of the first replica group by name, whichever answer: an application must find its
+    manifest again.  Queue 0 of the others stays empty.
+    """
+    parts = sorted(found, key=lambda part: part.replica_group)
+    first = parts[0]
+    if first.replica_group in silent:
+        raise NotLeaderError(
+            f"staging topic {topic}: its control queue is in {first.replica_group}, which has no leader", leader_address=""
+        )
+    places = [
+        (part.replica_group, number)
+        for number in range(CONTROL_QUEUE + 1, max(part.write_queues for part in parts))
+        for part in parts
+        if number < part.write_queues and part.perm & Perm.WRITE and part.replica_group not in silent
+    ]
+    if not places:
+        queues = sum(part.write_queues for part in parts)
+        raise InvalidArgumentError(f"staging topic {topic} has {queues} queue; expected at least 2 in a replica group that has a leader")
+    return StagingTopic(topic, first.replica_group, first.write_queues, tuple(places))
 
 
 def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
@@ -141,7 +185,7 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     clients = _Clients.of_this_process(options)
     targets = _Targets(clients.consumer)
     batcher = RowBatcher(clients.maker, targets.queues_of, options.topic, partition, targets.max_body_bytes_of)
-    sender = _StagingSender(clients.producer, staging, CONTROL_QUEUE + 1 + partition % (staging.queues - 1))
+    sender = _StagingSender(clients.producer, staging.topic, staging.place(partition))
     for batch in batches:
         for staged in batcher.add(batch):
             sender.add(staged)
@@ -173,8 +217,8 @@ class _Targets:
 class _StagingSender:
     """Sends the staged batches of one task as messages with one tag to one queue."""
 
-    def __init__(self, producer: Producer, staging: StagingTopic, queue_id: int) -> None:
-        self._producer, self._staging, self._queue_id = producer, staging, queue_id
+    def __init__(self, producer: Producer, topic: str, place: tuple[str, int]) -> None:
+        self._producer, self._topic, self._place = producer, topic, place
         self._tag = uuid.uuid4().hex[:16]
         self._sent: list[SendFuture] = []
         self._rest = bytearray()
@@ -188,7 +232,7 @@ class _StagingSender:
 
     def _send(self, piece: bytes) -> None:
         self._crc, self._size = crc32c(piece, value=self._crc), self._size + len(piece)
-        self._sent.append(self._producer.send_async(Message(self._staging.topic, piece, tags=self._tag), queue_id=self._queue_id))
+        self._sent.append(self._producer.send_async(Message(self._topic, piece, tags=self._tag), queue_id=self._place))
 
     def finish(self, rows: int) -> StagedRange:
         """Send the rest and wait for all acknowledgements."""
@@ -197,7 +241,7 @@ class _StagingSender:
         self._producer.flush()
         placed = [future.result() for future in self._sent]
         first, last = placed[0].queue_offset, placed[-1].queue_offset
-        return StagedRange(self._staging.group, self._queue_id, first, last + 1, self._tag, rows, self._size, self._crc)
+        return StagedRange(*self._place, first, last + 1, self._tag, rows, self._size, self._crc)
 
 
 class _Clients:

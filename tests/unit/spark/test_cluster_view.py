@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from dledger_client import Message
+from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
+from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning import cluster_view as look
@@ -127,7 +129,11 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
 
     async def scenario(rig: Rig) -> None:
         await fill(rig, "t", 2)
-        inspector = OneIsDead(rig.router())
+        inspector, router = OneIsDead(rig.router()), rig.router()
+        assert (await inspector.read_view(ViewRequest(options()))).unreachable == {}  # g0 was told that nobody else has the topic
+        both = admin_pb2.TopicSpec(name="t", groups=["g0", "g1"])
+        await router.call_leader("g0", methods.UPDATE_TOPIC, both, deadline_ms=router.clock.monotonic_ms() + 5000)
+        await asyncio.sleep(1)
         view = await inspector.read_view(ViewRequest(options(failOnDataLoss="false")))
         assert (len(view.bounds), list(view.unreachable)) == (2, ["g1"])
         assert len((await inspector.read_view(ViewRequest(options("t,u"), {"u"}, whole=False))).bounds) == 2
