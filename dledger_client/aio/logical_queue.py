@@ -314,7 +314,11 @@ class LogicalQueueReader:
         while len(found) < max_messages:
             ahead = self._ahead[self._next % width]
             if not ahead:
-                await self._fetch(0 if found else wait_ms)
+                try:
+                    await self._fetch(0 if found else wait_ms)
+                except DledgerError:
+                    if not found:
+                        raise
                 if not ahead:
                     break
             message = ahead.popleft()
@@ -324,10 +328,13 @@ class LogicalQueueReader:
         return found
 
     async def _fetch(self, wait_ms: int) -> None:
-        """Fill every queue that has nothing ahead; only the one that is next is waited for."""
+        """Fill every queue that has nothing ahead; only the one that is next is waited for.  Ends when all fills have ended."""
         wanted = self._next % len(self._ahead)
         empty = [queue for queue, ahead in enumerate(self._ahead) if not ahead and queue != wanted]
-        await asyncio.gather(self._fill(wanted, wait_ms), *[self._fill(queue, 0) for queue in empty])
+        fills = [self._fill(wanted, wait_ms), *[self._fill(queue, 0) for queue in empty]]
+        for error in await asyncio.gather(*fills, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _fill(self, queue: int, wait_ms: int) -> None:
         group, queue_id = self._queues[queue]
