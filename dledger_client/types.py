@@ -21,6 +21,7 @@ from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.replica_groups import LeftMessages, ReplicaGroupState
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, SentBack
+from dledger_client.admin.topic_route import RoutePart, TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
@@ -95,6 +96,7 @@ __all__ = [
     "ReplicaGroupStatus",
     "ReplicaLag",
     "ReplicaState",
+    "RoutePart",
     "SendBackResult",
     "SendFuture",
     "SendResult",
@@ -102,6 +104,7 @@ __all__ = [
     "SentBack",
     "Strategy",
     "TopicQueues",
+    "TopicRoute",
     "Trace",
     "TracedCopy",
     "TransactionOutcome",

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from dledger_client.admin import cluster_status as nodes_of_cluster
-from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topic_changes, topics
+from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topic_changes, topic_route, topics
 from dledger_client.admin import dead_letters as letters_of_groups
 from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
@@ -22,6 +22,7 @@ from dledger_client.admin.open_transactions import GroupTransactions, OpenTransa
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, send_back
+from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, named_groups
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin
@@ -189,7 +190,7 @@ class Admin(ReplicaGroupAdmin):
         """
         spec = TopicSpec.of(name, queues, read_queues, write_queues, perm)
         groups = named_groups(replica_group, replica_groups)
-        return await self._announced(await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists))
+        return await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists)
 
     @renamed_arguments(group="replica_group")
     async def update_topic(
@@ -229,8 +230,8 @@ class Admin(ReplicaGroupAdmin):
         """
         spec, groups = TopicSpec.of(name, queues, read_queues, write_queues, perm), named_groups(replica_group, replica_groups)
         if replica_group:
-            return await self._announced(await topic_changes.update_part(self._calls, spec, replica_group, force=force))
-        return await self._announced(await topic_changes.update_topic(self._calls, spec, groups, force=force))
+            return await topic_changes.update_part(self._calls, spec, replica_group, force=force)
+        return await topic_changes.update_topic(self._calls, spec, groups, force=force)
 
     @renamed_arguments(group="replica_group")
     async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
@@ -248,12 +249,6 @@ class Admin(ReplicaGroupAdmin):
             >>> await admin.delete_topic("orders")
         """
         await topic_changes.delete_topic(self._calls, name, replica_group)
-        await self._router.announced(name, list(self._router.groups))
-
-    async def _announced(self, changed: ChangedTopic) -> ChangedTopic:
-        """Let name servers hear of it before the caller goes on."""
-        await self._router.announced(changed.topic, [part.replica_group for part in changed.parts])
-        return changed
 
     async def list_topics(self, *, or_followers: bool = False, partial: bool = False) -> Listed[TopicQueues]:
         """All topics of applications, by name and replica group.
@@ -269,6 +264,23 @@ class Admin(ReplicaGroupAdmin):
             >>> names = {topic.topic for topic in await admin.list_topics()}
         """
         return await topics.list_topics(self._calls, or_followers=or_followers, partial=partial)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where clients find a topic: its replica groups with queues, leader and replicas, as they are told.
+
+        A name server answers; without one, the nodes do.
+
+        Args:
+            topic: The topic.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> route = await admin.route("orders")
+            >>> leaders = {part.replica_group: part.leader_address for part in route.parts}
+        """
+        return await topic_route.route(self._calls, topic)
 
     async def describe_topic(self, name: str) -> list[TopicQueues]:
         """The queue counts and the permission of a topic, one entry for each replica group that stores it.

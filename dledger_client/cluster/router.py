@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from dledger_client.cluster.announcement import Announcement
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.channels import Channels
 from dledger_client.cluster.leader_calls import LeaderCalls
@@ -37,8 +36,6 @@ from dledger_wire.rpc.transport import Channel, Network
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
-ANNOUNCED_MS = 1000  # how long a change of a topic waits for name servers to hear of it
-
 
 class Router:
     """Routes of one client.  Used on one event loop."""
@@ -55,7 +52,6 @@ class Router:
         self._calls = LeaderCalls(self._channels, self._cache, self._leaders, clock, random)
         self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
         self._watch.confirm = self._lookup.confirm
-        self._announcement = Announcement(self._names, self._lookup, clock)
         self._nodes_told = False  # of all replica groups
 
     def __del__(self) -> None:
@@ -231,9 +227,22 @@ class Router:
         whole = [queues for queues in found if queues is not None]
         return {each.replica_group for queues in whole for each in queues} if len(whole) == len(found) else None
 
-    async def announced(self, name: str, groups: Iterable[str]) -> None:
-        """Wait a moment until the name servers know of a topic what the leaders of ``groups`` know, so that other clients find it, too."""
-        await self._announcement.wait(name, groups, ANNOUNCED_MS)
+    async def learn_topic(self, name: str, groups: Iterable[str]) -> None:
+        """Ask the leaders of ``groups`` for a topic that was just changed there."""
+        await self._lookup.learn(name, groups)
+
+    async def route(self, topic: str, deadline_ms: int) -> tuple[str, routes_pb2.RoutesReply | None]:
+        """Who tells the routes of a topic, and what a name server says of it now; None when nodes answer.  What is known is current then.
+
+        Raises TopicNotFoundError.
+        """
+        await self.topic(topic, deadline_ms, fresh=True)
+        address = self._names.current
+        try:
+            request = routes_pb2.RoutesRequest(topics=[routes_pb2.KnownRoute(name=topic)])
+            return address, await self._names.poll(request)
+        except DledgerError:
+            return self._nodes.answered_last, None
 
     def watch_group(self, name: str) -> None:
         """Watch a replica group, beside those that the topics are in."""

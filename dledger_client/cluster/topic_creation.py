@@ -37,7 +37,7 @@ async def create_topic(router: Router, name: str, key: str, queues: int, deadlin
     if not created and problem is not None:
         raise problem
     router.forget_topic(name)
-    await router.announced(name, shares)
+    await router.learn_topic(name, shares)
     return True
 
 

@@ -17,6 +17,7 @@ from dledger_client.admin.open_transactions import GroupTransactions, OpenTransa
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult
+from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.cluster.bootstrap import Bootstrap
@@ -251,6 +252,23 @@ class Admin(ReplicaGroupAdmin):
             >>> names = {topic.topic for topic in admin.list_topics()}
         """
         return self._run(self._inner.list_topics(or_followers=or_followers, partial=partial))
+
+    def route(self, topic: str) -> TopicRoute:
+        """Where clients find a topic: its replica groups with queues, leader and replicas, as they are told.
+
+        A name server answers; without one, the nodes do.
+
+        Args:
+            topic: The topic.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> route = admin.route("orders")
+            >>> leaders = {part.replica_group: part.leader_address for part in route.parts}
+        """
+        return self._run(self._inner.route(topic))
 
     def describe_topic(self, name: str) -> list[TopicQueues]:
         """The queue counts and the permission of a topic, one entry for each replica group that stores it.

@@ -1,0 +1,76 @@
+"""``dledger route``: where clients find a topic, and who told so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.commands import completion
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from dledger_client.admin.topic_route import RoutePart, TopicRoute
+
+HEADER = ("REPLICA-GROUP", "STATE", "READ-QUEUES", "WRITE-QUEUES", "PERM", "TERM", "LEADER", "REPLICAS", "TOPICS-VERSION")
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=completion.topics)]
+
+
+def register(root: typer.Typer) -> None:
+    root.command("route", epilog="Examples: dledger route orders | dledger route orders --json")(route)
+
+
+def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+    """Where clients find a topic: replica groups, queues, leaders, replicas, and who told it."""
+    found = ask(config, timeout, lambda admin: admin.route(topic))
+    if as_json:
+        print_json(_json(found))
+        return
+    rows = [
+        (
+            part.replica_group,
+            part.state or "-",
+            part.read_queues,
+            part.write_queues,
+            part.perm,
+            part.term,
+            f"{part.leader_id} ({part.leader_address})" if part.leader_address else "none",
+            ",".join(node.id if node.voter else f"{node.id} (learner)" for node in part.nodes),
+            part.topics_version,
+        )
+        for part in found.parts
+    ]
+    print_table(HEADER, rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM", "TERM", "TOPICS-VERSION"))
+    if not found.by_name_server:
+        note(f"told by node {found.answered_by}: no name server answers")
+    else:
+        note(f"told by name server {found.answered_by}" + ("" if found.complete else ", which has not heard of all replica groups yet"))
+
+
+def _json(found: TopicRoute) -> dict[str, object]:
+    return {
+        "topic": found.topic,
+        "version": f"{found.version:016x}",
+        "answered_by": found.answered_by,
+        "by_name_server": found.by_name_server,
+        "complete": found.complete,
+        "parts": [_part(part) for part in found.parts],
+    }
+
+
+def _part(part: RoutePart) -> dict[str, object]:
+    return {
+        "group": part.replica_group,
+        "state": part.state,
+        "term": part.term,
+        "leader": part.leader_id,
+        "leader_address": part.leader_address,
+        "nodes": [{"id": node.id, "address": node.address, "voter": node.voter} for node in part.nodes],
+        "read_queues": part.read_queues,
+        "write_queues": part.write_queues,
+        "perm": part.perm,
+        "topic_epoch": part.topic_epoch,
+        "topics_version": part.topics_version,
+        "version": f"{part.version:016x}",
+    }
