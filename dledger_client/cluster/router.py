@@ -117,10 +117,7 @@ class Router:
             await self._ask_for(names)
         except DledgerError:
             if not self._nodes_told:
-                async for attempt in until(deadline_ms, self.clock, self.random):
-                    with attempt:
-                        await self._nodes.first_answer([])
-                self._nodes_told = True
+                await self._ask_nodes(deadline_ms)
             return dict(self.groups)
         return {name: self.groups[name] for name in names if name in self.groups}
 
@@ -146,6 +143,17 @@ class Router:
             if group not in self.groups:
                 raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {names}")
         return self.groups[group]
+
+    async def _ask_nodes(self, deadline_ms: int) -> None:
+        """Ask any node which replica groups there are, again and again only while nothing is known at all."""
+        async for attempt in until(deadline_ms, self.clock, self.random):
+            with attempt:
+                try:
+                    await self._nodes.first_answer([])
+                    self._nodes_told = True
+                except DledgerError:
+                    if not self.groups:
+                        raise
 
     async def _ask_for(self, groups: Iterable[str]) -> None:
         """Ask a name server for replica groups: only for what changed of those that are known."""
