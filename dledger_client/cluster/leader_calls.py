@@ -13,13 +13,13 @@ from google.protobuf.message import Message
 
 from dledger_client.cluster.asking import drop
 from dledger_client.cluster.channels import Channels
-from dledger_client.cluster.leader_search import LeaderSearch
+from dledger_client.cluster.leader_search import LeaderSearch, is_leader
 from dledger_client.cluster.retry import is_retriable, until
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
-from dledger_wire.rpc.methods import UnaryMethod
+from dledger_wire.rpc.methods import METADATA, UnaryMethod
 
 CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
 MOVED_S = 0.1  # how long a leader may take to answer when another one leads already
@@ -69,12 +69,14 @@ class LeaderCalls:
                 view = await self._leaders.leader(group, failed, term)
                 left_s = max(0.05, (deadline_ms - self._clock.monotonic_ms()) / 1000)
                 try:
-                    return await self._watched(view, method, request, left_s)
+                    answer = await self._watched(view, method, request, left_s)
+                    _check_metadata(view, method, answer)
+                    return answer
                 except DledgerError as error:
                     failed, term = view.leader_address, view.term
                     if isinstance(error, NotLeaderError) and error.leader_address:
                         self._cache.leader_is(group, error.leader_address)
-                    if error.outcome_unknown:
+                    if error.outcome_unknown and not _was_never_sent(error):
                         lost[:] = [error]
                         request = request if again is None else again
                     raise
@@ -114,3 +116,14 @@ class LeaderCalls:
             found = await self._cache.led_after(leader.name, found.term)
         await asyncio.sleep(MOVED_S)
         return found.leader_address
+
+
+def _was_never_sent(error: DledgerError) -> bool:
+    """Whether no connection was made, which networks tell by the reason."""
+    return isinstance(error, UnreachableError) and "reason" in error.details
+
+
+def _check_metadata(view: ReplicaGroup, method: UnaryMethod[Request, Response], answer: bytes) -> None:
+    """Metadata is what any node answers: NotLeaderError when this one does not lead, and so may lag."""
+    if method.path == METADATA.path and not is_leader(view.name, view.leader_address, METADATA.parse_response(answer, view.leader_address)):
+        raise NotLeaderError(f"{view.leader_address} does not lead group {view.name} now")

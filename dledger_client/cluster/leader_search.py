@@ -15,7 +15,7 @@ from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import NotLeaderError, UnreachableError
+from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
 
 
 class LeaderSearch:
@@ -81,11 +81,24 @@ class LeaderSearch:
             return f"no node reachable at {', '.join(members)}"
         return f"group {group} has no leader now ({len(set(members).intersection(answered))} of its {len(members)} nodes answered)"
 
+    async def leads(self, group: str, address: str) -> bool:
+        """Whether the node at ``address`` itself says that it leads now."""
+        try:
+            return is_leader(group, address, await self._nodes.ask(address, []))
+        except DledgerError:
+            return False
+
     async def confirm(self, group: str, address: str) -> None:
         """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
         leader = (await self.find(group)).leader_address
         if leader != address:
             raise UnreachableError(f"no response from {address}; {leader} is the new leader", address=address)
+
+
+def is_leader(group: str, address: str, response: broker_pb2.MetadataResponse) -> bool:
+    """Whether the node at ``address``, which answered so, leads."""
+    info = info_of(group, response)
+    return info is not None and info.leader_address == address
 
 
 def _may_lead(claimed: ReplicaGroup | broker_pb2.GroupInfo, failed: str, failed_term: int) -> bool:

@@ -190,6 +190,10 @@ class Router:
         """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
         await self._leaders.confirm(group, address)
 
+    async def leads(self, group: str, address: str) -> bool:
+        """Whether the node at ``address`` itself says that it leads ``group`` now."""
+        return await self._leaders.leads(group, address)
+
     def newer_leader(self, group: str, term: int) -> ReplicaGroup | None:
         """The group, if a leader in a newer term than ``term`` is known."""
         return self._cache.newer_leader(group, term)

@@ -29,6 +29,9 @@ from dledger_wire.errors import (
     DeadlineExceededError,
     DledgerError,
     InvalidArgumentError,
+    NotYetError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
     UnreachableError,
 )
 from dledger_wire.rpc import methods
@@ -253,11 +256,19 @@ class Fetcher:
                 return [chunk async for chunk in self.chunks(source, replica_group, request, partial(failover.left_s, source))]
             except DledgerError as error:
                 self._advised.pop(queue, None)
+                error = await self.judged(error, source, replica_group)
                 problem = failover.failed(error, source, request.offset, is_last=source is sources[-1])
                 if not (problem.retriable or problem.refresh_route):
                     raise problem from None
         await self._refresh(replica_group)
         raise problem or UnreachableError(f"group {replica_group} has no replica to read from")
+
+    async def judged(self, error: DledgerError, source: Source, replica_group: str) -> DledgerError:
+        """The error; a retriable one when the node lacks something, was taken for the leader and does not lead: it may lag."""
+        lacks = isinstance(error, TopicNotFoundError | OffsetOutOfRangeError)
+        if not lacks or not source.is_leader or await self._router.leads(replica_group, source.address):
+            return error
+        return NotYetError(f"{source.node_id}: {error.message} (it does not lead)")
 
     async def _refresh(self, replica_group: str) -> None:
         """Look up leader and members again."""

@@ -254,13 +254,13 @@ class UnaryCall:
         if link.cut or net.link(target, self._process.host).cut:
             # No connection can be made; an existing one would let the call wait for its deadline, which the deadline does anyway.
             at = net.loop.now_s + net.settings.connect_timeout_s
-            net.loop.call_for(self._process, at, self._fail, self._unreachable("no connection"))
+            net.loop.call_for(self._process, at, self._fail, self._not_connected("no connection"))
             return
         listener = self._listener = net.listeners.get(self._address)
         net.calls[self] = None
         at = net.loop.now_s + net.delay_s(link)
         if listener is None:
-            net.loop.call_for(self._process, at, self._fail, self._unreachable("connection refused"))
+            net.loop.call_for(self._process, at, self._fail, self._not_connected("connection refused"))
         else:
             net.loop.call_for(listener.process, at, self._arrive, listener)
 
@@ -326,6 +326,10 @@ class UnaryCall:
     def _fail(self, error: DledgerError) -> None:
         if not self._answer.done():
             self._answer.set_exception(error)
+
+    def _not_connected(self, why: str) -> UnreachableError:
+        """As real networks tell that nothing was sent."""
+        return UnreachableError(f"{self._address} {self._method}: {why}", address=self._address, reason=why)
 
     def _unreachable(self, why: str) -> UnreachableError:
         return UnreachableError(f"{self._address} {self._method}: {why}", address=self._address)

@@ -90,27 +90,27 @@ class Board:
     # What name servers know
 
     def register(self, group: str, *, at: Iterable[str] | None = None, term: int | None = None, leader: str | None = None) -> None:
-        """The master of a group registers as the group is now, at those name servers; ``leader``: the address of who claims to be it."""
+        """The nodes of a group register as it is now, at those name servers; ``leader``: the address of who claims to be the master."""
         told = self.groups[group]
         self._sequence += 1
         master = told.leader if leader is None else leader
-        for address in [master] if master else told.addresses[:1]:
+        for address in sorted(told.addresses, key=lambda each: each != master):
             registration = routes_pb2.Registration(
                 cluster=CLUSTER,
                 group=group,
                 node_id=told.node_id(address),
                 address=address,
                 term=term or told.term,
-                master=bool(master),
-                role="leader" if master else "follower",
+                master=address == master,
+                role="leader" if address == master else "follower",
                 sequence=self._sequence,
                 started_at_ms=1,
                 configuration_index=1,
                 members=[routes_pb2.Member(id=told.node_id(each), address=each, voter=True) for each in told.addresses],
                 topics_version=told.version,
-                has_topics=True,
+                has_topics=address == master,
             )
-            for topic, queues in told.topics.items():
+            for topic, queues in told.topics.items() if address == master else ():
                 registration.topics.add(topic=topic, read_queues=queues, write_queues=queues, perm=6, topic_epoch=told.epoch)
             for server in self.services if at is None else at:
                 self.services[server].registered(registration)
