@@ -260,3 +260,16 @@ def test_spare_nodes() -> None:
     assert table.topic_count == 0
     assert table.register(registration("g0", "s0"), 10).groups
     assert table.spares == []
+
+
+def test_changes_of_a_table_count_on_what_they_build_on_only() -> None:
+    table = RouteTable()
+    change = table.register(master(topics={"u": 1}, version=9, sequence=1, topics_base=8), 0)
+    assert (change.topics, change.wants_topics) == (set(), True)  # nothing is known yet
+    table.register(master(topics={"t": 1, "u": 1}, version=5, sequence=2), 0)
+    change = table.register(master(topics={"v": 2}, version=9, sequence=3, topics_base=7, removed_topics=["u"]), 0)
+    assert (change.topics, change.wants_topics) == (set(), True)  # what happened between 5 and 7?
+    change = table.register(master(topics={"v": 2}, version=9, sequence=4, topics_base=4, removed_topics=["u"]), 0)
+    assert (change.topics, change.wants_topics) == ({"u", "v"}, False)
+    assert sorted(table.topics) == ["t", "v"]
+    assert not table.register(master(topics={}, version=8, sequence=5, topics_base=5, removed_topics=["t"]), 0).topics
