@@ -14,21 +14,25 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from broker.config.cluster_file import NodeSettings
+from broker.config.cluster_file import ClusterConfig, NodeSettings
 from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
+from broker.config.replicas import SpareConfig
 from broker.process.allocator import restart_with_malloc_settings
 from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
 from broker.process.identity import open_identity
 from broker.process.logging_setup import configure_logging
+from broker.spares.binding import Binding, bound_settings, read_binding
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.errors import DledgerError
 from dledger_wire.event_loop import new_event_loop
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STOP_GRACE_S = 20.0
 NAME_SERVERS = "name-servers"  # stands in a name server's identity.json where a node has its group
@@ -59,6 +63,40 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     return _with_folder(folder, settings.group.name, settings.node.id, log_file, work)
 
 
+def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: str = "") -> int:
+    """Run a spare node: it waits until a replica group takes it in, and is a node of that group from then on."""
+    restart_with_malloc_settings()
+    raise_handle_limit()
+    sys.setswitchinterval(0.0005)
+    folder = str((Path(data) / spare.id).resolve())
+
+    def work() -> None:
+        binding = _run(_wait_as_spare(cluster, spare, folder))
+        while binding is not None:
+            try:
+                _run(_serve(bound_settings(cluster, spare, binding), folder))
+                break
+            except LogDivergedError as error:
+                logger.warning("restarting with an empty log", extra={"reason": str(error)})
+
+    return _with_folder(folder, "", spare.id, log_file, work)
+
+
+async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str) -> Binding | None:
+    """The replica group that it belongs to; None when a signal ends the process first."""
+    from broker.process.process_stats import read_process_stats
+    from broker.spares.waiting import WaitingSpare
+    from dledger.runtime.real_env import real_environment
+    from dledger_wire.tcp.mixed_network import MixedNetwork
+
+    env = real_environment(folder, MixedNetwork(socket_folder=folder))
+    bound = await read_binding(env.disk)
+    if bound is not None:
+        return bound
+    waiting = WaitingSpare(cluster, spare, env, process=read_process_stats)
+    return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, lambda: waiting.bound)
+
+
 def run_name_server(settings: NameServerSettings, data: str, log_file: str = "") -> int:
     """Run a name server until a signal stops it; ``data``/ID is its folder, which holds its lock and whose it is."""
     raise_handle_limit()
@@ -83,9 +121,9 @@ def _with_folder(folder: str, group: str, name: str, log_file: str, work: Callab
     return 0
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(work)
+        return runner.run(work)
 
 
 async def _serve(settings: NodeSettings, folder: str) -> None:
@@ -121,21 +159,29 @@ class _Served(Protocol):
     async def open(self) -> None: ...
 
 
-async def _until_stopped(served: _Served, stop: Callable[[], Coroutine[Any, Any, None]], addresses: Sequence[str], folder: str) -> None:
-    """Open it, and stop it in order after a signal or when it failed; raises why it failed."""
+async def _until_stopped(
+    served: _Served,
+    stop: Callable[[], Coroutine[Any, Any, None]],
+    addresses: Sequence[str],
+    folder: str,
+    done: Callable[[], asyncio.Future[T] | None] = lambda: None,
+) -> T | None:
+    """Open it, and stop it in order after a signal, when it failed or when it is ``done``; raises why it failed."""
     signalled = _stop_signal()
     if not await started(served.open(), signalled):
         logger.info("stopped by a signal during startup")
-        return
+        return None
+    end = done()
     try:
         logger.info("started", extra={"addresses": list(addresses), "pid": os.getpid(), "data": folder})
-        ended: list[asyncio.Future[Any]] = [signalled, served.failed]
+        ended: list[asyncio.Future[Any]] = [signalled, served.failed, *([end] if end is not None else [])]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     finally:
         logger.info("stopping")
         await asyncio.wait_for(stop(), STOP_GRACE_S)
     if served.failed.done():
         raise served.failed.result()
+    return end.result() if end is not None and end.done() else None
 
 
 async def started(opening: Coroutine[Any, Any, None], signalled: asyncio.Future[None]) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 
+MAX_LAG_ENTRIES = 64  # a replica with less to go counts as in sync
+
 
 def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False) -> str:
     """What is wrong with a node, and the command that repairs it; of a leader, how far it has taken over."""
@@ -34,6 +36,33 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
         notes.append("does not acknowledge yet")
     return ", ".join(notes)
+
+
+def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:
+    """The members of a group: in sync with the leader, lagging behind it, missing."""
+    found: dict[str, list[str]] = {"in_sync": [], "lagging": [], "missing": []}
+    by_id = {node.id: node for node in group.nodes}
+    for member in (*group.voters, *group.learners):
+        node = by_id.get(member)
+        if node is None or not node.reachable:
+            found["missing"].append(member)
+        elif group.leader is not None and (node is group.leader or _keeps_up(group, node)):
+            found["in_sync"].append(member)
+        else:
+            found["lagging"].append(member)
+    return found
+
+
+def _keeps_up(group: ReplicaGroupStatus, node: NodeStatus) -> bool:
+    lag = group.lag(node)
+    return lag is not None and lag <= MAX_LAG_ENTRIES and (node.id in group.acknowledging or node.id in group.learners)
+
+
+def replicas_line(group: ReplicaGroupStatus) -> str:
+    """``replica group g0: in sync n0, n1; missing n2``."""
+    words = {"in_sync": "in sync", "lagging": "lagging", "missing": "missing"}
+    parts = [f"{words[kind]} {', '.join(ids)}" for kind, ids in replicas_of(group).items() if ids]
+    return f"replica group {group.name}: {'; '.join(parts)}"
 
 
 def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:

@@ -210,7 +210,7 @@ class ClusterConfig(_Model):
             for node in group.nodes:
                 if node.id == node_id:
                     return NodeSettings(self, group, node)
-        known = ", ".join(node.id for group in self.groups for node in group.nodes)
+        known = ", ".join([*(node.id for group in self.groups for node in group.nodes), *(spare.id for spare in self.spares)])
         raise ConfigError(f"no node {node_id!r} in this cluster file; it has {known}", known=known)
 
     @property
@@ -221,6 +221,15 @@ class ClusterConfig(_Model):
     def replace_after_ms(self, group: GroupConfig) -> int:
         """How long a member of ``group`` may be away before a spare node takes its place; 0: for ever."""
         return self.replicas.replaceAfter if group.replaceAfter is None else group.replaceAfter
+
+    def spare(self, node_id: str) -> SpareConfig | None:
+        """The spare node of that id."""
+        return next((spare for spare in self.spares if spare.id == node_id), None)
+
+    def addresses_of(self, node_id: str) -> tuple[str, ...]:
+        """Where a node or a spare node listens."""
+        spare = self.spare(node_id)
+        return self.node(node_id).addresses if spare is None else (spare.listen or spare.address,)
 
     def all_nodes(self) -> list[tuple[GroupConfig, NodeConfig]]:
         return [(group, node) for group in self.groups for node in group.nodes]

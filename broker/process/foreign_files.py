@@ -20,6 +20,7 @@ TEMPORARY = ".tmp"  # of a crash while a file was replaced; the next replacement
 _FILES = (
     "lock",
     "identity.json",
+    "spare.json",
     "hardstate",
     "logstart.json",
     "configuration.json",

@@ -26,7 +26,9 @@ def node(
     """Run one node in the foreground until SIGTERM (transfers leadership first) or SIGINT."""
     from broker.config.cluster_file import ClusterConfig
 
-    settings = ClusterConfig.load(config).node(node_id)
+    cluster = ClusterConfig.load(config)
+    spare = cluster.spare(node_id)
+    own = cluster.addresses_of(node_id)  # ConfigError unless the file has it
     if check:
         note(f"{config}: ok")
         return
@@ -36,11 +38,11 @@ def node(
     if (folder / "identity.json").is_file():
         text = f"{folder} is the folder of one node; expected the folder above it: --data {folder.parent}"
         raise typer.BadParameter(text, param_hint="--data")
-    from broker.main import run_node
+    from broker.main import run_node, run_spare
     from broker.process.data_dir_lock import holder_pid
-    from dledger_cli.local.processes import check_ports_free
+    from dledger_cli.local.processes import check_addresses_free
 
     if holder_pid(str(folder / node_id)) is None:  # else the lock of the folder gives the better error
-        check_ports_free(settings)
+        check_addresses_free(node_id, own)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's messages come as errors of the calls
-    sys.exit(run_node(settings, data, log_file))
+    sys.exit(run_node(cluster.node(node_id), data, log_file) if spare is None else run_spare(cluster, spare, data, log_file))

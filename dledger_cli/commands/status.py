@@ -10,7 +10,7 @@ import typer
 from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, paint, print_json, print_table
-from dledger_cli.status_text import node_note, sentence
+from dledger_cli.status_text import node_note, replicas_line, replicas_of, sentence
 
 if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
@@ -65,6 +65,9 @@ def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
         return
     rows = [_row(group, node, several_groups=len(groups) > 1) for group in groups for node in sorted(group.nodes, key=_order)]
     print_table(HEADER, rows, right=NUMBERS)
+    for group in groups:
+        if any(replicas_of(group)[kind] for kind in ("lagging", "missing")):
+            print(replicas_line(group))
     healthy, working = all(each.healthy for each in groups), all(each.takes_messages for each in groups)
     print(paint(sentence(groups), GREEN if healthy else YELLOW if working else RED), flush=True)
 
@@ -95,6 +98,7 @@ def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:
         "learners": list(group.learners),
         "acknowledging": [voter for voter in group.voters if voter in group.acknowledging],
         "takes_writes": group.takes_messages,
+        "replicas": replicas_of(group),
         "nodes": [_node_json(node) | {"member": group.is_member(node.id)} for node in group.nodes],
     }
 

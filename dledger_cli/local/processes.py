@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ class LocalCluster:
         return self.data / "cluster.yaml"
 
     def node_ids(self) -> list[str]:
-        return [node.id for _, node in self.config.all_nodes()]
+        """Of all replica groups, then of spare nodes."""
+        return [*(node.id for _, node in self.config.all_nodes()), *(spare.id for spare in self.config.spares)]
 
     def name_server_ids(self) -> list[str]:
         return [server.id for server in self.config.name_server_processes]
@@ -53,7 +55,8 @@ class LocalCluster:
         """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError
         names who holds its port."""
         kind = "nameserver" if node_id in self.name_server_ids() else "node"
-        check_ports_free(self.config.name_server(node_id) if kind == "nameserver" else self.config.node(node_id))
+        own = self.config.name_server(node_id).addresses if kind == "nameserver" else self.config.addresses_of(node_id)
+        check_addresses_free(node_id, own)
         # -P: nothing is imported from the folder that the command is given in, whatever it holds.
         command = [sys.executable, "-P", "-m", "dledger_cli", kind]
         command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
@@ -121,8 +124,12 @@ def _import_path() -> dict[str, str]:
 
 
 def check_ports_free(settings: NodeSettings | NameServerSettings) -> None:
-    name = settings.server.id if isinstance(settings, NameServerSettings) else settings.node.id
-    for address in settings.addresses:
+    check_addresses_free(settings.server.id if isinstance(settings, NameServerSettings) else settings.node.id, settings.addresses)
+
+
+def check_addresses_free(name: str, addresses: Sequence[str]) -> None:
+    """AddressInUseError names who holds a port that ``name`` wants to listen on."""
+    for address in addresses:
         if not can_listen(address):
             raise AddressInUseError(f"{address} ({name}) is taken{_taken_by(address)}")
 

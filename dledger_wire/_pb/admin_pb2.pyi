@@ -515,3 +515,61 @@ class LeftInGroup(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["consumer_group", b"consumer_group", "kind", b"kind", "messages", b"messages", "topic", b"topic"]) -> None: ...
 
 global___LeftInGroup = LeftInGroup
+
+@typing.final
+class TakeSpareRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    VOTERS_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    group: builtins.str
+    node_id: builtins.str
+    @property
+    def voters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SpareVoter]: ...
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str = ...,
+        group: builtins.str = ...,
+        node_id: builtins.str = ...,
+        voters: collections.abc.Iterable[global___SpareVoter] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "group", b"group", "node_id", b"node_id", "voters", b"voters"]) -> None: ...
+
+global___TakeSpareRequest = TakeSpareRequest
+
+@typing.final
+class SpareVoter(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    address: builtins.str
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        address: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "id", b"id"]) -> None: ...
+
+global___SpareVoter = SpareVoter
+
+@typing.final
+class TakeSpareReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group"]) -> None: ...
+
+global___TakeSpareReply = TakeSpareReply

@@ -151,6 +151,7 @@ CHANGE_MEMBER = UnaryMethod("/dledger.v1.Admin/ChangeMember", admin_pb2.MemberRe
 SEGMENT_CHECKSUMS = UnaryMethod("/dledger.v1.Admin/SegmentChecksums", admin_pb2.ChecksumRequest, admin_pb2.ChecksumReply)
 DESCRIBE_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/DescribeReplicaGroup", admin_pb2.Empty, admin_pb2.ReplicaGroupReply)
 SET_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/SetReplicaGroup", admin_pb2.ReplicaGroupRequest, admin_pb2.ReplicaGroupReply)
+TAKE_SPARE = UnaryMethod("/dledger.v1.Admin/TakeSpare", admin_pb2.TakeSpareRequest, admin_pb2.TakeSpareReply)
 EXPIRE = UnaryMethod("/dledger.v1.Retention/Expire", retention_pb2.ExpireRequest, retention_pb2.ExpireReply)
 AUTO_CREATE_TOPIC = UnaryMethod("/dledger.v1.Topics/AutoCreate", topics_pb2.AutoCreateRequest, topics_pb2.AutoCreateResponse)
 

@@ -32,7 +32,7 @@ MODELS = (
 )
 CHECKS = {"broker/config/rules.py", "broker/config/values.py", "broker/config/mistakes.py"}
 DEFAULTS = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 127.0.0.1:10911}]}]\n"
-NO_USE_YET = {"security", "spares"}  # refused when it is given, or taken in by no group yet
+NO_USE_YET = {"security"}  # refused when it is given
 
 
 def names_read() -> set[str]:

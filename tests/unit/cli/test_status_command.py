@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger_cli.status_text import node_note, sentence
+from dledger_cli.status_text import node_note, replicas_line, replicas_of, sentence
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 
 NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
@@ -113,3 +113,9 @@ def test_a_voter_that_is_not_in_sync_yet_does_not_count() -> None:
 def test_without_a_leader_voters_that_answer_count(up: int, expected: str) -> None:
     answers = [other("n0", knows=""), other("n2", knows="") if up == 2 else gone("n2"), gone("n1")]
     assert expected in says(*answers)
+
+
+def test_replicas_are_in_sync_lagging_or_missing() -> None:
+    answers = (leader("n0", learners="n3"), other("n0"), other("n2"), gone("n3"))
+    assert replicas_of(judged(*answers)) == {"in_sync": ["n0", "n1"], "lagging": ["n2"], "missing": ["n3"]}
+    assert replicas_line(judged(*answers)) == "replica group g0: in sync n0, n1; lagging n2; missing n3"

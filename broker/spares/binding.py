@@ -1,0 +1,58 @@
+"""Which replica group a spare node belongs to: ``spare.json``, written once, before anything of that group reaches the folder.
+
+Owns the file, and what a bound node takes from the cluster file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, NodeSettings
+from broker.config.replicas import SpareConfig
+from dledger.runtime.env import Disk
+from dledger_wire.errors import DataDirectoryError
+
+BINDING_FILE = "spare.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A replica group, and its voters with their addresses when the spare node was taken in."""
+
+    group: str
+    voters: tuple[tuple[str, str], ...]
+
+
+async def read_binding(disk: Disk) -> Binding | None:
+    """None for a spare node that belongs to no group yet.  DataDirectoryError when the file is damaged."""
+    if not await disk.exists(BINDING_FILE):
+        return None
+    file = await disk.open(BINDING_FILE)
+    try:
+        text = await file.pread(0, await file.size())
+    finally:
+        await file.close()
+    try:
+        data = json.loads(text)
+        return Binding(str(data["group"]), tuple((str(node_id), str(address)) for node_id, address in data["voters"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataDirectoryError(f"{disk.local_path(BINDING_FILE)} is damaged: {error!r}") from error
+
+
+async def write_binding(disk: Disk, binding: Binding) -> None:
+    """Durable when this returns."""
+    data = {"group": binding.group, "voters": [list(voter) for voter in binding.voters]}
+    await disk.write_atomic(BINDING_FILE, json.dumps(data, indent=1).encode() + b"\n")
+
+
+def bound_settings(cluster: ClusterConfig, spare: SpareConfig, binding: Binding) -> NodeSettings:
+    """The settings of a spare node as a member of its group: as one that the group takes in, never one that it begins with."""
+    own = NodeConfig(id=spare.id, address=spare.address, listen=spare.listen, host=spare.host, rack=spare.rack, spare=True)
+    known = next((group for group in cluster.groups if group.name == binding.group), None)
+    if known is None:
+        nodes = [NodeConfig(id=node_id, address=address) for node_id, address in binding.voters if node_id != own.id]
+        group = GroupConfig.model_construct(name=binding.group, nodes=[*nodes, own])
+    else:
+        group = known.model_copy(update={"nodes": [*known.nodes, own]})
+    return NodeSettings(cluster, group, own)
