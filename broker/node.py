@@ -228,6 +228,8 @@ class BrokerNode:
         await self.roles.stop()
         if self._registrar is not None:
             await self._registrar.stop()
+        if self._names is not None:
+            self._names.stop()
         for server in self._servers:
             await server.stop(STOP_GRACE_S)
         self._servers.clear()

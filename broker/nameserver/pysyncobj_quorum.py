@@ -24,7 +24,7 @@ from dledger_wire.errors import AddressInUseError, ConfigError
 
 TICK_S = 0.02
 CONNECT_AGAIN_S = 1.0
-MAX_WAITING = 1_000  # messages that were not sent yet; more are lost
+MAX_WAITING = 5_000  # messages that were not sent yet; more are lost
 STOP_TIMEOUT_S = 5.0
 _ROLES = {0: "follower", 1: "candidate", 2: "leader"}
 

@@ -61,6 +61,7 @@ class NameService:
         self._clock = clock
         self._process = process
         self._waiters = RouteWaiters()
+        self._stopped = False
         self._started_at_ms = clock.wall_ms()
 
     def register(self, server: Server) -> None:
@@ -69,7 +70,8 @@ class NameService:
         methods.DIRECTORY.serve(server, self.directory)
 
     def stop(self) -> None:
-        """Let everybody who waits have an answer."""
+        """Let everybody who waits have an answer; nobody waits any more."""
+        self._stopped = True
         self._waiters.wake_all()
 
     # Registrations
@@ -130,7 +132,7 @@ class NameService:
             self.before_answer()
             changed = self._changed_routes(topics, groups)
             left_ms = deadline_ms - self._clock.monotonic_ms()
-            if changed or left_ms <= 0:
+            if changed or left_ms <= 0 or self._stopped:
                 data = b"".join((self._head(), *(route.data for route in changed)))
                 self.figures.routes_bytes += len(data)
                 return data

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.nameserver.quorum import Quorum
+from broker.nameserver.retelling import retold
 from broker.nameserver.service import NameService
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock
@@ -30,6 +31,7 @@ class Spreading:
         self._every_ms = every_ms
         self._waiting: list[routes_pb2.Registration] = []
         self._scheduled = False
+        self._reached: frozenset[str] = frozenset()
         service.spread = self.changed
 
     # To the others
@@ -46,12 +48,24 @@ class Spreading:
         self._send(registrations=waiting)
 
     async def run(self) -> None:
-        """Tell every few seconds whom this server heard; until cancelled."""
+        """Tell every few seconds whom this server heard, and everything to who was away; until cancelled."""
         while True:
             await asyncio.sleep(self._every_ms / 1000)
+            self._tell_those_who_were_away()
             heard = self._heard()
             for start in range(0, len(heard), MAX_HEARD):
                 self._send(heard=heard[start : start + MAX_HEARD])
+
+    def _tell_those_who_were_away(self) -> None:
+        """A name server that comes back may not be reached by every node.  One of the others is enough to tell it."""
+        state = self._quorum.state()
+        back, self._reached = state.reachable - self._reached, state.reachable
+        if not back or state.role != "leader":
+            return
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        for heard_ms, told in retold(self._service.table, self._service.place.cluster):
+            message = routes_pb2.Spread(name_server=self._id, sent_at_ms=max(0, wall_ms - (now_ms - heard_ms)), registrations=[told])
+            self._quorum.spread(encode(message))
 
     def _heard(self) -> list[routes_pb2.HeardNode]:
         """The nodes that this server knows to live, by whomever they were heard: age adds up on the way."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.nameserver.quorum import NoQuorum
+from broker.nameserver.quorum import NoQuorum, QuorumState
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.spreading import Spreading
 from broker.nameserver.table import RouteTable
@@ -200,6 +200,59 @@ def test_name_servers_tell_each_other_what_changed_and_whom_they_hear(world: Wor
         other.expire()
         assert routes_pb2.RoutesReply.FromString(other.table.group_route("g0").data).groups[0].leader_id == ""
         telling.cancel()
+
+    world.run(main())
+
+
+def test_a_name_server_that_was_away_is_told_everything(world: World) -> None:
+    """Also of nodes that do not reach it."""
+
+    class Leading(Wire):
+        away = True
+
+        def state(self) -> QuorumState:
+            return QuorumState("leader", True, 0, frozenset() if self.away else frozenset({"ns1"}))
+
+    async def main() -> None:
+        wire, clock = Leading(), SimClock(world.loop)
+        spreading = Spreading("ns0", world.service, wire, clock, 5_000)
+        world.service.registered(master("g0", topics={"t": 2}))
+        world.service.registered(registration("g0", "n1", topics_version=1))
+        world.service.registered(master("g1", "m0", term=4, state="draining", state_version=3, group_epoch=7))
+        world.service.registered(registration("", "s0", term=0, members=[]))
+        telling = asyncio.ensure_future(spreading.run())
+        await asyncio.sleep(6)
+        wire.sent.clear()
+        wire.away = False
+        await asyncio.sleep(5)
+        other = NameService(RouteTable(expire_after_ms=20_000), ServicePlace("c", [], 0, "ns1"), clock)
+        far = Spreading("ns1", other, NoQuorum(), clock, 5_000)
+        for data in wire.sent:
+            far.deliver(data)
+        assert other.table.directory_version == world.table.directory_version
+        for name in ("g0", "g1"):
+            assert other.table.group_route(name) == world.table.group_route(name)
+        assert other.table.topic_route("t") == world.table.topic_route("t")
+        assert [row.id for row in other.table.spares] == ["s0"]
+        wire.sent.clear()
+        await asyncio.sleep(10)
+        assert not any(routes_pb2.Spread.FromString(data).registrations for data in wire.sent)  # once
+        await asyncio.sleep(8)
+        other.expire()
+        assert routes_pb2.RoutesReply.FromString(other.table.group_route("g0").data).groups[0].leader_id == ""  # the age was told, too
+        telling.cancel()
+
+    world.run(main())
+
+
+def test_nobody_waits_at_a_server_that_stops(world: World) -> None:
+    async def main() -> None:
+        first = await world.ask({"t": 0})
+        waiting = asyncio.ensure_future(world.ask({"t": first.topics[0].version}, wait_ms=50_000))
+        await asyncio.sleep(1)
+        world.service.stop()
+        assert len((await waiting).topics) == 0
+        assert world.now_s < 2
 
     world.run(main())
 
