@@ -41,13 +41,24 @@ def local_config(folder: Path) -> tuple[Path, str]:
     return file, replaced[BOOTSTRAP]
 
 
+def two_groups(folder: Path) -> None:
+    """The file that the guide of topics starts, where it says, with free ports."""
+    text = (ROOT / "cluster-configs" / "two-groups.yaml").read_text(encoding="utf-8")
+    addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
+    replaced = dict(zip(addresses, (f"127.0.0.1:{port}" for port in free_ports(len(addresses))), strict=True))
+    (folder / "cluster-configs").mkdir()
+    file = folder / "cluster-configs" / "two-groups.yaml"
+    file.write_text(re.sub(r"127\.0\.0\.1:\d+", lambda found: replaced[found.group()], text), encoding="utf-8")
+
+
 def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a reader's shell in ``folder``; whatever was started there is stopped at the end."""
     config, bootstrap = local_config(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     made = {**os.environ, "PATH": path, "DLEDGER_CONFIG": str(config), "PYSPARK_PYTHON": sys.executable, "BOOTSTRAP": bootstrap}
     yield made
-    subprocess.run(["dledger", "down", "--kill"], cwd=folder, env=made, check=False, capture_output=True, timeout=240)
+    for data in ("data", "two"):
+        subprocess.run(["dledger", "down", "--kill", "--data", data], cwd=folder, env=made, check=False, capture_output=True, timeout=240)
 
 
 @pytest.fixture
@@ -83,6 +94,7 @@ def test_start_here_runs_as_written(tmp_path: Path, environment: dict[str, str])
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """One running cluster for all guides, with the topic that the start page leaves behind."""
     folder = tmp_path_factory.mktemp("guides")
+    two_groups(folder)
     for made in local_cluster(folder):
         run_block("sh", "dledger up && dledger topic create orders --queues 4", folder, made)
         run_block("sh", "seq 1 20 | dledger produce orders --tag paid", folder, made)

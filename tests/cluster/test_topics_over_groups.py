@@ -1,0 +1,84 @@
+"""Topics over two replica groups of real processes: created, grown, produced to and consumed, also while one group is dead."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.cluster.harness import Cluster
+from tests.waiting import LIMIT_S
+
+
+def described(cluster: Cluster, topic: str) -> dict[str, Any]:
+    return dict(json.loads(cluster.cli_ok("topic", "describe", topic, "--json")))
+
+
+def shares(cluster: Cluster, topic: str) -> dict[str, int]:
+    return {part["group"]: part["write_queues"] for part in described(cluster, topic)["groups"]}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_topic_over_two_groups_is_written_read_grown_and_left(make_cluster: Callable[..., Cluster]) -> None:
+    """docs/reference/semantics.md, rows T3, G5."""
+    cluster = make_cluster(groups=2, nodes=1)
+    cluster.start()
+    made = cluster.cli("topic", "create", "t", "--queues", "5")
+    assert "created topic t in group g0, g1: 5 read queues, 5 write queues, perm 6 (g0 3, g1 2)" in made.stderr
+    bodies = [b"%d" % number for number in range(200)]
+    assert cluster.produce("t", bodies)["failed"] == 0
+    topic = described(cluster, "t")
+    assert (topic["name"], topic["group"], topic["read_queues"], topic["write_queues"], topic["perm"]) == ("t", "g0,g1", 5, 5, 6)
+    assert sum(queue["messages"] for queue in topic["queues"]) == 200
+    assert {queue["group"] for queue in topic["queues"] if queue["messages"]} == {"g0", "g1"}
+    assert sorted(cluster.consume("t", 200)) == sorted(bodies)
+    cluster.cli_ok("topic", "create", "u", "--queues", "2", "--replica-group", "g0")
+    cluster.produce("u", [b"old"] * 4)
+    cluster.cli_ok("consume", "u", "--group", "late", "--from", "last", "--idle-exit", "1")
+    cluster.cli_ok("consume", "u", "--group", "readers", "--from", "first", "--idle-exit", "1")
+    assert "g1 2" in cluster.cli("topic", "update", "u", "--groups", "g0,g1").stderr
+    assert shares(cluster, "u") == {"g0": 2, "g1": 2}
+    positions = json.loads(cluster.cli_ok("group", "describe", "readers", "--json"))["queues"]
+    assert {(row["queue_id"], row["offset"]) for row in positions if row["group"] == "g1"} == {(0, 0), (1, 0)}
+    refused = cluster.cli("topic", "update", "u", "--groups", "g1")
+    assert refused.returncode == 1
+    assert "its queues in g0 still take messages; first --group g0 --perm 4" in refused.stderr
+    cluster.cli_ok("topic", "update", "u", "--group", "g0", "--perm", "4")
+    cluster.cli_ok("group", "reset-offset", "late", "--topic", "u", "--to", "last", "--new")
+    cluster.cli_ok("topic", "update", "u", "--groups", "g1")
+    assert shares(cluster, "u") == {"g1": 2}
+    cluster.cli_ok("topic", "delete", "t", "--yes")
+    names = [each["name"] for each in json.loads(cluster.cli_ok("topic", "list", "--json"))["topics"]]
+    assert "t" not in names
+    assert "u" in names
+
+
+def test_a_dead_group_is_named_and_the_other_goes_on(make_cluster: Callable[..., Cluster]) -> None:
+    """docs/reference/semantics.md, rows P6, T4, G8."""
+    cluster = make_cluster(groups=2, nodes=1)
+    cluster.start()
+    cluster.cli_ok("topic", "create", "t", "--queues", "4")
+    cluster.produce("t", [b"%d" % number for number in range(40)])
+    cluster.kill("n1")
+    lines = [b"more %d" % number for number in range(100)]
+    assert cluster.produce("t", lines)["failed"] == 0  # without a key they go around
+    listed = json.loads(cluster.cli_ok("topic", "list", "--json"))
+    assert ([each["name"] for each in listed["topics"]], list(listed["unanswered"])) == (["t"], ["g1"])
+    shown = cluster.cli("topic", "describe", "t")
+    assert "replica group g1 did not answer" in shown.stderr
+    refused = cluster.cli("topic", "create", "x", "--queues", "2")
+    assert refused.returncode == 1
+    assert "replica group g1 has no leader" in refused.stderr
+    assert "nothing was created" in refused.stderr
+    cluster.start("n1")
+    until(lambda: "unanswered" not in json.loads(cluster.cli_ok("topic", "list", "--json")))
+    cluster.cli_ok("topic", "create", "x", "--queues", "2")
+    assert shares(cluster, "x") == {"g0": 1, "g1": 1}
+    assert len(cluster.consume("t", 140)) == 140
