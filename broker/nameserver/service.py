@@ -171,6 +171,10 @@ class NameService:
 
     # Directory
 
+    @property
+    def directory_version(self) -> int:
+        return self.table.directory_version
+
     async def directory(self, request: routes_pb2.DirectoryRequest, _caller: CallContext) -> routes_pb2.DirectoryReply:
         return self.whole_directory(request.known_version)
 

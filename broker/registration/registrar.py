@@ -29,6 +29,9 @@ CHECK_S = 1.0
 class OwnNameService(Protocol):
     """The name service of this node."""
 
+    @property
+    def directory_version(self) -> int: ...
+
     def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply: ...
     def whole_directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply: ...
     def hint(self, group: str, term: int, leader: str) -> None: ...
@@ -150,7 +153,7 @@ class Registrar:
                 told_ms = self._env.clock.monotonic_ms()
                 self._tell_own()
             self._service.expire()
-            if self._settings.runs_name_service:
+            if self._settings.runs_name_service and self._service.directory_version != self.groups.version:
                 self._take(self._service.whole_directory(self.groups.version))
 
     async def _watch_disk(self) -> None:
