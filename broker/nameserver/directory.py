@@ -42,7 +42,7 @@ def _group(group: GroupRow, now_ms: int) -> routes_pb2.RegisteredGroup:
         row = group.rows.get(member.id)
         node = routes_pb2.RegisteredNode(expired=True) if row is None else _registered(row, now_ms)
         node.id, node.address, node.host, node.rack = member.id, member.address, member.host, member.rack
-        node.voter, node.in_sync = member.voter, member.id in in_sync
+        node.member, node.voter, node.in_sync = True, member.voter, member.id in in_sync
         found.nodes.append(node)
         if member.id == leader:
             found.leader_address = member.address

@@ -138,7 +138,7 @@ def _told(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
             state=group.state,
             term=group.term,
             leader_id=group.leader_id,
-            nodes=tuple(_node(group, node) for node in group.nodes),
+            nodes=tuple(_node(node) for node in group.nodes),
             wanted_voters=group.wanted_voters,
             wanted_learners=group.wanted_learners,
             topics=group.topics,
@@ -147,17 +147,17 @@ def _told(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
         )
         for group in reply.groups
     ]
-    return ClusterDirectory(reply.cluster, tuple(groups), tuple(_node(None, node) for node in reply.spares))
+    return ClusterDirectory(reply.cluster, tuple(groups), tuple(_node(node) for node in reply.spares))
 
 
-def _node(group: routes_pb2.RegisteredGroup | None, node: routes_pb2.RegisteredNode) -> RegisteredNode:
+def _node(node: routes_pb2.RegisteredNode) -> RegisteredNode:
     return RegisteredNode(
         id=node.id,
         address=node.address,
         host=node.host,
         rack=node.rack,
         voter=node.voter,
-        member=group is not None and (node.voter or node.in_sync or node.role in ("", "learner")),
+        member=node.member,
         in_sync=node.in_sync and not node.expired,
         missing=node.expired,
         state=node.state,

@@ -461,6 +461,7 @@ class RegisteredNode(google.protobuf.message.Message):
     VOTER_FIELD_NUMBER: builtins.int
     IN_SYNC_FIELD_NUMBER: builtins.int
     EXPIRED_FIELD_NUMBER: builtins.int
+    MEMBER_FIELD_NUMBER: builtins.int
     id: builtins.str
     address: builtins.str
     host: builtins.str
@@ -478,6 +479,8 @@ class RegisteredNode(google.protobuf.message.Message):
     in_sync: builtins.bool
     expired: builtins.bool
     """nobody repeats it"""
+    member: builtins.bool
+    """a voter or a learner of its replica group"""
     def __init__(
         self,
         *,
@@ -496,8 +499,9 @@ class RegisteredNode(google.protobuf.message.Message):
         voter: builtins.bool = ...,
         in_sync: builtins.bool = ...,
         expired: builtins.bool = ...,
+        member: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "age_ms", b"age_ms", "applied_index", b"applied_index", "committed_index", b"committed_index", "disk_used_percent", b"disk_used_percent", "expired", b"expired", "host", b"host", "id", b"id", "in_sync", b"in_sync", "rack", b"rack", "role", b"role", "state", b"state", "term", b"term", "version", b"version", "voter", b"voter"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "age_ms", b"age_ms", "applied_index", b"applied_index", "committed_index", b"committed_index", "disk_used_percent", b"disk_used_percent", "expired", b"expired", "host", b"host", "id", b"id", "in_sync", b"in_sync", "member", b"member", "rack", b"rack", "role", b"role", "state", b"state", "term", b"term", "version", b"version", "voter", b"voter"]) -> None: ...
 
 global___RegisteredNode = RegisteredNode
 
