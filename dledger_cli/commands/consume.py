@@ -176,10 +176,11 @@ async def _consume(
 
     await check_reachable(bootstrap, timeout_s)
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
-        found = await consumer.offsets(selection.topic, selection.start.at_ms)
+        found = await consumer.offsets(selection.topic, selection.start.at_ms, partial=True)
+        missing = await _without_answer(consumer, selection.topic, found)
         if selection.queue >= 0:
             found = {key: held for key, held in found.items() if key[1] == selection.queue} or _no_queue(selection, found)
-        committed = await consumer.committed(selection.topic) if group and selection.start == _Start() else {}
+        committed = await consumer.committed(selection.topic, partial=True) if group and selection.start == _Start() else {}
         answers: asyncio.Queue[_Answer] = asyncio.Queue(AHEAD)
         wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
         readers = []
@@ -196,7 +197,7 @@ async def _consume(
                 answer = await _next_answer(answers, readers)
                 if not answer.messages:
                     if idle.nothing_at(answer.queue):
-                        return
+                        break
                     continue
                 idle.messages_came()
                 printer.show(answer.messages)
@@ -208,6 +209,20 @@ async def _consume(
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
+        if missing and not printer.done:
+            raise typer.Exit(1)  # not everything was read
+
+
+async def _without_answer(consumer: PullConsumer, topic: str, found: Collection[tuple[str, int]]) -> set[str]:
+    """The replica groups that may have queues of the topic and do not answer; a line on stderr for each."""
+    from dledger_client.cluster.missing_parts import missing_parts
+
+    parts = await consumer.topic(topic)
+    missing = {part.replica_group for part in parts if part.read_queues} - {group for group, _ in found}
+    missing.update(await missing_parts(consumer._router, topic, parts))
+    for group in sorted(missing):
+        note(f"replica group {group} did not answer, its queues are not read")
+    return missing
 
 
 def _no_queue(selection: _Selection, found: Collection[tuple[str, int]]) -> NoReturn:

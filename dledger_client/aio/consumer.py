@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
@@ -29,7 +30,9 @@ from dledger_wire.java_hash import cached_java_hash
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
+T = TypeVar("T")
 NO_TIME = -1
+PARTIAL_TIMEOUT_MS = 4000  # longer than an election takes
 ANSWER_BYTES = 64 << 20  # of one request of a long read
 
 
@@ -161,7 +164,7 @@ class PullConsumer:
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 
     async def offsets(
-        self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None
+        self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None, partial: bool = False
     ) -> dict[tuple[str, int], QueueOffsets]:
         """The offsets that each readable queue of a topic holds, as its leader knows them.
 
@@ -171,13 +174,14 @@ class PullConsumer:
             or_followers: While a replica group has no leader, return what its followers have committed. None: only
                 for a consumer that reads from
                 followers.
+            partial: Leave out replica groups that do not answer.
 
         Returns:
             Offsets by (replica group, queue id).
 
         Raises:
             TopicNotFoundError: The topic does not exist.
-            NotLeaderError: A replica group had no leader within ``timeout_ms``.
+            NotLeaderError: A replica group had no leader within ``timeout_ms``; with ``partial``, none had one.
 
         Examples:
             >>> held = await consumer.offsets("orders")
@@ -187,21 +191,39 @@ class PullConsumer:
             or_followers = self._reads_followers
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
-        found: dict[tuple[str, int], QueueOffsets] = {}
-        for queues in await self.topic(topic):
-            refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(queues.read_queues)]
-            answer = await self._offsets_of(queues.replica_group, broker_pb2.OffsetsRequest(queues=refs), or_followers=or_followers)
-            for queue in answer.queues:
-                found[queues.replica_group, queue.queue_id] = QueueOffsets(
-                    queue.min_offset, queue.max_offset, queue.offset_for_time, queue.incarnation
-                )
-        return found
 
-    async def _offsets_of(self, group: str, request: broker_pb2.OffsetsRequest, *, or_followers: bool) -> broker_pb2.OffsetsResponse:
-        method, deadline_ms = methods.QUEUE_OFFSETS, self._deadline_ms()
-        if not or_followers:
-            return await self._router.call_leader(group, method, request, deadline_ms=deadline_ms)
-        return await self._committed_state.ask(group, method, request, lambda answer: int(answer.applied_index), deadline_ms)
+        async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], QueueOffsets]:
+            refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(part.read_queues)]
+            request, group, method = broker_pb2.OffsetsRequest(queues=refs), part.replica_group, methods.QUEUE_OFFSETS
+            if or_followers:
+                answer = await self._committed_state.ask(group, method, request, lambda answer: int(answer.applied_index), deadline_ms)
+            else:
+                answer = await self._router.call_leader(group, method, request, deadline_ms=deadline_ms)
+            return {
+                (group, each.queue_id): QueueOffsets(each.min_offset, each.max_offset, each.offset_for_time, each.incarnation)
+                for each in answer.queues
+            }
+
+        return await self._of_parts(topic, ask, partial=partial)
+
+    async def _of_parts(
+        self, topic: str, ask: Callable[[TopicQueues, int], Awaitable[dict[tuple[str, int], T]]], *, partial: bool
+    ) -> dict[tuple[str, int], T]:
+        """What ``ask`` finds in every replica group of a topic, asked at once."""
+        parts = await self.topic(topic)
+        deadline_ms = self._deadline_ms()
+        if partial and len(parts) > 1:
+            deadline_ms = min(deadline_ms, self._router.clock.monotonic_ms() + PARTIAL_TIMEOUT_MS)
+        answers = await asyncio.gather(*(ask(part, deadline_ms) for part in parts), return_exceptions=True)
+        found: dict[tuple[str, int], T] = {}
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in failed:
+            if not partial or len(failed) == len(answers) or not is_retriable(error):
+                raise error
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                found |= answer
+        return found
 
     @renamed_arguments(group_name="replica_group")
     async def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
@@ -235,11 +257,12 @@ class PullConsumer:
                 for refused in answer.refused:
                     raise from_detail(refused.error)
 
-    async def committed(self, topic: str) -> dict[tuple[str, int], int]:
+    async def committed(self, topic: str, *, partial: bool = False) -> dict[tuple[str, int], int]:
         """The committed offsets of the consumer group in a topic.
 
         Args:
             topic: The topic.
+            partial: Leave out replica groups that do not answer.
 
         Returns:
             Next offset to read by (replica group, queue id); queues without a commit are missing.
@@ -247,14 +270,14 @@ class PullConsumer:
         Examples:
             >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
         """
-        found: dict[tuple[str, int], int] = {}
         request = broker_pb2.GroupOffsetsRequest(groups=[self.group])
-        for queues in await self.topic(topic):
-            answer = await self._router.call_leader(queues.replica_group, methods.GROUP_OFFSETS, request, deadline_ms=self._deadline_ms())
-            for positions in answer.groups:
-                of_topic = (each for each in positions.offsets if each.topic == topic)
-                found |= {(queues.replica_group, each.queue_id): each.offset for each in of_topic}
-        return found
+
+        async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], int]:
+            answer = await self._router.call_leader(part.replica_group, methods.GROUP_OFFSETS, request, deadline_ms=deadline_ms)
+            rows = (each for positions in answer.groups for each in positions.offsets if each.topic == topic)
+            return {(part.replica_group, each.queue_id): each.offset for each in rows}
+
+        return await self._of_parts(topic, ask, partial=partial)
 
     @renamed_arguments(group_name="replica_group")
     async def send_back(

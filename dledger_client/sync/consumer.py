@@ -104,7 +104,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         return self._run(self._inner.replicas())
 
     def offsets(
-        self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None
+        self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None, partial: bool = False
     ) -> dict[tuple[str, int], QueueOffsets]:
         """The offsets that each readable queue of a topic holds, as its leader knows them.
 
@@ -114,19 +114,20 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
             or_followers: While a replica group has no leader, return what its followers have committed. None: only
                 for a consumer that reads from
                 followers.
+            partial: Leave out replica groups that do not answer.
 
         Returns:
             Offsets by (replica group, queue id).
 
         Raises:
             TopicNotFoundError: The topic does not exist.
-            NotLeaderError: A replica group had no leader within ``timeout_ms``.
+            NotLeaderError: A replica group had no leader within ``timeout_ms``; with ``partial``, none had one.
 
         Examples:
             >>> held = consumer.offsets("orders")
             >>> print(held["g0", 0].min_offset, held["g0", 0].max_offset)
         """
-        return self._run(self._inner.offsets(topic, timestamp_ms, or_followers=or_followers))
+        return self._run(self._inner.offsets(topic, timestamp_ms, or_followers=or_followers, partial=partial))
 
     @renamed_arguments(group_name="replica_group")
     def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
@@ -147,11 +148,12 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         """
         self._run(self._inner.commit(positions, replica_group=replica_group, reset=reset))
 
-    def committed(self, topic: str) -> dict[tuple[str, int], int]:
+    def committed(self, topic: str, *, partial: bool = False) -> dict[tuple[str, int], int]:
         """The committed offsets of the consumer group in a topic.
 
         Args:
             topic: The topic.
+            partial: Leave out replica groups that do not answer.
 
         Returns:
             Next offset to read by (replica group, queue id); queues without a commit are missing.
@@ -159,7 +161,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         Examples:
             >>> offset = (consumer.committed("orders")).get(("g0", 0), 0)
         """
-        return self._run(self._inner.committed(topic))
+        return self._run(self._inner.committed(topic, partial=partial))
 
     @renamed_arguments(group_name="replica_group")
     def send_back(

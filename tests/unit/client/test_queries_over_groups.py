@@ -103,3 +103,25 @@ def test_dead_letters_of_two_groups_are_listed_and_sent_again() -> None:
             assert list((await admin.dead_letters(partial=True)).unanswered) == ["g1"]
 
     Rig(groups=2).run(scenario)
+
+
+def test_offsets_of_the_groups_that_answer() -> None:
+    """docs/reference/semantics.md, row G8."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3)
+        async with rig.consumer("audit") as consumer:
+            places = [("g0", 0), ("g0", 1), ("g1", 0)]
+            assert sorted(await consumer.offsets("t")) == places
+            for group, queue_id in places:
+                await consumer.commit({("t", queue_id): 0}, replica_group=group)
+            assert sorted(await consumer.committed("t")) == places
+            kill_group(rig, "g1")
+            assert sorted(await consumer.offsets("t", partial=True)) == sorted(await consumer.committed("t", partial=True)) == places[:2]
+            with pytest.raises(DledgerError):
+                await consumer.offsets("t")
+            kill_group(rig, "g0")
+            with pytest.raises(DledgerError):
+                await consumer.offsets("t", partial=True)
+
+    Rig(groups=2).run(scenario)
