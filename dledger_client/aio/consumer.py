@@ -556,8 +556,7 @@ class PullConsumer:
                     raise _nothing(topic, queue_id, offset, end, source)
             except DledgerError as error:
                 untried.pop(0)
-                error = await self._fetcher.judged(error, source, group)
-                problem = failover.failed(error, source, offset, is_last=not untried)
+                problem = failover.failed(await self._fetcher.judged(error, source, group), source, offset, is_last=not untried)
                 if not is_retriable(problem) or failover.is_over:
                     raise problem from None
                 if not untried:
