@@ -63,6 +63,9 @@ def make_plan(config: ClusterConfig, running: ClusterDirectory, states: Mapping[
         plan.notes += _differences(group, registered)
         if group.name in states and (change := _policy(config, group, states[group.name])):
             plan.policies.append(change)
+    up = {node.id for group in running.groups for node in group.nodes} | {node.id for node in running.spares}
+    idle = [spare.id for spare in config.spares if running.from_name_server and spare.id not in up]
+    plan.notes += [f"spare node {each} does not run: dledger up, or dledger node --id {each}" for each in idle]
     named = {group.name for group in config.groups}
     plan.drain = [name for name, group in known.items() if name not in named and group.state != REMOVED]
     return plan
@@ -86,6 +89,10 @@ def check_against_running(config: ClusterConfig, running: ClusterDirectory) -> N
             user, user_id = addresses.get(node.address, (group.name, node.id))
             if user_id != node.id:
                 problems.append(f"node {node.id} of {group.name}: {node.address} is the address of {user_id} of {user}")
+    for spare in config.spares:
+        user, user_id = addresses.get(spare.address, ("", spare.id))
+        if user_id != spare.id:
+            problems.append(f"spare node {spare.id}: {spare.address} is the address of {user_id} of {user}")
     if problems:
         raise ConfigError("; ".join(problems))
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from broker.config.cluster_file import ClusterConfig
 from dledger_cli.cluster_plan import make_plan
 from dledger_cli.cluster_text import leaders_by_host, warnings_of
 from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
+from dledger_client.admin.replica_groups import ReplicaGroupState
 from dledger_client.aio import Message
+from dledger_wire.errors import ConfigError
 from tests.sim.test_runs import quiet
 from tests.unit.client.sim_rig import Rig
 
@@ -69,3 +74,39 @@ def test_what_is_not_as_it_should_be_is_told_with_names() -> None:
     assert warnings_of(ClusterDirectory("c", groups)) == ["leaders are uneven: 2 on a, 0 on b"]
     racks = RegisteredGroup("g0", "active", 1, "n-a", nodes("a", "b", rack="r1"))
     assert warnings_of(ClusterDirectory("c", (racks,))) == ["replica group g0: n-a, n-b are in rack r1"]
+
+
+def test_a_plan_names_what_differs_and_refuses_what_contradicts() -> None:
+    text = """
+cluster: c
+groups:
+  - {name: g0, voters: 5, nodes: [{id: n-a, address: "a:1"}, {id: n-b, address: "b:1", rack: r9}, {id: n-d, address: "d:1"}]}
+  - {name: g2, nodes: [{id: x, address: "x:1"}]}
+spares: [{id: sp0, address: "s:1"}]
+"""
+    config = ClusterConfig.parse(text, "f")
+    running = ClusterDirectory(
+        "c",
+        (
+            RegisteredGroup("g0", "active", 1, "n-a", nodes("a", "b", "c")),
+            RegisteredGroup("g1", "active", 1, "m", (RegisteredNode("m", "m:1"),)),
+            RegisteredGroup("g7", "removed", 0, "", ()),
+        ),
+    )
+    plan = make_plan(config, running, {"g0": ReplicaGroupState("g0", "active", 0, 3, 0, 0)})
+    assert plan.steps == ["set the policy of g0: voters 5", "add replica group g2: x at x:1", "drain replica group g1, then remove it"]
+    assert plan.notes == [
+        "n-b: restart it to take its labels (host b, rack r9)",
+        "n-c of g0 is not in the file: dledger member remove --id n-c --replica-group g0",
+        "n-d is not a member of g0: dledger member add --id n-d --replica-group g0",
+        "spare node sp0 does not run: dledger up, or dledger node --id sp0",
+    ]
+    wrong = text.replace("name: g2, nodes: [{id: x, ", "name: g7, nodes: [{id: m, ").replace('"s:1"', '"c:1"')
+    with pytest.raises(ConfigError) as refused:
+        make_plan(ClusterConfig.parse(wrong, "f"), running, {})
+    assert refused.value.message.split("; ") == [
+        "replica group g7 was removed",
+        "expected a name that was never used",
+        "node m of g7: a node of g1 at m:1 has that id",
+        "spare node sp0: c:1 is the address of n-c of g0",
+    ]
