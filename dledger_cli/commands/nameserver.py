@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, run
 from dledger_cli.output import GREEN, RED, YELLOW, paint, print_json, print_table
 
 if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.name_servers import NameServerStatus
     from dledger_client.aio import Admin
 
 RUN_EXAMPLE = "Example: dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger"
 STATUS_EXAMPLES = "Examples: dledger nameserver status | dledger nameserver status --json"
 HEADER = ("ID", "ADDRESS", "ROLE", "GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU", "NOTE")
+ASK_TIMEOUT_MS = 2_000
 NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU")
 
 
@@ -73,6 +75,17 @@ def show(found: list[NameServerStatus], *, as_json: bool) -> None:
     print_table(HEADER, [_row(server) for server in found], right=NUMBERS)
     text, colour = judge(found)
     print(paint(text, colour), flush=True)
+
+
+def ask_all(config: ClusterConfig) -> list[NameServerStatus]:
+    """What each name server of the cluster file that is a process of its own says."""
+    from dledger_client.aio import Admin
+
+    async def asked() -> list[NameServerStatus]:
+        async with Admin([server.address for server in config.name_server_processes], timeout_ms=ASK_TIMEOUT_MS) as admin:
+            return await admin.name_servers()
+
+    return run(asked())
 
 
 def judge(found: list[NameServerStatus]) -> tuple[str, str]:

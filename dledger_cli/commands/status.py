@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dledger_cli.commands.nameserver import ask_all, judge
 from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, paint, print_json, print_table
 from dledger_cli.status_text import node_note, replicas_line, replicas_of, sentence
 
 if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 
 HEADER = ("GROUP", "NODE", "ADDRESS", "ROLE", "TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID", "NOTE")
@@ -45,6 +47,7 @@ def status(
             show(groups, as_json=as_json)
             if not as_json:
                 show_placement(cluster)
+                _show_name_servers(cluster)
         if until:
             if healthy:
                 return
@@ -56,6 +59,13 @@ def status(
         time.sleep(watch or 0.25)
     if not all(group.takes_messages for group in groups):
         raise typer.Exit(1)
+
+
+def _show_name_servers(cluster: ClusterConfig) -> None:
+    """One sentence on those that are processes of their own."""
+    if cluster.name_server_processes:
+        text, colour = judge(ask_all(cluster))
+        print(paint(text, colour), flush=True)
 
 
 def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:

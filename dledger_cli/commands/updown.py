@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
-    from dledger_client.admin.name_servers import NameServerStatus
 
 POLL_S = 0.1
 REFUSED_S = 2.0  # a member that its peers refuse that long stays refused
@@ -110,18 +109,13 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
 
 def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], limit_s: float, *, as_json: bool) -> bool:
     """Wait until every name server knows the whole cluster, and say so; False, with an error, when that fails."""
-    from dledger_cli.commands.nameserver import judge
-    from dledger_client.aio import Admin
-
-    async def ask() -> list[NameServerStatus]:
-        async with Admin([server.address for server in cluster.config.name_server_processes], timeout_ms=2_000) as admin:
-            return await admin.name_servers()
+    from dledger_cli.commands.nameserver import ask_all, judge
 
     deadline = time.monotonic() + limit_s
     while True:
         if _any_ended(cluster, started):
             return False
-        found = run(ask())
+        found = ask_all(cluster.config)
         if len(found) == len(cluster.name_server_ids()) and all(server.complete for server in found):
             if not as_json:
                 print(judge(found)[0], flush=True)

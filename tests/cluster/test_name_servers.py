@@ -109,6 +109,24 @@ def test_a_name_server_that_slept_catches_up(named: Cluster) -> None:
     assert groups_of(named, "ns1", "later") == ["g0", "g1"]
 
 
+def test_a_name_server_without_a_majority_answers_by_what_nodes_tell_it(named: Cluster) -> None:
+    def alone() -> bool:
+        with Admin(named.config.name_server("ns0").server.address, timeout_ms=2_000) as admin:
+            own = next(server for server in admin.name_servers() if server.id == "ns0")
+        return own.complete and not own.has_quorum
+
+    named.pause("ns1")
+    named.pause("ns2")
+    wait_until(alone, "ns0 has noticed that it is alone")
+    create(named, "split")
+    assert groups_of(named, "ns0", "split") == ["g0", "g1"]
+    named.resume("ns1")
+    named.resume("ns2")
+    wait_until(lambda: agreed(named), "all name servers agree")
+    for server in SERVERS:
+        assert groups_of(named, server, "split") == ["g0", "g1"]
+
+
 def test_garbage_does_not_hurt(named: Cluster) -> None:
     settings = named.config.name_server("ns0")
     before = agreed(named)
@@ -129,7 +147,8 @@ def test_status_and_stopping_in_order(named: Cluster) -> None:
     assert [(server["id"], server["reachable"], server["complete"], server["replica_groups"]) for server in found] == [
         (server, True, True, 2) for server in SERVERS
     ]
-    assert "all 3 name servers know the whole cluster and agree" in named.cli_ok("nameserver", "status")
+    for command in (["nameserver", "status"], ["status"]):
+        assert "all 3 name servers know the whole cluster and agree" in named.cli_ok(*command)
     named.kill("ns2")
     assert "2 of 3 name servers know the whole cluster" in named.cli_ok("nameserver", "status")
     assert named.terminate("ns1") == 0
