@@ -164,3 +164,56 @@ def test_queues_of_two_replica_groups_are_shared_and_what_is_sent_back_comes_aga
         await group.stop()
 
     Rig(groups=2).run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_topic_grows_under_load_while_leaders_die_and_nothing_is_missed(seed: int) -> None:
+    """docs/reference/semantics.md, rows G5, T3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2, replica_group="g0")
+        group = Group(rig, consume_from_where="last")
+        await group.start("a", "b")
+        await until(lambda: sorted(group.share("a") + group.share("b")) == [0, 1])
+        await asyncio.sleep(2)  # both have their positions
+        acknowledged: set[bytes] = set()
+        grown = asyncio.Event()
+
+        async def produce() -> None:
+            async with rig.producer(send_timeout_ms=60_000, sticky_messages=3) as producer:
+                number = 0
+                while not grown.is_set() or number % 200:
+                    body = b"%d" % number
+                    await producer.send(Message("t", body))
+                    acknowledged.add(body)
+                    number += 1
+                    await asyncio.sleep(0.01)
+
+        async def strike() -> None:
+            for name in ("g1", "g0") if seed % 2 else ("g0", "g1"):
+                await asyncio.sleep(rig.cluster.random.random() * 0.3)
+                await rig.restart(rig.master_of(name))
+
+        producing = asyncio.ensure_future(produce())
+        await asyncio.sleep(0.5)
+        striking = asyncio.ensure_future(strike())
+        async with rig.admin() as admin:
+            while True:
+                try:
+                    await admin.update_topic("t", replica_groups=["g0", "g1"])
+                    break
+                except DledgerError:
+                    await asyncio.sleep(0.2)
+            parts = {part.replica_group: part.perm for part in await admin.describe_topic("t")}
+            if parts != {"g0": 6, "g1": 6}:  # broken off between the steps: what the error says completes it
+                await admin.update_topic("t", perm=6)
+            await striking
+            await asyncio.sleep(3)
+            grown.set()
+            await producing
+            held = {place: each.messages for each in await admin.topic_offsets("t") for place in [(each.replica_group, each.queue_id)]}
+        assert sum(count for (name, _), count in held.items() if name == "g1") > 0
+        await until(lambda: acknowledged <= set(group.bodies()))
+        await group.stop()
+
+    Rig(seed, groups=2).run(scenario)
