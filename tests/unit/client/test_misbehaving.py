@@ -234,11 +234,11 @@ def test_a_message_that_cannot_be_added_keeps_nobody_behind_it_waiting(monkeypat
         async with rig.producer() as producer:
             resolve, calls = producer._core.resolve, []
 
-            async def wrong_once(*asked: Any) -> None:
+            async def wrong_once(*asked: Any, **how: Any) -> None:
                 calls.append(asked)
                 if len(calls) == 1:
                     raise ZeroDivisionError
-                await resolve(*asked)
+                await resolve(*asked, **how)
 
             monkeypatch.setattr(producer._core, "resolve", wrong_once)
             first, second = producer.send_async(Message("t", b"0")), producer.send_async(Message("t", b"1"))
