@@ -217,18 +217,17 @@ class Router:
 
     # Topics
 
-    async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False, whole: bool = False) -> list[TopicQueues]:
+    async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False) -> list[TopicQueues]:
         """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
 
-        ``fresh``: what is known already does not count.  ``whole``: nor does the answer of a name server that has not heard of all replica
-        groups yet.
+        ``fresh``: what is known already does not count.
         """
         if not fresh and name in self._cache.topics:
             return self._cache.topics[name]
         check_topic(name)
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
-                found = await self._lookup.look_up(name, whole=whole)
+                found = await self._lookup.look_up(name)
                 self._watch.topic(name)
                 return found
         raise NotReadyError(f"topic {name}: no attempt was made before the deadline")

@@ -15,7 +15,7 @@ from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_
 from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import TopicQueues
-from dledger_wire._pb import broker_pb2
+from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
 
 ABSENT_MS = 150  # how long a name server may take to hear of a topic that was made just now
@@ -28,14 +28,20 @@ class TopicLookup:
         self._names, self._answers = names, answers
         self._nodes, self._cache, self._leaders = nodes, cache, leaders
 
-    async def look_up(self, name: str, *, whole: bool) -> list[TopicQueues]:
+    async def look_up(self, name: str) -> list[TopicQueues]:
         """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
 
-        ``whole``: a name server that has not heard of all replica groups yet may not answer, even if it knows some of the queues.
+        Part of the queues is no answer: a key would go to another queue, and a consumer would miss messages.
         """
-        found = await self.at_name_server(name, whole=whole)
+        is_behind, found = await self._ask_name_server(name)
         if found is None:
-            found = await self._at_nodes(name, whole=whole)
+            part = self._cache.topics.get(name)
+            try:
+                found = await self._at_nodes(name, is_behind=is_behind)
+            except DledgerError as error:
+                if not part or isinstance(error, TopicNotFoundError):
+                    raise
+                return part  # neither knows all
             self._cache.set_topic(name, found)
         elif not found:
             raise self._absent(name)
@@ -43,9 +49,13 @@ class TopicLookup:
 
     # Name servers
 
-    async def at_name_server(self, name: str, *, whole: bool = True) -> list[TopicQueues] | None:
+    async def at_name_server(self, name: str) -> list[TopicQueues] | None:
         """The queues as a name server has them; none when the topic does not exist.  None when no name server answers, or its answer does
         not count."""
+        return (await self._ask_name_server(name))[1]
+
+    async def _ask_name_server(self, name: str) -> tuple[bool, list[TopicQueues] | None]:
+        """Whether the one that answers has not heard of all replica groups that may have the topic, and the queues as it has them."""
         self._answers.forget(name)
         try:
             address, reply = await self._names.routes(self._answers.request([name]))
@@ -54,12 +64,10 @@ class TopicLookup:
                 reply = await self._names.routes_at(address, self._answers.request([name], wait_ms=ABSENT_MS))
                 merged = self._answers.merge(address, reply)
         except DledgerError:
-            return None
+            return False, None
         await self.confirm(merged.lacking)
-        found = self._cache.topics.get(name)
-        if reply.complete:
-            return found or []
-        return None if whole else found
+        is_behind = not reply.complete and not any(_is_whole(route) for route in reply.topics)
+        return is_behind, None if is_behind else self._cache.topics.get(name, [])
 
     async def confirm(self, lacking: dict[str, list[str]]) -> None:
         """Forget queues that a name server lacks, if the leaders of their replica groups lack them, too.
@@ -87,10 +95,10 @@ class TopicLookup:
 
     # Nodes
 
-    async def _at_nodes(self, name: str, *, whole: bool) -> list[TopicQueues]:
+    async def _at_nodes(self, name: str, *, is_behind: bool) -> list[TopicQueues]:
         """Where there are name servers, none of which answers, the nodes of the replica groups that the topic is known in are asked; else
         all."""
-        known = [] if whole or not self._names.known else self._places(name)
+        known = [] if is_behind or not self._names.known else self._places(name)
         if known and (found := await self._of_groups(name, known, self._cache.node_addresses(known), [])):
             return found
         first = await self._nodes.first_answer([name])
@@ -98,10 +106,10 @@ class TopicLookup:
         return found or await self._at_leaders(name)
 
     def _places(self, name: str) -> list[str]:
-        """The replica groups that may have queues of the topic, as far as is known."""
+        """The replica groups that may have queues of the topic; none when not all of them are known."""
         queues = self._cache.topics.get(name, ())
-        told = [group for each in queues for group in (each.replica_group, *each.replica_groups)]
-        return [group for group in dict.fromkeys(told) if group in self._cache.groups]
+        told = dict.fromkeys(group for each in queues for group in (each.replica_group, *each.replica_groups))
+        return list(told) if self._cache.groups.keys() >= told.keys() else []
 
     async def learn(self, name: str, groups: Iterable[str]) -> dict[str, list[TopicQueues]]:
         """Ask the leaders of ``groups`` for a topic; what those say that answer."""
@@ -160,6 +168,12 @@ class TopicLookup:
         if not groups:
             raise NotReadyError(f"topic {name} is not known at {self._nodes.answered_last}, which knows no group either")
         raise self._absent(name)
+
+
+def _is_whole(route: routes_pb2.TopicRoute) -> bool:
+    """Whether a route has every replica group that may have queues of the topic, as these groups tell themselves."""
+    here = {queues.group for queues in route.queues}
+    return bool(here) and all(queues.groups and here.issuperset(queues.groups) for queues in route.queues)
 
 
 def _is_newer(queues: list[TopicQueues], known: list[TopicQueues]) -> bool:
