@@ -215,14 +215,14 @@ def slopes(base: Run) -> None:
     """What one more of each costs a name server: the difference of a small and a large run."""
     from dataclasses import replace
 
-    small = replace(base, groups=30, topics=1000, clients=1000, servers=1, rest_s=10)
+    small = replace(base, groups=30, topics=1000, clients=1000, servers=1, rest_s=6, failovers=6)
     variants = {
         "base": small,
         "groups": replace(small, groups=300),
         "topics": replace(small, topics=10_000),
         "queues": replace(small, queues=small.queues * 16),
         "groups a topic": replace(small, groups_of_topic=16),
-        "connections": replace(small, clients=9000),
+        "connections": replace(small, clients=6000),
         "topics a client": replace(small, topics_of_client=16),
     }
     for name, run in variants.items():

@@ -12,8 +12,18 @@ from tests.sim.test_runs import assert_clean, quiet
 
 __all__ = ["quiet"]
 
-# Chosen by what a seed costs: 0.6 s (transacting) to 3 s (owners).
-SEEDS = {"messaging": 20, "transacting": 16, "transacting-clocks": 8, "owners": 4, "sharers": 4}
+# Chosen by what a seed costs: 0.6 s (transacting) to 3 s (owners, groups).
+SEEDS = {
+    "messaging": 20,
+    "transacting": 16,
+    "transacting-clocks": 8,
+    "owners": 4,
+    "sharers": 4,
+    "groups": 4,
+    "groups-embedded": 2,
+    "groups-added": 4,
+    "groups-drained": 4,
+}
 
 
 @pytest.mark.parametrize(("scenario", "number"), [(scenario, number) for scenario, count in SEEDS.items() for number in range(count)])

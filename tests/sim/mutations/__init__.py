@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, nodes, replication, retention
+from tests.sim.mutations import elections, names, nodes, replication, retention
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -177,6 +177,13 @@ MUTATIONS = (
     Mutation("21", "a copy taken whatever is here", retention.copy_taken_whatever_is_here, _TAKEN),
     Mutation("22", "a copy drops a tail that matches", replication.copy_drops_a_tail_that_matches, _TAIL),
     Mutation("37", "a copy without the state", retention.copy_without_the_state, "retention"),
+    # The name service
+    Mutation("", "a registration of an older term names the leader", names.older_terms_accepted, "groups", 10),
+    Mutation("", "registrations never expire", names.nothing_expires, "groups", 20),
+    Mutation("", "followers are believed to lead", names.followers_believed, "groups", 5),
+    Mutation("", "an older registration of a node replaces a newer one", names.older_registrations_of_a_node_taken, "groups", 20),
+    Mutation("", "an older table of topics replaces a newer one", names.older_tables_of_topics_taken, "groups-added", 20),
+    Mutation("", "every answer is complete", names.every_answer_is_complete, "groups", 20),
 )
 
 # Numbers of the list that no test-only patch can bring about here: (fault, why).

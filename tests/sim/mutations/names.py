@@ -15,11 +15,11 @@ def older_terms_accepted(patch: pytest.MonkeyPatch) -> None:
     """Whoever registered last as the master is the leader, whatever its term."""
     register = RouteTable.register
 
-    def credulous(self: RouteTable, told: routes_pb2.Registration, now_ms: int, *, age_ms: int = 0) -> Change:
+    def credulous(self: RouteTable, told: routes_pb2.Registration, *times: int, **age: int) -> Change:
         group = self._groups.get(told.group)
         if group is not None and told.master:
             group.fence = min(group.fence, told.term - 1)
-        return register(self, told, now_ms, age_ms=age_ms)
+        return register(self, told, *times, **age)
 
     patch.setattr(RouteTable, "register", credulous)
 
@@ -32,10 +32,10 @@ def followers_believed(patch: pytest.MonkeyPatch) -> None:
     """A follower of a newer term is taken for its leader."""
     register = RouteTable.register
 
-    def credulous(self: RouteTable, told: routes_pb2.Registration, now_ms: int, *, age_ms: int = 0) -> Change:
+    def credulous(self: RouteTable, told: routes_pb2.Registration, *times: int, **age: int) -> Change:
         believed = routes_pb2.Registration.FromString(told.SerializeToString())
         believed.master = told.master or told.role == "follower"
-        return register(self, believed, now_ms, age_ms=age_ms)
+        return register(self, believed, *times, **age)
 
     patch.setattr(RouteTable, "register", credulous)
 
@@ -44,11 +44,11 @@ def older_registrations_of_a_node_taken(patch: pytest.MonkeyPatch) -> None:
     """Within a term the last one heard counts, not the newest."""
     take = GroupRow.take_row
 
-    def careless(self: GroupRow, told: routes_pb2.Registration, order: Order, heard_ms: int) -> bool:
+    def careless(self: GroupRow, told: routes_pb2.Registration, order: Order, *times: int) -> bool:
         row = self.rows.get(told.node_id)
         if row is not None and order < row.order:
             del self.rows[told.node_id]
-        return take(self, told, order, heard_ms)
+        return take(self, told, order, *times)
 
     patch.setattr(GroupRow, "take_row", careless)
 

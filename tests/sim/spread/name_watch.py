@@ -3,8 +3,8 @@
 Owns the rules:
 
     who is named as the leader of a term was elected in it
-    a process that knows of a term, from a registration it took or an answer it gave, never names a leader of an older one, and never
-    takes a registration of an older one
+    a process that knows of a term, from a registration it took or an answer it gave, never names a leader of an older one
+    a process that took the registration of a master takes none of an older term
     an answer that calls itself complete never lacks a topic that was there seconds ago
     of a group whose nodes are all gone nobody is named as the leader, and no answer is complete
     when all is well again, all give the same answers, complete and with the true leaders, within seconds
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
@@ -28,7 +28,7 @@ GHOST_IP = "10.0.8.1"
 CALL_S = 2.0
 AGREE_S = 12.0  # once everything is repaired; registrations are repeated every few seconds
 POLL_S = 0.1
-REPLAYED = 150
+REPLAYED = 60
 TOLD_S = 2.0  # until every name server has heard of a topic
 
 Answers = dict[str, routes_pb2.RoutesReply]
@@ -39,8 +39,9 @@ class NameWatch:
 
     def __init__(self, cluster: SimCluster, draw: random.Random) -> None:
         self._cluster, self._draw = cluster, draw
-        self._terms: dict[tuple[Process, str], int] = {}  # the highest that a process knows of a group
-        self.captured: list[bytes] = []  # registrations as they were sent
+        self._fences: dict[tuple[Process, str], int] = {}  # the highest term of a master that a process was told of by itself
+        self._named: dict[tuple[Process, str], int] = {}  # the highest term whose leader a process named
+        self.captured: dict[bytes, routes_pb2.Registration] = {}  # registrations as they were sent
         self.refused = self.answers = 0
         self._topics: frozenset[str] = frozenset()
         self._exist_from_s = 0.0
@@ -72,16 +73,15 @@ class NameWatch:
 
     def _registered(self, process: Process, request: bytes, reply: routes_pb2.RegisterReply) -> None:
         told = routes_pb2.Registration.FromString(request)
-        if process.host != GHOST_IP:
-            self.captured.append(request)
+        self.captured.setdefault(request, told)
         key = process, told.group
-        known = self._terms.get(key, 0)
+        known = self._fences.get(key, 0)
         if reply.accepted and told.term < known:
             self._violated(f"{process.name} took a registration of {told.node_id} in term {told.term} of {told.group}, it knew of {known}")
         self.refused += not reply.accepted
         if reply.accepted and told.master:
             self._check_leader(process, told.group, told.term, told.node_id, "registration")
-            self._terms[key] = max(known, told.term)
+            self._fences[key] = max(known, told.term)
 
     def _routed(self, process: Process, groups: Sequence[routes_pb2.GroupRoute] | Sequence[routes_pb2.RegisteredGroup], where: str) -> None:
         self.answers += 1
@@ -89,14 +89,14 @@ class NameWatch:
             if not group.leader_id:
                 continue
             key = process, group.name
-            known = self._terms.get(key, 0)
+            known = max(self._fences.get(key, 0), self._named.get(key, 0))
             if group.term < known:
                 text = (
                     f"{process.name} ({where}) names {group.leader_id} of term {group.term} as leader of {group.name}, it knew of {known}"
                 )
                 self._violated(text)
             self._check_leader(process, group.name, group.term, group.leader_id, where)
-            self._terms[key] = group.term
+            self._named[key] = group.term
 
     def _check_leader(self, process: Process, group: str, term: int, node_id: str, where: str) -> None:
         elected = self._cluster.groups[group].invariants.leaders.get(term)
@@ -115,7 +115,7 @@ class NameWatch:
         while self._cluster.loop.now_s < until_s:
             await asyncio.sleep(self._draw.random() * 0.3)
             if self.captured:
-                await self._send(self._draw.choice(self.captured), self._draw.choice(self.addresses()))
+                await self._send(self._draw.choice(list(self.captured)), self._draw.choice(self.addresses()))
 
     async def _send(self, registration: bytes, address: str) -> None:
         try:
@@ -152,13 +152,24 @@ class NameWatch:
     async def _check_replays(self, topics: Sequence[str]) -> None:
         before = _contents(await self._ask_all(topics))
         masters = {name: self._cluster.master(name) for name in self._cluster.groups}
-        old = self._draw.sample(self.captured, min(len(self.captured), REPLAYED))
+        old = self._late_ones(masters)
         for address in self.addresses():
             for registration in old:
                 await self._send(registration, address)
         after = _contents(await self._ask_all(topics))
         if before != after and masters == {name: self._cluster.master(name) for name in self._cluster.groups}:
             self._violated(f"registrations of before changed the answers from {before} to {after}")
+
+    def _late_ones(self, masters: Mapping[str, str | None]) -> list[bytes]:
+        """Half of them of those who lead now, from when they began to."""
+        terms = {
+            each.group: max(found.term for found in self.captured.values() if found.group == each.group) for each in self.captured.values()
+        }
+        newest = [
+            data for data, told in self.captured.items() if told.term == terms[told.group] and told.node_id == masters.get(told.group)
+        ]
+        newest = newest[: REPLAYED // 2]
+        return newest + self._draw.sample(list(self.captured), min(len(self.captured), REPLAYED - len(newest)))
 
     async def _ask_all(self, topics: Sequence[str]) -> Answers:
         request = routes_pb2.RoutesRequest(

@@ -11,6 +11,7 @@ from tests.sim.spread.world import SpreadWorld
 from tests.unit.client.sim_rig import Rig, run_world
 
 LIMIT_S = 600.0
+QUICK = "broker: {messageDelayLevel: 500ms 500ms 500ms 1s}\n"  # what is refused comes again soon
 SOON = "name_service: {registerInterval: 1s, expireAfter: 3s}\n"  # so that registrations expire while faults last
 
 
@@ -35,7 +36,7 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
     variant, draw = VARIANTS[name], random.Random(f"{name} {seed}")
     network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
     servers, settings = draw.choice(variant.name_servers), draw.choice(("", SOON, SOON))
-    rig = Rig(seed, groups=2, name_servers=servers, settings=settings, network=network, readable=readable)
+    rig = Rig(seed, groups=2, name_servers=servers, settings=QUICK + settings, network=network, readable=readable)
     world = SpreadWorld(rig, seed, variant.operation)
     run_world(rig, name, world, LIMIT_S, sink)
     return world

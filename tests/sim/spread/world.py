@@ -158,11 +158,16 @@ class SpreadWorld:
     async def _settle(self) -> None:
         """Wait until everybody was given everything, and what was refused came again."""
         await self.until(self.cluster.has_masters, "a group without a master")
+        self.agreed_s = await self.names.check_end([*QUEUES, NOBODY_MADE])
         for group in self.groups:
             await self.until(lambda group=group: self.acknowledged[group.topic] <= set(group.bodies()), f"{group.name} miss messages")
         await self.until(lambda: not messaging_account.refused_for_good(self.workers.seen), "refused, and never given again")
         await self.until(self._is_settled, "replicas do not come together")
-        self.agreed_s = await self.names.check_end([*QUEUES, NOBODY_MADE])
+        await self.until(self._all_committed, "consumers have not committed what they consumed")
+
+    def _all_committed(self) -> bool:
+        nodes = {name: found[0] for name in self.cluster.groups if (found := self.settled_nodes(name))}
+        return len(nodes) == len(self.cluster.groups) and not any(account.uncommitted(each.name, each.topic, nodes) for each in self.groups)
 
     async def _let_a_group_lie_dead(self) -> None:
         """All nodes of a group are down for so long that nothing of it counts any more, and come back."""
@@ -214,5 +219,5 @@ class SpreadWorld:
                 account.check_keys(topic, found, one_queue=self.operation.keeps_queues)
         messaging_account.check_order(self.orderlies.seen)
         for group in self.groups:
-            account.check_offsets(group.name, group.topic, masters)
+            assert account.uncommitted(group.name, group.topic, masters) == [], "an offset went back"
         gc.collect()  # errors of tasks that nobody looked at are told when those are freed
