@@ -57,6 +57,7 @@ class LeaderStream:
         self._router, self._method, self._silence = router, method, silence
         self._tracker = LeaderTracker(router, replica_group)
         self._backoff, self._attempt = JitteredBackoff(router.random), 0
+        self._backoff_term = 0
         self._stream: ByteStream | None = None
         self._next_check_ms = 0
 
@@ -92,6 +93,8 @@ class LeaderStream:
 
     async def back_off(self, error: DledgerError) -> None:
         """Wait before the next attempt, for less when a new leader is known before."""
+        if self._tracker.term > self._backoff_term:  # a new leader, which may need a moment before it serves: begin with short pauses again
+            self._backoff_term, self._attempt = self._tracker.term, 0
         self._attempt += 1
         pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000
         await self._router.pause(self.replica_group, self._tracker.term, pause_s)
