@@ -60,7 +60,9 @@ def test_the_document_tells_of_every_fault_put_in() -> None:
         if not mutation.is_simulated:
             assert seeds == "-"
         elif not mutation.slow:
-            assert 0 < int(seeds) <= mutation.limit
+            count, _, first = seeds.partition(" from seed ")
+            assert 0 < int(count) <= mutation.limit
+            assert int(first or 0) == mutation.first
     for number, (name, _why) in NOT_APPLICABLE.items():
         assert told[name][0] == number
 
