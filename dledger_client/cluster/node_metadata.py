@@ -27,13 +27,13 @@ class NodeMetadata:
     """Asks for one client; what the nodes answer goes into its cache."""
 
     def __init__(self, channels: Channels, cache: RouteCache, bootstrap: Sequence[str]) -> None:
-        self._channels, self._cache, self._bootstrap = channels, cache, bootstrap
+        self._channels, self._cache, self.bootstrap = channels, cache, bootstrap
         self.answered_last = ""
 
     def addresses(self) -> list[str]:
         """Everybody who may be asked, who answered last first."""
         known = [self.answered_last] if self.answered_last else []
-        return list(dict.fromkeys([*known, *self._cache.node_addresses(), *self._bootstrap]))
+        return list(dict.fromkeys([*known, *self._cache.node_addresses(), *self.bootstrap]))
 
     def addresses_of(self, group: str) -> list[str]:
         """Who may know of a replica group: its nodes; everybody while none of them is known."""

@@ -90,8 +90,8 @@ class TopicLookup:
         return [queues for queues in queues_of(name, response) if queues.replica_group == group]
 
     def _absent(self, name: str) -> TopicNotFoundError:
-        everybody = ", ".join(self._nodes.addresses())
-        return TopicNotFoundError(f"topic {name} does not exist in cluster {self._cache.cluster or '?'} ({everybody})")
+        given = ", ".join(self._nodes.bootstrap)  # the same text each time, whoever has answered
+        return TopicNotFoundError(f"topic {name} does not exist in cluster {self._cache.cluster or '?'} ({given})")
 
     # Nodes
 
