@@ -7,7 +7,6 @@ gets the queues.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Protocol
@@ -102,16 +101,20 @@ class TopicRoutes:
 
     async def refresh(self) -> None:
         """Wait until routes changed, or are stale or old, then take over what is told, or look all topics up again."""
-        with contextlib.suppress(TimeoutError):
+        is_old = False
+        try:
             async with asyncio.timeout(TOLD_REFRESH_S if self._router.is_told else REFRESH_S):
                 await self._wake.wait()
-        told = [] if self._stale else list(self._changed)
+        except TimeoutError:
+            is_old = True
+        all_again = is_old or self._stale
+        topics = self._accumulator.topics() if all_again else list(self._changed)  # none when a look-up has taken the change over
         self._wake.clear()
         self._stale = False
         self._changed.clear()
-        for topic in told or self._accumulator.topics():
+        for topic in topics:
             try:
-                await self._look_up(topic, self._router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS, fresh=not told)
+                await self._look_up(topic, self._router.clock.monotonic_ms() + REFRESH_TIMEOUT_MS, fresh=all_again)
             except (TopicNotFoundError, TopicPermissionError):
                 self._accumulator.remove_topic(topic)
             except DledgerError as error:

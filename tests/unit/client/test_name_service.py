@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from dledger_client.aio import Producer
 from dledger_client.cluster.route_watch import BEGIN_AFTER_S
 from dledger_client.cluster.router import Router
+from dledger_client.runtime.environment import use_environment
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
 from dledger_wire.rpc import methods
@@ -156,6 +158,34 @@ def test_a_topic_that_was_made_just_now_is_found_as_soon_as_the_name_server_hear
         made.register("g1")
         assert await looking == {"g1": 2}
         await router.close()
+
+    made.run(scenario)
+
+
+def test_a_change_that_a_producer_found_itself_makes_it_look_nothing_up_again() -> None:
+    made = board(1, g0={"t": 4, "u": 2, "v": 2})
+
+    async def scenario() -> None:
+        made.register_all()
+        with use_environment(**made.around()):
+            producer = Producer(made.name_addresses)
+        core, clock = producer._core, made.clock
+        for topic in ("t", "u", "v"):
+            await core.resolve(topic, clock.monotonic_ms() + 2000)
+        made.groups["g0"].topics["t"], made.groups["g0"].version = 6, 2
+        made.register("g0")
+        made.asked.by_method.clear()
+        await core.resolve("t", clock.monotonic_ms() + 2000, 5)
+        await asyncio.sleep(5)
+        assert made.asked.by_method == {"Routes": 1}
+        made.groups["g0"].topics["u"], made.groups["g0"].version = 3, 3
+        made.register("g0")
+        made.asked.by_method.clear()
+        core.routes.mark_stale()
+        await asyncio.sleep(5)
+        assert core.accumulator.knows("u", 2)
+        assert made.asked.by_method == {"Routes": 3}
+        await producer.close()
 
     made.run(scenario)
 
