@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.cluster.node_metadata import info_of, queues_of
-from dledger_client.cluster.retry import until
+from dledger_client.cluster.node_metadata import queues_of
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, NotLeaderError, TopicNotFoundError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 
@@ -72,28 +71,10 @@ def _no_leader(group: str, error: DledgerError) -> str:
 async def look_at(calls: ClusterCalls, name: str) -> TopicParts:
     """Ask the leaders of all replica groups for a topic, which need not exist."""
     check_topic(name)
-    answers = await calls.of_all(lambda group: _metadata(calls, group, name))
+    answers = await calls.ask_leaders(methods.METADATA, broker_pb2.MetadataRequest(topics=[name]))
     found = answers.some()
     parts = {group: queues for group, answer in found.items() for queues in queues_of(name, answer) if queues.replica_group == group}
     load = {group: answer.queues for group, answer in found.items()}
     defaults = [answer.default_topic_queues for answer in found.values() if answer.default_topic_queues]
     closed = frozenset(group for group, answer in found.items() if answer.state not in ("", ACTIVE))
     return TopicParts(name, parts, load, closed, min(defaults, default=DEFAULT_QUEUES), answers.unanswered)
-
-
-async def _metadata(calls: ClusterCalls, group: str, name: str) -> broker_pb2.MetadataResponse:
-    """What the leader of ``group`` says; a node that does not lead any more may not know of the newest change."""
-    router, request = calls.router, broker_pb2.MetadataRequest(topics=[name])
-    deadline_ms = calls.group_deadline_ms(group)
-    async for attempt in until(deadline_ms, router.clock, router.random):
-        with attempt:
-            answer = await router.call_leader(group, methods.METADATA, request, deadline_ms=deadline_ms)
-            told = info_of(group, answer)
-            if told is not None and told.leader_address and told.leader_address == router.groups[group].leader_address:
-                return answer
-            if told is None or not told.leader_address:
-                await router.find_leader(group)
-            else:
-                router.leader_is(group, told.leader_address)
-            raise NotReadyError(f"group {group} has a new leader")
-    raise NotReadyError(f"group {group}: no attempt was made before the deadline")
