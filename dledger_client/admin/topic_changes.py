@@ -35,7 +35,7 @@ async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Seq
     spec.request("")  # checked before a node is asked
     wanted = await _checked(calls, replica_groups)
     seen = await look_at(calls, spec.name)
-    targets = wanted or [group for group in sorted(await calls.replica_groups()) if group not in seen.closed]
+    targets = wanted or [group for group in seen.groups if group not in seen.closed]
     absent = [group for group in targets if group not in seen.parts]
     if seen.parts and not (wanted and absent):
         if not if_not_exists:
@@ -145,7 +145,7 @@ async def update_part(calls: ClusterCalls, spec: TopicSpec, group: str, *, force
             await _begin_readers(calls, part, [other for other in seen.parts if other != group])
     reply = await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
     calls.router.forget_topic(spec.name)
-    return joined([part_of(reply)], created=False)
+    return joined([_part_of(reply)], created=False)
 
 
 async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> None:
@@ -159,13 +159,6 @@ async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> No
     seen = await look_at(calls, name)
     seen.require_all("nothing was deleted")
     await _remove(calls, name, sorted(seen.parts), force=True)
-
-
-async def take_away(calls: ClusterCalls, name: str, replica_group: str, *, force: bool = False) -> None:
-    """Delete the part of one replica group.  UnsafeShrinkError unless nobody may write to it and every consumer group has read it."""
-    seen = await look_at(calls, name)
-    await _remove(calls, name, [replica_group], force=force)
-    await _tell(calls, seen, [group for group in seen.parts if group != replica_group])
 
 
 # Parts
@@ -190,7 +183,7 @@ async def _open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, per
     made = await calls.of_all(_any_error(create), counts)
     try:
         _raise_first(made)
-        parts = [part_of(reply) for reply in (answer for answer in made.of_group.values() if not isinstance(answer, DledgerError))]
+        parts = [_part_of(reply) for reply in (answer for answer in made.of_group.values() if not isinstance(answer, DledgerError))]
         for part in parts if grows else ():
             await _open(calls, part, list(seen.parts), perm)
     except DledgerError as error:
@@ -306,7 +299,7 @@ def _raise_first(made: Answers[admin_pb2.TopicReply | DledgerError]) -> None:
             raise answer
 
 
-def part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
+def _part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
     """The part of a topic that a leader tells of."""
     return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
 

@@ -37,6 +37,11 @@ class TopicParts:
     unanswered: dict[str, DledgerError] = field(default_factory=dict)
 
     @property
+    def groups(self) -> list[str]:
+        """All replica groups that were asked, by name."""
+        return sorted({*self.load, *self.unanswered})
+
+    @property
     def missing(self) -> dict[str, DledgerError]:
         """The replica groups without an answer that may have queues of the topic."""
         told = [part.replica_groups for part in self.parts.values()]
