@@ -74,7 +74,7 @@ class NameServers:
                     return address
             return None
 
-        found = await ask_in_turn(next_address, lambda address: self._routes_of(address, request), problems)
+        found = await ask_in_turn(next_address, lambda address: self.routes_at(address, request), problems)
         if found is None:
             raise UnreachableError(f"no name server answers ({problems[-1] if problems else 'none was found a moment ago'})")
         return found
@@ -83,13 +83,10 @@ class NameServers:
         """The answer of the current name server, which may wait as long as the request says.  UnreachableError when it is none any more."""
         if not self.current:
             raise UnreachableError("no name server is known")
-        return await self._routes_of(self.current, request)
+        return await self.routes_at(self.current, request)
 
     async def routes_at(self, address: str, request: routes_pb2.RoutesRequest) -> routes_pb2.RoutesReply:
-        """The answer of that name server."""
-        return await self._routes_of(address, request)
-
-    async def _routes_of(self, address: str, request: routes_pb2.RoutesRequest) -> routes_pb2.RoutesReply:
+        """The answer of that name server, which is the current one from then on."""
         timeout_s = request.wait_ms / 1000 + (POLL_MARGIN_S if request.wait_ms else ASK_TIMEOUT_S)
         try:
             reply = await methods.ROUTES.call(self._channels.to(address), request, timeout_s=timeout_s)
@@ -108,30 +105,24 @@ class NameServers:
         return reply
 
     async def replica_groups(self) -> tuple[str, ...]:
-        """The names of all replica groups.  UnreachableError when no name server answers, NotReadyError when the one that does has not
-        heard of all of them yet."""
-        if not self.current:
-            await self.routes(routes_pb2.RoutesRequest())
-        address = self.current
-        request = routes_pb2.DirectoryRequest(known_version=self._directory_version)
-        try:
-            reply = await methods.DIRECTORY.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
-        except DledgerError:
-            self._leave_out(address, DOWN_MS)
-            raise
-        if not reply.complete:
-            raise NotReadyError(f"{address}: not all replica groups have registered yet")
+        """The names of all replica groups.  Raises what ``directory`` does."""
+        reply = await self.directory(self._directory_version)
         if not reply.unchanged:
             self._directory_version = reply.version
             self._directory = tuple(sorted(group.name for group in reply.groups if group.state != REMOVED))
         return self._directory
 
-    async def directory(self) -> routes_pb2.DirectoryReply:
-        """Everything that the name server knows.  UnreachableError when none answers, NotReadyError when it has not heard of all groups."""
+    async def directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply:
+        """Everything that the name server knows, unless that is still ``known_version``.  UnreachableError when none answers, NotReadyError
+        when it has not heard of all replica groups yet."""
         if not self.current:
             await self.routes(routes_pb2.RoutesRequest())
-        address = self.current
-        reply = await methods.DIRECTORY.call(self._channels.to(address), routes_pb2.DirectoryRequest(), timeout_s=ASK_TIMEOUT_S)
+        address, request = self.current, routes_pb2.DirectoryRequest(known_version=known_version)
+        try:
+            reply = await methods.DIRECTORY.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
+        except DledgerError:
+            self._leave_out(address, DOWN_MS)
+            raise
         if not reply.complete:
             raise NotReadyError(f"{address}: not all replica groups have registered yet")
         return reply
