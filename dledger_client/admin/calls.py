@@ -114,19 +114,27 @@ class ClusterCalls:
 
     async def of_all(self, ask: Callable[[str], Awaitable[T]], groups: Iterable[str] | None = None) -> Answers[T]:
         """``ask(group)`` of these replica groups, or of all, at once.  Raises errors that no other attempt would change."""
-        names = sorted(await self.replica_groups() if groups is None else groups)
-        found = await asyncio.gather(*(_outcome(ask(name)) for name in names))
-        answers: Answers[T] = Answers({})
-        for name, outcome in zip(names, found, strict=True):
-            if not isinstance(outcome, DledgerError):
-                answers.of_group[name] = outcome[0]
-                self.silent.pop(name, None)
-            elif is_retriable(outcome) or outcome.outcome_unknown:
-                answers.unanswered[name] = outcome
-                self.silent[name] = self.router.clock.monotonic_ms() + SILENT_MS
-            else:
-                raise outcome
+        answers = await answers_of(ask, await self.replica_groups() if groups is None else groups)
+        for name in answers.of_group:
+            self.silent.pop(name, None)
+        for name in answers.unanswered:
+            self.silent[name] = self.router.clock.monotonic_ms() + SILENT_MS
         return answers
+
+
+async def answers_of(ask: Callable[[str], Awaitable[T]], groups: Iterable[str]) -> Answers[T]:
+    """``ask(group)`` of these replica groups, at once.  Raises errors that no other attempt would change."""
+    names = sorted(groups)
+    found = await asyncio.gather(*(_outcome(ask(name)) for name in names))
+    answers: Answers[T] = Answers({})
+    for name, outcome in zip(names, found, strict=True):
+        if not isinstance(outcome, DledgerError):
+            answers.of_group[name] = outcome[0]
+        elif is_retriable(outcome) or outcome.outcome_unknown:
+            answers.unanswered[name] = outcome
+        else:
+            raise outcome
+    return answers
 
 
 async def _outcome(asking: Awaitable[T]) -> tuple[T] | DledgerError:

@@ -7,7 +7,6 @@ searched.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 from google.protobuf.message import Message
 
-from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed
+from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed, answers_of
 from dledger_client.admin.topics import QueueRange
 from dledger_client.cluster.missing_parts import missing_parts
 from dledger_client.cluster.responses import garbage, parse_envelope
-from dledger_client.cluster.retry import is_retriable, until
+from dledger_client.cluster.retry import until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node, ReplicaGroup
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -187,27 +186,15 @@ async def _all(
     if len(groups) > 1:
         deadline_ms = min(deadline_ms, router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
 
-    async def ask(group: str) -> tuple[list[ReceivedMessage], bool] | DledgerError:
+    async def ask(group: str) -> tuple[list[ReceivedMessage], bool]:
         asked = query_pb2.QueryMessagesRequest()
         asked.CopyFrom(request)
-        try:
-            return await query_group(router, group, asked, max_messages, deadline_ms)
-        except DledgerError as error:
-            return error
+        return await query_group(router, group, asked, max_messages, deadline_ms)
 
-    result = QueryResult([])
-    for group, answer in zip(groups, await asyncio.gather(*(ask(group) for group in groups)), strict=True):
-        if not isinstance(answer, DledgerError):
-            result.messages += answer[0]
-            result.complete &= answer[1]
-        elif not (is_retriable(answer) or answer.outcome_unknown):
-            raise answer
-        else:
-            result.unanswered[group] = answer
-    if len(result.unanswered) == len(groups):
-        for silent in result.unanswered.values():
-            raise silent
-    result.complete &= not result.unanswered
+    answers = await answers_of(ask, groups)
+    found = answers.some().values()
+    complete = not answers.unanswered and all(is_complete for _, is_complete in found)
+    result = QueryResult([message for messages, _ in found for message in messages], complete, answers.unanswered)
     result.messages.sort(key=lambda message: -message.store_timestamp)
     del result.messages[max_messages or len(result.messages) :]
     return result

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
@@ -32,7 +32,6 @@ from dledger_wire.rpc.error_detail import from_detail
 
 T = TypeVar("T")
 NO_TIME = -1
-PARTIAL_TIMEOUT_MS = 4000  # longer than an election takes
 ANSWER_BYTES = 64 << 20  # of one request of a long read
 
 
@@ -210,19 +209,14 @@ class PullConsumer:
         self, topic: str, ask: Callable[[TopicQueues, int], Awaitable[dict[tuple[str, int], T]]], *, partial: bool
     ) -> dict[tuple[str, int], T]:
         """What ``ask`` finds in every replica group of a topic, asked at once."""
-        parts = await self.topic(topic)
+        parts = {part.replica_group: part for part in await self.topic(topic)}
         deadline_ms = self._deadline_ms()
         if partial and len(parts) > 1:
-            deadline_ms = min(deadline_ms, self._router.clock.monotonic_ms() + PARTIAL_TIMEOUT_MS)
-        answers = await asyncio.gather(*(ask(part, deadline_ms) for part in parts), return_exceptions=True)
+            deadline_ms = min(deadline_ms, self._router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
+        answers = await answers_of(lambda group: ask(parts[group], deadline_ms), parts)
         found: dict[tuple[str, int], T] = {}
-        failed = [answer for answer in answers if isinstance(answer, BaseException)]
-        for error in failed:
-            if not partial or len(failed) == len(answers) or not is_retriable(error):
-                raise error
-        for answer in answers:
-            if not isinstance(answer, BaseException):
-                found |= answer
+        for answer in (answers.some() if partial else answers.complete()).values():
+            found |= answer
         return found
 
     @renamed_arguments(group_name="replica_group")
