@@ -18,7 +18,6 @@ from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.missing_parts import missing_parts
-from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
@@ -43,11 +42,7 @@ async def _physical_queues(consumer: PullConsumer, topic: str) -> list[Place]:
     for part in found:
         if part.read_queues != part.write_queues or not part.perm & Perm.READ:
             raise InvalidArgumentError(f"topic {topic}: expected as many queues to read as to write, and both permitted", topic=topic)
-    return [(part.replica_group, number) for part in _by_group(found) for number in range(part.read_queues)]
-
-
-def _by_group(parts: list[TopicQueues]) -> list[TopicQueues]:
-    return sorted(parts, key=lambda part: part.replica_group)
+    return [(part.replica_group, number) for part in found for number in range(part.read_queues)]
 
 
 class LogicalQueueWriter:

@@ -84,7 +84,7 @@ class RouteAnswers:
         ]
         here = {queues.replica_group for queues in told}
         kept = [queues for queues in known if queues.replica_group not in here]
-        self._cache.set_topic(route.name, sorted([*self._cache.newest(route.name, told), *kept], key=lambda queues: queues.replica_group))
+        self._cache.set_topic(route.name, [*self._cache.newest(route.name, told), *kept])
         if reply.complete and not route.found and not known:
             merged.absent.append(route.name)
         if reply.complete and kept:

@@ -105,14 +105,15 @@ class RouteCache:
         old = [known.get(each.replica_group, each) for each in told]
         return [kept if kept.version > each.version > 0 else each for kept, each in zip(old, told, strict=True)]
 
-    def set_topic(self, name: str, queues: list[TopicQueues]) -> None:
-        """The queues of a topic are these; none: the topic is not known."""
-        known = self.topics.pop(name, [])
-        if queues:
-            self.topics[name] = queues
-        if known != queues:
+    def set_topic(self, name: str, queues: Iterable[TopicQueues]) -> list[TopicQueues]:
+        """The queues of a topic are these; none: the topic is not known.  Returns them by the names of their replica groups."""
+        known, now = self.topics.pop(name, []), sorted(queues, key=lambda each: each.replica_group)
+        if now:
+            self.topics[name] = now
+        if known != now:
             for listener in list(self.topic_listeners):
                 listener(name)
+        return now
 
     # Nodes that cannot be called
 

@@ -218,7 +218,7 @@ class Router:
     # Topics
 
     async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False) -> list[TopicQueues]:
-        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
+        """The queues of a topic, by replica group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
 
         ``fresh``: what is known already does not count.
         """

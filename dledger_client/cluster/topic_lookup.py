@@ -29,7 +29,7 @@ class TopicLookup:
         self._nodes, self._cache, self._leaders = nodes, cache, leaders
 
     async def look_up(self, name: str) -> list[TopicQueues]:
-        """The queues of a topic, group by group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
+        """The queues of a topic, by replica group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
 
         Part of the queues is no answer: a key would go to another queue, and a consumer would miss messages.
         """
@@ -42,8 +42,8 @@ class TopicLookup:
                 if not part or isinstance(error, TopicNotFoundError):
                     raise
                 return part  # neither knows all
-            self._cache.set_topic(name, found)
-        elif not found:
+            return self._cache.set_topic(name, found)
+        if not found:
             raise self._absent(name)
         return found
 
@@ -111,15 +111,14 @@ class TopicLookup:
         told = dict.fromkeys(group for each in queues for group in (each.replica_group, *each.replica_groups))
         return list(told) if self._cache.groups.keys() >= told.keys() else []
 
-    async def learn(self, name: str, groups: Iterable[str]) -> dict[str, list[TopicQueues]]:
-        """Ask the leaders of ``groups`` for a topic; what those say that answer."""
+    async def learn(self, name: str, groups: Iterable[str]) -> None:
+        """Ask the leaders of ``groups`` for a topic, and take over what those say that answer."""
         asked = [group for group in groups if group in self._cache.groups]
         answers = await asyncio.gather(*(self._at_leader(name, group) for group in asked))
         told = {group: queues for group, queues in zip(asked, answers, strict=True) if queues is not None}
         kept = [each for each in self._cache.topics.get(name, ()) if each.replica_group not in told]
         new = [each for queues in told.values() for each in queues]
-        self._cache.set_topic(name, sorted([*kept, *new], key=lambda each: each.replica_group))
-        return told
+        self._cache.set_topic(name, [*kept, *new])
 
     async def _of_groups(self, name: str, groups: Collection[str], addresses: list[str], answers: list[NodeAnswer]) -> list[TopicQueues]:
         """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
@@ -144,7 +143,7 @@ class TopicLookup:
         for by_leader, _term, group, queues in sorted(answers_by_group, key=itemgetter(0, 1)):
             if by_leader or (queues and _is_newer(queues, by_group.get(group, []))):
                 by_group[group] = queues
-        return [each for group in sorted(by_group) for each in by_group[group]]
+        return [each for queues in by_group.values() for each in queues]
 
     def _leads(self, address: str, info: broker_pb2.GroupInfo) -> bool:
         """Whether the node at ``address`` says so of itself, and no later leader is known."""
