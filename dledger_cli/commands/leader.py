@@ -20,9 +20,7 @@ EXAMPLES = "Examples: dledger leader transfer --replica-group g0 --to n1 | dledg
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Leadership of a replica group.", no_args_is_help=True, rich_markup_mode=None)
     app.callback()(lambda: None)
-    app.command("transfer", epilog="Examples: dledger leader transfer --replica-group g0 --to n1 | dledger leader transfer --to best")(
-        transfer
-    )
+    app.command("transfer", epilog=EXAMPLES)(transfer)
     root.add_typer(app, name="leader")
 
 

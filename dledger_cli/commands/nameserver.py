@@ -13,7 +13,6 @@ from dledger_cli.output import GREEN, RED, YELLOW, paint, print_json, print_tabl
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.name_servers import NameServerStatus
-    from dledger_client.aio import Admin
 
 RUN_EXAMPLE = "Example: dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger"
 STATUS_EXAMPLES = "Examples: dledger nameserver status | dledger nameserver status --json"
@@ -47,21 +46,17 @@ def nameserver(
     from broker.config.cluster_file import ClusterConfig
     from broker.main import run_name_server
     from broker.process.data_dir_lock import holder_pid
-    from dledger_cli.local.processes import check_ports_free
+    from dledger_cli.local.processes import check_addresses_free
 
     settings = ClusterConfig.load(config).name_server(server_id)
     if holder_pid(str(Path(data) / server_id)) is None:  # else the lock of the folder gives the better error
-        check_ports_free(settings)
+        check_addresses_free(server_id, settings.addresses)
     sys.exit(run_name_server(settings, data, log_file))
 
 
 def status(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
     """Show what each name server knows, and whether they agree.  Exit 1 when none answers for the whole cluster."""
-
-    async def work(admin: Admin) -> list[NameServerStatus]:
-        return await admin.name_servers()
-
-    found = ask(config, timeout, work)
+    found = ask(config, timeout, lambda admin: admin.name_servers())
     show(found, as_json=as_json)
     if not any(server.complete for server in found):
         raise typer.Exit(1)

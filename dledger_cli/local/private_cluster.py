@@ -100,7 +100,7 @@ class PrivateCluster:
 
     def start(self, *node_ids: str, wait: bool = True, timeout_s: float | None = None) -> None:
         """Start the named nodes, or all that do not run."""
-        for node_id in node_ids or [*self.local.name_server_ids(), *self.local.node_ids()]:
+        for node_id in node_ids or self.local.all_ids():
             process = self.processes.get(node_id)
             if process is None or process.poll() is not None:
                 self.processes[node_id] = self.local.spawn(node_id, self._files.get(node_id))
@@ -179,12 +179,10 @@ class PrivateCluster:
         self.processes[node_id].send_signal(signal.SIGCONT)
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """End all nodes in order: SIGTERM one after the other, the leader last."""
-        nodes = self.statuses()
-        for node_id in sorted(
-            self.processes, key=lambda node_id: (node_id not in nodes, node_id in nodes and nodes[node_id].role == "leader")
-        ):
-            self.terminate(node_id, timeout_s)
+        """End everything in order: SIGTERM one after the other, leaders after the other nodes, name servers last."""
+        roles = {node_id: node.role for node_id, node in self.statuses().items()}
+        for name in sorted(self.processes, key=lambda name: (name not in roles, roles.get(name) == "leader")):
+            self.terminate(name, timeout_s)
 
     def kill_all(self) -> None:
         for process in self.processes.values():

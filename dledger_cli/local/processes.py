@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.config.cluster_file import ClusterConfig, NodeSettings
-from broker.config.name_servers import NameServerSettings
+from broker.config.cluster_file import ClusterConfig
 from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
@@ -43,9 +42,13 @@ class LocalCluster:
     def name_server_ids(self) -> list[str]:
         return [server.id for server in self.config.name_server_processes]
 
+    def all_ids(self) -> list[str]:
+        """Of everything that runs here, in the order in which it is started: name servers, then nodes."""
+        return [*self.name_server_ids(), *self.node_ids()]
+
     def running(self) -> dict[str, int]:
         """Pid of every node and every name server that runs now, by id."""
-        found = {name: holder_pid(str(self.data / name)) for name in [*self.name_server_ids(), *self.node_ids()]}
+        found = {name: holder_pid(str(self.data / name)) for name in self.all_ids()}
         return {node_id: pid for node_id, pid in found.items() if pid}
 
     def log_file(self, node_id: str) -> Path:
@@ -121,10 +124,6 @@ def _import_path() -> dict[str, str]:
     if not (root / "pyproject.toml").is_file():
         return {}
     return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}
-
-
-def check_ports_free(settings: NodeSettings | NameServerSettings) -> None:
-    check_addresses_free(settings.server.id if isinstance(settings, NameServerSettings) else settings.node.id, settings.addresses)
 
 
 def check_addresses_free(name: str, addresses: Sequence[str]) -> None:
