@@ -47,6 +47,23 @@ _CORE, _LOG, _STORE = CoreConfig(), LogConfig(), StoreSettings()
 _RAFT = RaftSettings(peers={}, membership=Membership((), ()))
 
 
+def read_cluster_text(path: str) -> str:
+    """The text of a cluster file, not checked any further.  ConfigError when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
+    _check_length(text, path)
+    return text
+
+
+def _check_length(text: str, file: str) -> None:
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError(f"{file}: more than {MAX_FILE_BYTES} characters; expected a cluster file")
+
+
 class NodeConfig(_Model):
     """One replica: its id, the address it is reached at, where it listens when that is another (a container, NAT), and the address the
     other replicas use when theirs is a network of its own.
@@ -177,19 +194,12 @@ class ClusterConfig(_Model):
     @classmethod
     def load(cls, path: str) -> Self:
         """Read and check a cluster file.  ConfigError lists every mistake with its line."""
-        try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read(MAX_FILE_BYTES + 1)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
-        return cls.parse(text, path)
+        return cls.parse(read_cluster_text(path), path)
 
     @classmethod
     def parse(cls, text: str, file: str) -> Self:
         """Check a cluster file's text; ``file`` names it in errors."""
-        if len(text) > MAX_FILE_BYTES:
-            raise ConfigError(f"{file}: more than {MAX_FILE_BYTES} characters; expected a cluster file")
+        _check_length(text, file)
         marked = MarkedYaml(text, file)
         if not isinstance(marked.data, dict):
             raise ConfigError(f"{file}:1: expected a cluster file with the settings cluster and groups, got {kind_of(marked.data)}")

@@ -24,7 +24,6 @@ LocalOption = Annotated[
     str, typer.Option("--data", metavar="DIR", help="Data folder of local nodes: processes are started and stopped here. Default: ./data.")
 ]
 POLL_S = 0.5
-STOP_S = 30.0
 
 
 def register(root: typer.Typer) -> None:
@@ -52,14 +51,15 @@ def add_group(
     as_json: JsonOption = False,
 ) -> None:
     """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
-    from broker.config.cluster_file import ClusterConfig
+    from broker.config.cluster_file import ClusterConfig, read_cluster_text
     from dledger_cli.context import config_path
-    from dledger_cli.local.cluster_edit import groups_in, read_cluster_text, with_groups
+    from dledger_cli.local.cluster_edit import groups_in, with_groups
 
     source = config_path(config, data or None)
-    text = with_groups(read_cluster_text(source), groups_in(file))
+    groups = groups_in(file)
+    text = with_groups(read_cluster_text(source), groups)
     wanted = ClusterConfig.parse(text, f"{source} with {file}")
-    names = {group["name"] for group in groups_in(file)}
+    names = {group["name"] for group in groups}
     _carry_out(wanted, text, data, config, timeout, only=names, dry_run=False, as_json=as_json)
 
 
@@ -72,8 +72,7 @@ def apply(
     as_json: JsonOption = False,
 ) -> None:
     """Make the running cluster as the file says: add replica groups, set policies, drain and remove groups.  Safe to repeat."""
-    from broker.config.cluster_file import ClusterConfig
-    from dledger_cli.local.cluster_edit import read_cluster_text
+    from broker.config.cluster_file import ClusterConfig, read_cluster_text
 
     text = read_cluster_text(file)
     _carry_out(ClusterConfig.parse(text, file), text, data, config or file, timeout, only=None, dry_run=dry_run, as_json=as_json)

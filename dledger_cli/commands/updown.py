@@ -37,18 +37,18 @@ def up(
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the masters.")] = 60.0,
 ) -> None:
     """Start all nodes and name servers in the background and wait until every group has a master.  What runs already is left alone."""
-    from broker.config.cluster_file import ClusterConfig
+    from broker.config.cluster_file import ClusterConfig, read_cluster_text
+    from dledger_cli.local.cluster_edit import replace_file
     from dledger_cli.local.processes import LocalCluster, make_data_folder
 
     source = config_path(config, data)
-    text = _read(source)
+    text = read_cluster_text(source)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
-    if not cluster.file.is_file() or cluster.file.read_text(encoding="utf-8") != text:
-        cluster.file.write_text(text, encoding="utf-8")
+    replace_file(cluster.file, text)
     show_placement(cluster.config)
     running = cluster.running()
     started: dict[str, subprocess.Popen[bytes]] = {}
-    for name in [*cluster.name_server_ids(), *cluster.node_ids()]:
+    for name in cluster.all_ids():
         if name not in running:
             started[name] = cluster.spawn(name)
     if running:
@@ -67,16 +67,6 @@ def show_placement(config: ClusterConfig) -> None:
     for group in config.groups:
         for text in group_warnings(group):
             note(f"warning: {text}")
-
-
-def _read(path: str) -> str:
-    from dledger_wire.errors import ConfigError
-
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
 
 
 def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float, *, as_json: bool) -> bool:

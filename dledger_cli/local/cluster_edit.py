@@ -8,16 +8,8 @@ from typing import Any
 
 import yaml
 
+from broker.config.cluster_file import read_cluster_text
 from dledger_wire.errors import ConfigError
-
-
-def read_cluster_text(path: str) -> str:
-    """The text of a cluster file.  ConfigError when it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"{path}: cannot read the cluster file: {reason}") from error
 
 
 def groups_in(path: str) -> list[dict[str, Any]]:
