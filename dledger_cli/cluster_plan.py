@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup
     from dledger_client.admin.replica_groups import ReplicaGroupState
 
-REMOVED = "removed"
-
 
 @dataclass(frozen=True)
 class PolicyChange:
@@ -67,7 +65,7 @@ def make_plan(config: ClusterConfig, running: ClusterDirectory, states: Mapping[
     idle = [spare.id for spare in config.spares if running.from_name_server and spare.id not in up]
     plan.notes += [f"spare node {each} does not run: dledger up, or dledger node --id {each}" for each in idle]
     named = {group.name for group in config.groups}
-    plan.drain = [name for name, group in known.items() if name not in named and group.state != REMOVED]
+    plan.drain = [name for name, group in known.items() if name not in named and not group.is_removed]
     return plan
 
 
@@ -77,10 +75,10 @@ def check_against_running(config: ClusterConfig, running: ClusterDirectory) -> N
     if running.cluster and config.cluster != running.cluster:
         problems.append(f"the file is of cluster {config.cluster}, the running one is {running.cluster}")
     known = {group.name: group for group in running.groups}
-    ids = {node.id: (group.name, node.address) for group in running.groups if group.state != REMOVED for node in group.nodes}
+    ids = {node.id: (group.name, node.address) for group in running.groups if not group.is_removed for node in group.nodes}
     addresses = {address: (name, node_id) for node_id, (name, address) in ids.items()}
     for group in config.groups:
-        if (found := known.get(group.name)) is not None and found.state == REMOVED:
+        if (found := known.get(group.name)) is not None and found.is_removed:
             problems.append(f"replica group {group.name} was removed; expected a name that was never used")
         for node in group.nodes:
             owner, address = ids.get(node.id, (group.name, node.address))

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 HEADER = ("GROUP", "STATE", "LEADER", "HOST", "TERM", "VOTERS", "LEARNERS", "LAGGING", "MISSING", "MSG/S", "BYTES/S", "DISK", "TOPICS")
 NUMBERS = ("TERM", "VOTERS", "LEARNERS", "MSG/S", "BYTES/S", "DISK", "TOPICS")
-REMOVED = "removed"
 
 
 def show_cluster(cluster: ClusterDirectory, *, as_json: bool) -> None:
@@ -20,7 +19,7 @@ def show_cluster(cluster: ClusterDirectory, *, as_json: bool) -> None:
     if as_json:
         print_json(_json(cluster))
         return
-    shown = [group for group in cluster.groups if group.state != REMOVED]
+    shown = [group for group in cluster.groups if not group.is_removed]
     print_table(HEADER, [_row(group) for group in shown], right=NUMBERS)
     leaders = leaders_by_host(cluster)
     print("leaders by host: " + (", ".join(f"{host} {count}" for host, count in sorted(leaders.items())) or "none"))
@@ -45,7 +44,7 @@ def warnings_of(cluster: ClusterDirectory) -> list[str]:
 
     found: list[str] = []
     for group in cluster.groups:
-        if group.state == REMOVED:
+        if group.is_removed:
             continue
         if not group.leader_id:
             found.append(f"replica group {group.name} has no leader")

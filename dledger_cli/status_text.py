@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 
-MAX_LAG_ENTRIES = 64  # a replica with less to go counts as in sync
-
 
 def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False) -> str:
     """What is wrong with a node, and the command that repairs it; of a leader, how far it has taken over."""
@@ -46,16 +44,9 @@ def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:
         node = by_id.get(member)
         if node is None or not node.reachable:
             found["missing"].append(member)
-        elif group.leader is not None and (node is group.leader or _keeps_up(group, node)):
-            found["in_sync"].append(member)
         else:
-            found["lagging"].append(member)
+            found["in_sync" if group.is_in_sync(node) else "lagging"].append(member)
     return found
-
-
-def _keeps_up(group: ReplicaGroupStatus, node: NodeStatus) -> bool:
-    lag = group.lag(node)
-    return lag is not None and lag <= MAX_LAG_ENTRIES and (node.id in group.acknowledging or node.id in group.learners)
 
 
 def replicas_line(group: ReplicaGroupStatus) -> str:

@@ -125,7 +125,7 @@ async def _planned(admin: Admin, wanted: ClusterConfig) -> Plan:
     states = {
         group.name: await admin.describe_replica_group(group.name)
         for group in running.groups
-        if group.name in named and group.leader_id and group.state != "removed"
+        if group.name in named and group.leader_id and not group.is_removed
     }
     return make_plan(wanted, running, states)
 

@@ -21,6 +21,7 @@ GRACE_S = 0.3  # for a node that reports the end of its time itself
 CANNOT_STORE = ("read-only: the disk is full", "stopped")
 OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
 TAKES_NO_MESSAGES = "read-only"
+IN_SYNC_LAG_ENTRIES = 64  # a member with less to go counts as in sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,22 @@ class ReplicaGroupStatus:
             >>> joined = status.is_member("n3")
         """
         return node_id in self.voters or node_id in self.learners
+
+    def is_in_sync(self, node: NodeStatus) -> bool:
+        """Whether a member has what is committed but for some newest entries, and a voter acknowledges too.
+
+        Args:
+            node: The node.
+
+        Returns:
+            True for the leader; False without a leader, and for a node that is not a member or does not answer.
+
+        Examples:
+            >>> in_sync = [node.id for node in status.nodes if status.is_in_sync(node)]
+        """
+        lag, counts = self.lag(node), node.id in self.acknowledging or node.id in self.learners
+        follows = lag is not None and lag <= IN_SYNC_LAG_ENTRIES and counts
+        return follows or (self.leader is not None and node.id == self.leader.id)
 
     def refusal(self, node_id: str) -> str:
         """Why the other members refuse connections of a node.

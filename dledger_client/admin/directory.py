@@ -10,7 +10,6 @@ from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 
 NODE_TIMEOUT_S = 2.0
-LAG_ENTRIES = 64  # a replica with less to go counts as in sync when the nodes themselves are asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,11 @@ class RegisteredGroup:
     topics: int = 0
     messages_in_per_s: float = 0.0
     bytes_in_per_s: float = 0.0
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether it is no more; the directory keeps its name."""
+        return self.state == "removed"
 
     @property
     def leader(self) -> RegisteredNode | None:
@@ -168,23 +172,19 @@ def _node(node: routes_pb2.RegisteredNode) -> RegisteredNode:
 
 
 def _of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:
-    nodes = []
-    for node in group.nodes:
-        lag = group.lag(node)
-        voter, leads = node.id in group.voters, group.leader is not None and node.id == group.leader.id
-        follows = lag is not None and lag <= LAG_ENTRIES and (not voter or node.id in group.acknowledging)
-        nodes.append(
-            RegisteredNode(
-                id=node.id,
-                address=node.address,
-                voter=voter,
-                member=group.is_member(node.id),
-                in_sync=node.reachable and (leads or follows),
-                missing=not node.reachable,
-                state=node.state or node.error,
-                role=node.role,
-                version=node.version,
-                disk_used_percent=node.disk_used_percent,
-            )
+    nodes = tuple(
+        RegisteredNode(
+            id=node.id,
+            address=node.address,
+            voter=node.id in group.voters,
+            member=group.is_member(node.id),
+            in_sync=group.is_in_sync(node),
+            missing=not node.reachable,
+            state=node.state or node.error,
+            role=node.role,
+            version=node.version,
+            disk_used_percent=node.disk_used_percent,
         )
-    return RegisteredGroup(group.name, "active", group.term, group.leader.id if group.leader else "", tuple(nodes))
+        for node in group.nodes
+    )
+    return RegisteredGroup(group.name, "active", group.term, group.leader.id if group.leader else "", nodes)
