@@ -40,6 +40,33 @@ NAME_SERVERS = "name-servers"  # stands in a name server's identity.json where a
 
 def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     """Run a node until a signal stops it; its files are in ``data``/ID."""
+    handles = _prepare_process()
+    folder = str((Path(data) / settings.node.id).resolve())
+
+    def work() -> None:
+        for warning in group_warnings(settings.group):
+            logger.warning("%s", warning)
+        logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
+        _run_replica(settings, folder)
+
+    return _with_folder(folder, settings.group.name, settings.node.id, log_file, work)
+
+
+def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: str = "") -> int:
+    """Run a spare node: it waits until a replica group takes it in, and is a node of that group from then on."""
+    _prepare_process()
+    folder = str((Path(data) / spare.id).resolve())
+
+    def work() -> None:
+        binding = _run(_wait_as_spare(cluster, spare, folder))
+        if binding is not None:
+            _run_replica(bound_settings(cluster, spare, binding), folder)
+
+    return _with_folder(folder, "", spare.id, log_file, work)
+
+
+def _prepare_process() -> int:
+    """Set up memory, handles, threads and garbage collection for a replica; the limit of open files, -1 for none."""
     restart_with_malloc_settings()
     handles = raise_handle_limit()
     # The disk threads need the interpreter for moments only; at the default 5 ms they would wait for it longer than for the disk.
@@ -47,39 +74,17 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
     # Nothing here makes cycles at the rate of messages; what the imports left need not be looked at ever again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    folder = str((Path(data) / settings.node.id).resolve())
-
-    def work() -> None:
-        for warning in group_warnings(settings.group):
-            logger.warning("%s", warning)
-        logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
-        while True:
-            try:
-                _run(_serve(settings, folder))
-                break
-            except LogDivergedError as error:
-                logger.warning("restarting with an empty log", extra={"reason": str(error)})
-
-    return _with_folder(folder, settings.group.name, settings.node.id, log_file, work)
+    return handles
 
 
-def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: str = "") -> int:
-    """Run a spare node: it waits until a replica group takes it in, and is a node of that group from then on."""
-    restart_with_malloc_settings()
-    raise_handle_limit()
-    sys.setswitchinterval(0.0005)
-    folder = str((Path(data) / spare.id).resolve())
-
-    def work() -> None:
-        binding = _run(_wait_as_spare(cluster, spare, folder))
-        while binding is not None:
-            try:
-                _run(_serve(bound_settings(cluster, spare, binding), folder))
-                break
-            except LogDivergedError as error:
-                logger.warning("restarting with an empty log", extra={"reason": str(error)})
-
-    return _with_folder(folder, "", spare.id, log_file, work)
+def _run_replica(settings: NodeSettings, folder: str) -> None:
+    """Serve until a signal or a failure ends it; once more when the log has to begin anew."""
+    while True:
+        try:
+            _run(_serve(settings, folder))
+            return
+        except LogDivergedError as error:
+            logger.warning("restarting with an empty log", extra={"reason": str(error)})
 
 
 async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str) -> Binding | None:
