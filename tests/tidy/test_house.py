@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
-from broker.config.name_servers import NameServerConfig, NameServiceConfig
-from broker.config.replicas import ReplicasConfig, SpareConfig
+from broker.config.cluster_file import ClusterConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("dledger", "dledger_wire", "dledger_client", "pyspark_dledger", "store", "broker", "dledger_cli")
@@ -99,23 +97,3 @@ def test_no_tracked_file_is_a_link() -> None:
     """A wheel leaves links out, and a copy for another system may."""
     done = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("120000")] == []
-
-
-def test_every_setting_is_in_the_documents_and_no_other() -> None:
-    text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    prefix = r"(?:groups\[\]\.|nodes\[\]\.|replicas\.|name_servers\[\]\.|name_service\.)?"
-    told = set(re.findall(rf"^\| `{prefix}(\w+)` \|", text, re.MULTILINE))
-    models = (
-        ClusterConfig,
-        GroupConfig,
-        SpareConfig,
-        NodeConfig,
-        RaftConfig,
-        StoreConfig,
-        ServiceConfig,
-        ReplicasConfig,
-        NameServerConfig,
-        NameServiceConfig,
-    )
-    sections = {"raft", "store", "broker", "replicas", "name_service"}
-    assert told == {name for model in models for name in model.model_fields} - sections

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import pkgutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
-from dledger_wire._pb import (
-    admin_pb2,
-    broker_pb2,
-    copy_pb2,
-    query_pb2,
-    raft_pb2,
-    retention_pb2,
-    retry_pb2,
-    routes_pb2,
-    sessions_pb2,
-    topics_pb2,
-    transaction_pb2,
-)
+from dledger_wire import _pb
+from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import UnaryHandler
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = (
-    admin_pb2,
-    broker_pb2,
-    copy_pb2,
-    query_pb2,
-    raft_pb2,
-    retention_pb2,
-    retry_pb2,
-    routes_pb2,
-    sessions_pb2,
-    topics_pb2,
-    transaction_pb2,
-)
+FILES = [import_module(f"{_pb.__name__}.{found.name}") for found in pkgutil.iter_modules(_pb.__path__) if found.name.endswith("_pb2")]
 DECLARED: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
     for file in FILES
