@@ -32,8 +32,8 @@ def group_file(cluster: Cluster, name: str, node_id: str, **group: Any) -> str:
     return str(file)
 
 
-def stop_local(cluster: Cluster, *groups: str) -> None:
-    """End the processes that commands started for these groups."""
+def stop_local(cluster: Cluster) -> None:
+    """End all processes of the data folder, those that commands started too."""
     cluster.cli_ok("down", "--data", str(cluster.data))
     cluster.processes.clear()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.harness import Cluster
-from tests.waiting import LIMIT_S
+from tests.waiting import wait_until
 
 
 def described(cluster: Cluster, topic: str) -> dict[str, Any]:
@@ -17,13 +16,6 @@ def described(cluster: Cluster, topic: str) -> dict[str, Any]:
 
 def shares(cluster: Cluster, topic: str) -> dict[str, int]:
     return {part["group"]: part["write_queues"] for part in described(cluster, topic)["groups"]}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_topic_over_two_groups_is_written_read_grown_and_left(make_cluster: Callable[..., Cluster]) -> None:
@@ -78,7 +70,7 @@ def test_a_dead_group_is_named_and_the_other_goes_on(make_cluster: Callable[...,
     assert "replica group g1 has no leader" in refused.stderr
     assert "nothing was created" in refused.stderr
     cluster.start("n1")
-    until(lambda: "unanswered" not in json.loads(cluster.cli_ok("topic", "list", "--json")))
+    wait_until(lambda: "unanswered" not in json.loads(cluster.cli_ok("topic", "list", "--json")), "both groups answer")
     cluster.cli_ok("topic", "create", "x", "--queues", "2")
     assert shares(cluster, "x") == {"g0": 1, "g1": 1}
     assert len(cluster.consume("t", 140)) == 140
