@@ -55,7 +55,7 @@ from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
-from store.commands.replica_group import REMOVED
+from dledger_wire.status import REMOVED
 from store.durability.checkpoint import CHECKPOINT_PATH
 from store.durability.persistence import ABORT_PATH
 from store.durability.snapshots import CONFIG_FOLDER

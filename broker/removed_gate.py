@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dledger_wire.errors import ReplicaGroupDrainingError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server, StreamHandler, UnaryHandler
+from dledger_wire.status import REMOVED
 
 _STILL_SERVED = {
     method.path
@@ -60,7 +61,7 @@ class RemovedGate:
 
     def _check(self) -> None:
         if self._removed():
-            raise ReplicaGroupDrainingError(f"replica group {self._group} was removed from the cluster", state="removed")
+            raise ReplicaGroupDrainingError(f"replica group {self._group} was removed from the cluster", state=REMOVED)
 
 
 def _is_served(method: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dledger_wire.errors import ConfigError
+from dledger_wire.status import ACTIVE
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, GroupConfig
@@ -110,7 +111,7 @@ def _differences(group: GroupConfig, registered: RegisteredGroup) -> list[str]:
             notes.append(f"{node.id}: restart it to take its labels (host {node.host_label}, rack {node.rack or '-'})")
     unnamed = members.keys() - {node.id for node in group.nodes}
     notes += [f"{each} of {group.name} is not in the file: dledger member remove --id {each} {option}" for each in unnamed]
-    if registered.state != "active":
+    if registered.state != ACTIVE:
         notes.append(f"{group.name} is {registered.state}: dledger cluster drain {group.name} --undo makes it active")
     return sorted(notes)
 

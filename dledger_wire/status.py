@@ -1,4 +1,4 @@
-"""Small vocabularies of messages: send statuses, permission bits, system flags."""
+"""Small vocabularies of messages: send statuses, permission bits, states of replica groups, system flags."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class Perm(IntFlag):
     WRITE = 2
     READ = 4
     READ_WRITE = 6
+
+
+# The state of a replica group: it takes messages; it takes no new ones; it is no more.
+ACTIVE, DRAINING, REMOVED = "active", "draining", "removed"
 
 
 class SysFlag(IntFlag):

@@ -12,7 +12,8 @@ from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, UnsafeShrinkError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.commands.replica_group import DRAINING, REMOVED, SetReplicaGroup
+from dledger_wire.status import DRAINING, REMOVED
+from store.commands.replica_group import SetReplicaGroup
 
 COMMAND_TIMEOUT_S = 5.0
 REMOVE_ATTEMPTS = 10

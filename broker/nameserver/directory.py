@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from broker.nameserver.encoding import leader_of, nodes_of
-from broker.nameserver.registered import REMOVED, GroupRow, NodeRow
+from broker.nameserver.registered import GroupRow, NodeRow
 from broker.nameserver.table import RouteTable
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.names import is_system_topic
+from dledger_wire.status import ACTIVE, REMOVED
 
 
 def directory_reply(table: RouteTable, now_ms: int, known_version: int) -> routes_pb2.DirectoryReply:
@@ -27,7 +28,7 @@ def _group(group: GroupRow, now_ms: int) -> routes_pb2.RegisteredGroup:
         name=group.name,
         term=term,
         leader_id=leader,
-        state=group.state or "active",
+        state=group.state or ACTIVE,
         wanted_voters=group.wanted[0],
         wanted_learners=group.wanted[1],
         topics=len(group.topics),

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from broker.nameserver.registered import DRAINING, GroupRow, NodeRow, TopicRow
+from broker.nameserver.registered import GroupRow, NodeRow, TopicRow
 from dledger_wire._pb import routes_pb2
-from dledger_wire.status import Perm
+from dledger_wire.status import DRAINING, Perm
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dledger_wire._pb import routes_pb2
-
-DRAINING, REMOVED = "draining", "removed"
+from dledger_wire.status import REMOVED
 
 
 class Order(NamedTuple):

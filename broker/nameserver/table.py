@@ -21,8 +21,9 @@ from broker.nameserver.encoding import (
     leader_of,
     topic_route,
 )
-from broker.nameserver.registered import DRAINING, GroupRow, NodeRow, Order
+from broker.nameserver.registered import GroupRow, NodeRow, Order
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import DRAINING
 
 EXPIRE_AFTER_MS = 20_000
 

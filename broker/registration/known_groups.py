@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import REMOVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class KnownGroups:
             return
         self.version = directory.version
         for group in directory.groups:
-            if group.state == "removed":
+            if group.state == REMOVED:
                 self._removed.add(group.name)
                 self._told.pop(group.name, None)
                 continue

@@ -11,6 +11,7 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config
 from dledger_cli.output import error_line, note, print_json
+from dledger_wire.status import DRAINING
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, GroupConfig
@@ -168,7 +169,7 @@ def drain(
     state = ask(config, timeout, lambda admin: admin.drain_replica_group(group, undo=undo))
     deadline = time.monotonic() + wait
     shown = ""
-    while not undo and state.state == "draining" and any(not row.discardable for row in state.left):
+    while not undo and state.state == DRAINING and any(not row.discardable for row in state.left):
         progress = "; ".join(row.text for row in state.left)
         if progress != shown:
             note(f"{group}: {progress}")
@@ -193,7 +194,7 @@ def _show_state(state: ReplicaGroupState, *, as_json: bool) -> None:
     note(f"replica group {state.replica_group} is {state.state}")
     for row in state.left:
         note(f"left: {row.text}")
-    if state.state == "draining" and not state.left:
+    if state.state == DRAINING and not state.left:
         note(f"nothing is left: dledger cluster remove-group {state.replica_group} --yes")
 
 

@@ -8,6 +8,7 @@ from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import ReplicaGroupStatus, ask_nodes, known_nodes
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
+from dledger_wire.status import ACTIVE, REMOVED
 
 NODE_TIMEOUT_S = 2.0
 
@@ -76,7 +77,7 @@ class RegisteredGroup:
     @property
     def is_removed(self) -> bool:
         """Whether it is no more; the directory keeps its name."""
-        return self.state == "removed"
+        return self.state == REMOVED
 
     @property
     def leader(self) -> RegisteredNode | None:
@@ -187,4 +188,4 @@ def _of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:
         )
         for node in group.nodes
     )
-    return RegisteredGroup(group.name, "active", group.term, group.leader.id if group.leader else "", nodes)
+    return RegisteredGroup(group.name, ACTIVE, group.term, group.leader.id if group.leader else "", nodes)

@@ -12,8 +12,7 @@ from dledger_client.admin.topics import TopicSpec, list_topics
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
-
-ACTIVE, DRAINING, REMOVED = "active", "draining", "removed"
+from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 
 
 async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> ReplicaGroupState:

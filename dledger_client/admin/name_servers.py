@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dledger_client.admin.calls import ClusterCalls
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
+from dledger_wire.status import REMOVED
 
 ASK_TIMEOUT_S = 2.0
 
@@ -82,7 +83,7 @@ async def _status(calls: ClusterCalls, address: str) -> NameServerStatus:
         role=own.role,
         has_quorum=own.quorum,
         applied=own.applied,
-        replica_groups=sum(group.state != "removed" for group in reply.groups),
+        replica_groups=sum(group.state != REMOVED for group in reply.groups),
         topics=figures.topics,
         waiting_clients=figures.waiting_clients,
         registrations=figures.registrations,

@@ -16,8 +16,8 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotLeaderError, TopicNotFoundError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
+from dledger_wire.status import ACTIVE
 
-ACTIVE = "active"  # state of a replica group that takes messages
 DEFAULT_QUEUES = 4  # of brokers that do not tell their defaultTopicQueueNums
 
 

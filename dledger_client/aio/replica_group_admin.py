@@ -12,6 +12,7 @@ from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
+from dledger_wire.status import REMOVED
 
 
 class ReplicaGroupAdmin:
@@ -166,4 +167,4 @@ class ReplicaGroupAdmin:
         Examples:
             >>> await admin.remove_replica_group("g1")
         """
-        return await replica_groups.set_state(self._calls, replica_group, "removed", discard=discard)
+        return await replica_groups.set_state(self._calls, replica_group, REMOVED, discard=discard)

@@ -18,13 +18,13 @@ from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotReadyError, UnreachableError
 from dledger_wire.rpc import methods
+from dledger_wire.status import REMOVED
 
 ASK_TIMEOUT_S = 1.0
 POLL_MARGIN_S = 2.0  # how much later than promised the answer to a long poll may come
 DOWN_MS = 1_000  # how long an address is left out that did not answer
 OLD_NODE_MS = 10_000  # a node of an older version, which has no name service
 ELSEWHERE_MS = 60_000  # a node that told where the name servers are
-REMOVED = "removed"  # state of a replica group that is no more
 MAX_NODES = 3  # nodes that are asked where the name servers are, beside the addresses the client was given
 
 

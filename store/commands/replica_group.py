@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 from store.commands.command import Command, Fields, JsonObject
 
-ACTIVE, DRAINING, REMOVED = "active", "draining", "removed"
 STATES = (ACTIVE, DRAINING, REMOVED)
 MAX_REPLICAS = 9
 MAX_REPLACE_MS = 365 * 86_400_000

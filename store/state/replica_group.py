@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, ReplicaGroupDrainingError
+from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 from store.commands.command import JsonObject
-from store.commands.replica_group import ACTIVE, DRAINING, REMOVED, ReplicaGroupSettings, SetReplicaGroup
+from store.commands.replica_group import ReplicaGroupSettings, SetReplicaGroup
 from store.state.state_machine import CommandContext, CommandHandlers
 
 _ALLOWED = {(ACTIVE, DRAINING), (DRAINING, ACTIVE), (DRAINING, REMOVED)}
