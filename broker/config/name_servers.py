@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from broker.config.placement import is_loopback
 from broker.config.replicas import ConfigModel, Label
 from broker.config.values import Address, duration, node_name, reachable_address, split_address
 from dledger_wire.errors import ConfigError
@@ -104,4 +105,4 @@ class NameServerSettings:
     def is_local(self) -> bool:
         """Whether all name servers reach each other at loopback addresses."""
         hosts = {split_address(server.quorum)[0] for server in self.cluster.name_server_processes}
-        return all(host == "localhost" or host == "::1" or host.startswith("127.") for host in hosts)
+        return all(is_loopback(host) for host in hosts)

@@ -23,12 +23,13 @@ def shared_places(group: str, members: Iterable[Place]) -> list[str]:
     A loopback address is no place: a cluster to try things on has no other hosts.
     """
     found = list(members)
-    hosts = [(node_id, "" if _is_loopback(host) else host) for node_id, host, _ in found]
+    hosts = [(node_id, "" if is_loopback(host) else host) for node_id, host, _ in found]
     racks = [(node_id, rack) for node_id, _, rack in found]
     return _shared(group, "on host", hosts) + _shared(group, "in rack", racks)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only the own machine is reached at ``host``; names other than localhost are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

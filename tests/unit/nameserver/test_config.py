@@ -85,3 +85,12 @@ def test_the_password_comes_from_the_environment_or_the_file(tmp_path: Path, mon
     monkeypatch.setenv(PASSWORD_VARIABLE, "other")
     assert server.password() == "other"
     assert parse("  - {id: ns0, address: 127.0.0.1:9876}\n").name_server("ns0").is_local
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.9.9.9", True), ("localhost", True), ("'[::1]", True), ("127.example.com", False), ("10.0.0.1", False), ("'[::2]", False)],
+)
+def test_only_addresses_of_the_own_machine_need_no_password(host: str, local: bool) -> None:
+    end = "'" if host.startswith("'") else ""
+    assert parse(f"  - {{id: ns0, address: {host}:9876{end}}}\n").name_server("ns0").is_local is local
