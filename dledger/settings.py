@@ -62,6 +62,10 @@ class PeerStatus:
     refused: str = ""  # why no link with it is let in, here or there
     acknowledges: bool = False
 
+    def answers(self, within_ms: int) -> bool:
+        """Whether it is connected and the leader heard from it in the last ``within_ms``; never true where ``silent_ms`` is not known."""
+        return self.connected and 0 <= self.silent_ms < within_ms
+
 
 def peer_statuses(
     own: NodeId,

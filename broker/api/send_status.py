@@ -14,5 +14,5 @@ def waiting_for(context: ServiceContext) -> SendStatus:
         return SendStatus.FLUSH_DISK_TIMEOUT
     voters = [peer for peer in status.peers if peer.voter]
     timeout_ms = context.settings.cluster.raft.election_timeout_ms
-    connected = [peer for peer in voters if peer.node_id == status.node_id or (peer.connected and 0 <= peer.silent_ms < timeout_ms)]
+    connected = [peer for peer in voters if peer.node_id == status.node_id or peer.answers(timeout_ms)]
     return SendStatus.FLUSH_SLAVE_TIMEOUT if len(connected) > len(voters) // 2 else SendStatus.SLAVE_NOT_AVAILABLE

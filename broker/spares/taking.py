@@ -109,11 +109,7 @@ class SpareTaking:
     def _look_who_is_away(self) -> None:
         status, now_ms = self._context.raft.status(), self._context.env.clock.monotonic_ms()
         timeout_ms = self._context.settings.cluster.raft.election_timeout_ms
-        silent = {
-            peer.node_id
-            for peer in status.peers
-            if peer.node_id != status.node_id and not (peer.connected and 0 <= peer.silent_ms < timeout_ms)
-        }
+        silent = {peer.node_id for peer in status.peers if peer.node_id != status.node_id and not peer.answers(timeout_ms)}
         self._away = {node: self._away.get(node, now_ms) for node in silent}
 
     async def _take_one(self) -> None:
