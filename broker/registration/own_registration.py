@@ -24,7 +24,6 @@ class OwnRegistration:
 
     def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], started_at_ms: int) -> None:
         self._context = context
-        self._version = process().version
         self._labels = {node.id: node for _group, node in context.settings.cluster.all_nodes()}
         self._base = routes_pb2.Registration(
             cluster=context.settings.cluster.cluster,
@@ -33,7 +32,7 @@ class OwnRegistration:
             address=context.settings.node.address,
             host=context.settings.node.host_label,
             rack=context.settings.node.rack,
-            version=self._version,
+            version=process().version,
             started_at_ms=started_at_ms,
         )
         self._mark: tuple[object, ...] = ()  # what the content was made of
@@ -59,8 +58,9 @@ class OwnRegistration:
     def refresh(self) -> bool:
         """Take what is true now; whether there is something new to tell."""
         raft, store = self._context.raft, self._context.store
-        group, wanted = store.replica_group.settings, self._context.wanted_replicas()
-        mark = (raft.term, raft.role, self.is_master, raft.committed_members(), store.topics.version, group)
+        group = store.replica_group.settings
+        configuration_index, membership = raft.committed_members()
+        mark = (raft.term, raft.role, self.is_master, configuration_index, membership, store.topics.version, group)
         if mark == self._mark:
             return False
         self._mark = mark
@@ -69,10 +69,11 @@ class OwnRegistration:
         told.term, told.role, told.master = raft.term, raft.role.value, self.is_master
         self._was_master |= told.master
         told.resigned = self._was_master and not told.master
-        told.configuration_index, membership = raft.committed_members()
+        told.configuration_index = configuration_index
         for node in (*membership.voters, *membership.learners):
             told.members.append(self._member(node, voter=node in membership.voters))
         told.state, told.state_version, told.group_epoch = group.state, group.version, group.epoch_ms
+        wanted = self._context.wanted_replicas()
         told.wanted_voters, told.wanted_learners = wanted.voters, wanted.learners
         if told.master:
             # The master's registration carries changes of the table; the others only mention its version.

@@ -82,12 +82,9 @@ class Topics:
     @property
     def own_queues(self) -> int:
         """Write queues of all topics of applications: how much of the cluster's topics this replica group has."""
-        version, count = self._counted
-        if version != self._counter:
-            own = (topic.write_queues for topic in self._topics.values() if not is_system_topic(topic.name))
-            self._counted = self._counter, sum(own)
-            return self._counted[1]
-        return count
+        if self._counted[0] != self._counter:
+            self._counted = self._counter, sum(topic.write_queues for topic in self if not is_system_topic(topic.name))
+        return self._counted[1]
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
