@@ -239,7 +239,7 @@ class ClusterConfig(_Model):
     def addresses_of(self, node_id: str) -> tuple[str, ...]:
         """Where a node or a spare node listens."""
         spare = self.spare(node_id)
-        return self.node(node_id).addresses if spare is None else (spare.listen or spare.address,)
+        return self.node(node_id).addresses if spare is None else spare.addresses
 
     def all_nodes(self) -> list[tuple[GroupConfig, NodeConfig]]:
         return [(group, node) for group in self.groups for node in group.nodes]
@@ -296,7 +296,7 @@ class NodeSettings:
     @property
     def runs_name_service(self) -> bool:
         """No process of its own does, and the node belongs to the first group."""
-        return self.group is self.cluster.groups[0] and not self.cluster.name_server_processes
+        return self.group is self.cluster.groups[0] and self.cluster.nodes_serve_names
 
     @property
     def peers(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from broker.config.values import DAY_MS, Address, ListenAddress, Name, duration
+from broker.config.values import DAY_MS, Address, ListenAddress, Name, duration, split_address
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MIN_REPLACE_MS = 1_000  # a few election timeouts: less would replace a member that restarts
@@ -47,6 +47,16 @@ class SpareConfig(ConfigModel):
     listen: ListenAddress | None = None
     host: Label = ""
     rack: Label = ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it listens."""
+        return (self.listen or self.address,)
+
+    @property
+    def host_label(self) -> str:
+        """The machine it runs on: its label, or else the host of its address."""
+        return self.host or split_address(self.address)[0]
 
 
 class ReplicasConfig(ConfigModel):

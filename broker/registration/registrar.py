@@ -128,9 +128,7 @@ class Registrar:
     def name_servers(self) -> list[str]:
         """Addresses where nodes register and clients ask for routes."""
         cluster = self._settings.cluster
-        if cluster.name_server_processes:
-            return cluster.registration_addresses
-        return self.groups.addresses_of(cluster.groups[0].name)
+        return self.groups.addresses_of(cluster.groups[0].name) if cluster.nodes_serve_names else cluster.registration_addresses
 
     def _connect(self) -> None:
         """A link for every name server but this node itself."""

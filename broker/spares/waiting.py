@@ -54,7 +54,7 @@ class WaitingSpare:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return (self._spare.listen or self._spare.address,)
+        return self._spare.addresses
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class WaitingSpare:
             cluster=self._cluster.cluster,
             node_id=self._spare.id,
             address=self._spare.address,
-            host=self._spare.host or split_address(self._spare.address)[0],
+            host=self._spare.host_label,
             rack=self._spare.rack,
             version=self._process().version,
             started_at_ms=self._started_at_ms,
