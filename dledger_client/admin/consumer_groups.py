@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.topic_parts import look_at
-from dledger_client.admin.topics import queue_ranges
+from dledger_client.admin.topics import queue_ranges, ranges_of
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
 from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
@@ -218,7 +218,7 @@ async def reset_offsets(
     elif to not in ("first", "last"):
         raise InvalidArgumentError(f"to {to!r}: expected first, last, or milliseconds since 1970")
     seen = await look_at(calls, topic)
-    if not replica_groups:
+    if not replica_groups or not (seen.parts or seen.missing):
         seen.require_all("nothing was reset")
     chosen = [await calls.replica_group(group) for group in replica_groups]
     groups = sorted(group.name for group in chosen) or sorted(seen.parts)
@@ -227,12 +227,13 @@ async def reset_offsets(
     positions = told.positions.get(name, {})
     if not create and not positions and not told.members.get(name) and not told.unanswered:
         raise _unknown(name)
+    parts = {group: seen.parts[group] for group in groups if group in seen.parts}
+    ranges = (await ranges_of(calls, parts, at_ms, only_readable=True)).complete()
     moves = []
-    for held in await queue_ranges(calls, topic, at_ms, only_readable=True, partial=True):
-        if held.replica_group in groups:
-            after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
-            before = positions.get((topic, held.replica_group, held.queue_id))
-            moves.append(OffsetReset(held.replica_group, held.queue_id, before, after, held.min_offset))
+    for held in (each for of_part in ranges.values() for each in of_part):
+        after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
+        before = positions.get((topic, held.replica_group, held.queue_id))
+        moves.append(OffsetReset(held.replica_group, held.queue_id, before, after, held.min_offset))
     if not dry_run:
         await _commit(calls, name, topic, moves)
     return moves

@@ -5,11 +5,11 @@ Owns what a topic looks like to ``Admin``; ``topic_changes`` changes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.calls import Answers, ClusterCalls, Listed
 from dledger_client.admin.topic_parts import look_at
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
@@ -149,16 +149,22 @@ async def queue_ranges(
     seen = await look_at(calls, topic)
     if not partial or not (seen.parts or seen.missing):
         seen.require_all("its offsets are not known")
-    parts = seen.parts
+    answers = await ranges_of(calls, seen.parts, timestamp_ms, only_readable=only_readable)
+    found = answers.of_group if partial else answers.complete()
+    return Listed((each for ranges in found.values() for each in ranges), seen.missing | answers.unanswered)
+
+
+async def ranges_of(
+    calls: ClusterCalls, parts: Mapping[str, TopicQueues], timestamp_ms: int, *, only_readable: bool
+) -> Answers[list[QueueRange]]:
+    """The queues of these parts of a topic, by replica group."""
 
     async def ask(group: str) -> list[QueueRange]:
         part = parts[group]
         count = part.read_queues if only_readable else max(part.read_queues, part.write_queues)
-        refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=timestamp_ms) for number in range(count)]
+        refs = [broker_pb2.QueueRef(topic=part.topic, queue_id=number, timestamp_ms=timestamp_ms) for number in range(count)]
         request = broker_pb2.OffsetsRequest(queues=refs)
         answer = await calls.router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=calls.group_deadline_ms(group))
         return [QueueRange(group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time) for each in answer.queues]
 
-    answers = await calls.of_all(ask, parts)
-    found = answers.of_group if partial else answers.complete()
-    return Listed((each for ranges in found.values() for each in ranges), seen.missing | answers.unanswered)
+    return await calls.of_all(ask, parts)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dledger_client.admin import consumer_groups
 from dledger_client.aio import Message
-from dledger_wire.errors import DledgerError, NotLeaderError
+from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_topics_over_groups import kill_group, start_group
@@ -100,6 +102,27 @@ def test_a_broadcast_reads_all_of_a_replica_group_that_was_added(tmp_path: Path)
         await until(lambda: len(group.seen) >= 4)
         assert sorted(group.bodies()) == sorted(added)
         await group.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+def test_nothing_is_reset_when_a_group_fails_while_offsets_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await send_to(rig, "g0", 3)
+        await send_to(rig, "g1", 3)
+        asked = consumer_groups._told
+
+        async def told(*given: Any, **how: Any) -> Any:
+            found = await asked(*given, **how)
+            kill_group(rig, "g1")
+            return found
+
+        monkeypatch.setattr(consumer_groups, "_told", told)
+        async with rig.admin() as admin, rig.consumer("g") as consumer:
+            with pytest.raises((NotLeaderError, UnreachableError)):
+                await admin.reset_offsets("g", "t", "last", create=True)
+            assert await consumer.committed("t", partial=True) == {}
 
     Rig(groups=2).run(scenario)
 
