@@ -144,14 +144,13 @@ async def query_by_id(router: Router, msg_id: str, topic: str, max_messages: int
     """Messages with this id, the producer's or that of a position in the log; of all topics when none is named."""
     if not msg_id:
         raise InvalidArgumentError("an empty message id")
-    groups = sorted(await router.all_groups(deadline_ms))
     by_offset_id = await query_by_offset_id(router, msg_id, deadline_ms)
     if by_offset_id is not None and (not topic or by_offset_id.topic == topic):
         return QueryResult([by_offset_id])
     request = query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id)
     if topic:
         return await _in_topic(router, topic, request, max_messages, deadline_ms)
-    return await _all(router, groups, request, max_messages, deadline_ms)
+    return await _all(router, sorted(await router.all_groups(deadline_ms)), request, max_messages, deadline_ms)
 
 
 async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> ReceivedMessage | None:
