@@ -98,6 +98,12 @@ class ClusterCalls:
             )
         return next(iter(groups.values()))
 
+    async def named(self, names: Iterable[str]) -> list[str]:
+        """These replica groups, once each.  InvalidArgumentError when there is no such group."""
+        wanted = list(dict.fromkeys(names))
+        known = await self.replica_groups() if wanted else {}
+        return [name if name in known else (await self.replica_group(name)).name for name in wanted]
+
     async def ask_leader(
         self, replica_group: str, method: UnaryMethod[Request, Response], request: Request, *, again: Request | None = None
     ) -> Response:

@@ -220,8 +220,7 @@ async def reset_offsets(
     seen = await look_at(calls, topic)
     if not replica_groups or not (seen.parts or seen.missing):
         seen.require_all("nothing was reset")
-    chosen = [await calls.replica_group(group) for group in replica_groups]
-    groups = sorted(group.name for group in chosen) or sorted(seen.parts)
+    groups = sorted(await calls.named(replica_groups)) or sorted(seen.parts)
     seen.require(groups, "nothing was reset")
     told = await _told(calls, [name], partial=True)
     positions = told.positions.get(name, {})

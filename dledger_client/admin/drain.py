@@ -10,8 +10,10 @@ from dledger_client.admin.replica_groups import ReplicaGroupState, describe, set
 from dledger_client.admin.topic_changes import create_topic
 from dledger_client.admin.topics import TopicSpec, list_topics
 from dledger_client.cluster.routes import TopicQueues
+from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
+from dledger_wire.rpc import methods
 from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 
 
@@ -33,8 +35,9 @@ async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> Repli
 
 async def active_groups(calls: ClusterCalls, *, without: str) -> list[str]:
     """The replica groups that take messages, by name."""
-    names = [name for name in sorted(await calls.replica_groups()) if name != without]
-    return [name for name in names if (await describe(calls, name)).state == ACTIVE]
+    names = [name for name in await calls.replica_groups() if name != without]
+    answers = await calls.of_all(lambda name: calls.ask_leader(name, methods.DESCRIBE_REPLICA_GROUP, admin_pb2.Empty()), names)
+    return [name for name, answer in answers.complete().items() if answer.state == ACTIVE]
 
 
 def _belongs_to_a_group(topic: str) -> bool:

@@ -307,4 +307,4 @@ def _part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
 async def _checked(calls: ClusterCalls, replica_groups: Sequence[str]) -> list[str]:
     if isinstance(replica_groups, str):
         raise InvalidArgumentError(f"replica_groups {replica_groups!r}: expected a list of names")
-    return [(await calls.replica_group(name)).name for name in dict.fromkeys(replica_groups)]
+    return await calls.named(replica_groups)
