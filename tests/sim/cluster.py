@@ -19,16 +19,14 @@ from broker.config.layer_settings import store_settings_of
 from broker.node import BrokerNode
 from dledger.log.config import LogConfig
 from dledger.replica.unsynced import LogDivergedError
-from dledger.runtime.env import Environment
 from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
 from tests.sim import coverage
 from tests.sim.archive import Archive
 from tests.sim.async_loss import AsyncLoss, mark_of
-from tests.sim.clock import SimClock
-from tests.sim.disk import DiskSettings, SimDisk
+from tests.sim.disk import DiskSettings
 from tests.sim.disk_content import Loss
 from tests.sim.groups import GroupNodes, Shape, SimGroup, cluster_file, group_nodes
-from tests.sim.host import Folder, Host
+from tests.sim.host import Folder, Host, Machine, new_machine
 from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
 from tests.sim.name_servers import SimNameServers
@@ -88,15 +86,9 @@ class SimCluster:
         if flush.flushDiskType == "ASYNC_FLUSH":
             group.async_loss = AsyncLoss(nodes, flush.flushIntervalCommitLog / 1000)
         for node_id, address in added.nodes:
-            self.hosts[node_id] = self._new_host(node_id, address, group.name)
+            host = self.hosts[node_id] = new_machine(Host, node_id, address, self.loop, self.trace, self.random, replace(self._disk))
+            host.group = group.name
         return group
-
-    def _new_host(self, node_id: str, address: str, group: str) -> Host:
-        rng = random.Random(self.random.getrandbits(64))
-        ip = address.rpartition(":")[0]
-        disk = SimDisk(self.loop, ip, random.Random(self.random.getrandbits(64)), self.trace, replace(self._disk))
-        clock = SimClock(self.loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
-        return Host(node_id, address, disk, clock, rng, group)
 
     @property
     def invariants(self) -> Invariants:
@@ -112,6 +104,10 @@ class SimCluster:
     def hosts_of(self, group: str) -> list[Host]:
         return [self.hosts[node_id] for node_id in self.groups[group].node_ids]
 
+    def machines(self) -> list[Machine]:
+        """Of all nodes and all name servers."""
+        return [*self.hosts.values(), *self.name_servers.hosts.values()]
+
     @property
     def bootstrap(self) -> str:
         """What clients begin with: the name servers, if there are any."""
@@ -124,11 +120,7 @@ class SimCluster:
     def start(self, node_id: str) -> None:
         """Start a node's process; it runs until it is killed or fails."""
         host = self.hosts[node_id]
-        host.runs += 1
-        host.ended = None
-        process = host.process = Process(host.ip, host.runs)
-        rng = random.Random(host.rng.getrandbits(64))
-        env = Environment(host.clock, rng, host.disk.mount(process), self.net.of(process), boot_id=f"{host.ip}/{host.boots}")
+        process, env = host.new_process(self.net)
         invariants = self.group_of(node_id).invariants
         if "diverged" in mark_of(host.disk):
             invariants.forget_stored(node_id)  # it begins anew
@@ -298,7 +290,6 @@ class SimCluster:
         return [text for text, error in self._errors() if not isinstance(error, FINDINGS)]
 
     def _errors(self) -> list[tuple[str, BaseException | None]]:
-        ended = [(f"{host.node_id}: {problem!r}", problem) for host in self.hosts.values() for problem in host.problems]
-        ended += [(f"{host.name_id}: {problem!r}", problem) for host in self.name_servers.hosts.values() for problem in host.problems]
+        ended = [(f"{machine.name}: {problem!r}", problem) for machine in self.machines() for problem in machine.problems]
         unhandled = self.loop.unhandled
         return ended + [(str(context.get("exception") or context["message"]), context.get("exception")) for context in unhandled]

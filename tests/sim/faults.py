@@ -18,8 +18,7 @@ from store.durability.expiry import Expired
 from tests.sim import folders, operators, recipes, rot
 from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
-from tests.sim.host import Host
-from tests.sim.name_servers import NameServerHost
+from tests.sim.host import Host, Machine
 from tests.sim.shrink import Times
 
 LEADER = "leader"
@@ -45,7 +44,6 @@ class Fault:
         return f"{self.kind} {','.join(self.nodes)} for {self.lasts_s:.3f} s{loss}, {self.after_s:.3f} s after"
 
 
-Machine = Host | NameServerHost
 Strike = Callable[[SimCluster, Fault, list[Host]], Awaitable[None]]
 
 
@@ -250,7 +248,7 @@ async def _deafen(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
 
 async def _isolate(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Both directions, between the hosts named and everybody else (two of three together: the third is alone)."""
-    outside = [machine for machine in _machines(cluster) if machine not in hosts]
+    outside = [machine for machine in cluster.machines() if machine not in hosts]
     await _cut_pairs(cluster, fault, [pair for host in hosts for other in outside for pair in ((host, other), (other, host))])
 
 
@@ -260,13 +258,9 @@ async def _bridge(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     await _cut_pairs(cluster, fault, [(hosts[0], other), (other, hosts[0])])
 
 
-def _machines(cluster: SimCluster) -> list[Machine]:
-    return [*cluster.hosts.values(), *cluster.name_servers.hosts.values()]
-
-
 def _others(cluster: SimCluster, hosts: list[Host]) -> Sequence[Machine]:
     """The hosts named behind the first, or all the others."""
-    return hosts[1:] or [machine for machine in _machines(cluster) if machine is not hosts[0]]
+    return hosts[1:] or [machine for machine in cluster.machines() if machine is not hosts[0]]
 
 
 async def _cut_pairs(cluster: SimCluster, fault: Fault, pairs: Sequence[tuple[Machine, Machine]]) -> None:

@@ -1,16 +1,20 @@
-"""One simulated machine: what outlives the processes on it, and a data folder taken off it."""
+"""Simulated machines: what outlives the processes on them, and a data folder taken off one."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from broker.node import BrokerNode
+from dledger.runtime.env import Environment
 from tests.sim.clock import SimClock
-from tests.sim.disk import SimDisk
+from tests.sim.disk import DiskSettings, SimDisk
 from tests.sim.disk_content import Content
 from tests.sim.invariants import Promises
-from tests.sim.loop import Process
+from tests.sim.loop import Process, SimLoop
+from tests.sim.network import SimNetwork
+from tests.sim.trace import Trace
 
 
 @dataclass(slots=True, eq=False)
@@ -23,26 +27,54 @@ class Folder:
 
 
 @dataclass(slots=True, eq=False)
-class Host:
-    """One machine: its disk and clock outlive the processes on it."""
+class Machine:
+    """Its disk and clock outlive the processes on it."""
 
-    node_id: str
+    name: str  # id of the node or name server that runs here
     address: str
     disk: SimDisk
     clock: SimClock
     rng: random.Random
-    group: str = "g0"  # the replica group its node belongs to
     runs: int = 0
     boots: int = 1
     process: Process | None = None
-    node: BrokerNode | None = None
-    ended: BaseException | None = None  # what the node that ran last stopped with, when it stopped by itself
-    wiped: bool = False  # its folder was lost, and it is not a voter again yet
-    rotten: str = ""  # of which files bits were flipped on its disk
-    old_folder: Folder | None = None  # the one of before the member was replaced
-    bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
+    ended: BaseException | None = None  # what ran last stopped with, when it stopped by itself
     problems: list[BaseException] = field(default_factory=list)
 
     @property
     def ip(self) -> str:
         return self.address.rpartition(":")[0]
+
+    def new_process(self, net: SimNetwork) -> tuple[Process, Environment]:
+        """The next one that runs here, and what it is given of the machine."""
+        self.runs, self.ended = self.runs + 1, None
+        process = self.process = Process(self.ip, self.runs)
+        rng = random.Random(self.rng.getrandbits(64))
+        return process, Environment(self.clock, rng, self.disk.mount(process), net.of(process), boot_id=f"{self.ip}/{self.boots}")
+
+
+@dataclass(slots=True, eq=False)
+class Host(Machine):
+    """The machine of a node."""
+
+    group: str = "g0"  # the replica group its node belongs to
+    node: BrokerNode | None = None
+    wiped: bool = False  # its folder was lost, and it is not a voter again yet
+    rotten: str = ""  # of which files bits were flipped on its disk
+    old_folder: Folder | None = None  # the one of before the member was replaced
+    bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
+
+    @property
+    def node_id(self) -> str:
+        return self.name
+
+
+Kind = TypeVar("Kind", bound=Machine)
+
+
+def new_machine(kind: type[Kind], name: str, address: str, loop: SimLoop, trace: Trace, draw: random.Random, disk: DiskSettings) -> Kind:
+    """A machine that nothing has run on; ``draw`` decides its clock and what its disk does."""
+    rng = random.Random(draw.getrandbits(64))
+    sim_disk = SimDisk(loop, address.rpartition(":")[0], random.Random(draw.getrandbits(64)), trace, disk)
+    clock = SimClock(loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
+    return kind(name, address, sim_disk, clock, rng)

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
 from broker.nameserver.node import NameServerNode
-from dledger.runtime.env import Environment
-from tests.sim.clock import SimClock
-from tests.sim.disk import DiskSettings, SimDisk
+from tests.sim.disk import DiskSettings
 from tests.sim.disk_content import Loss
 from tests.sim.groups import name_server_address, name_server_id
-from tests.sim.loop import Process, SimLoop
+from tests.sim.host import Machine, new_machine
+from tests.sim.loop import SimLoop
 from tests.sim.network import SimNetwork
 from tests.sim.quorum import QuorumBoard, SimQuorum
 from tests.sim.trace import Trace
 
 
 @dataclass(slots=True, eq=False)
-class NameServerHost:
-    """One machine of a name server."""
+class NameServerHost(Machine):
+    """The machine of a name server."""
 
-    name_id: str
-    address: str
-    disk: SimDisk
-    clock: SimClock
-    rng: random.Random
-    runs: int = 0
-    boots: int = 1
-    process: Process | None = None
     node: NameServerNode | None = None
-    ended: BaseException | None = None
-    problems: list[BaseException] = field(default_factory=list)
-
-    @property
-    def ip(self) -> str:
-        return self.address.rpartition(":")[0]
 
 
 class SimNameServers:
@@ -49,11 +34,7 @@ class SimNameServers:
             return  # nothing is drawn
         for number in range(count):
             name_id, address = name_server_id(number), name_server_address(number)
-            rng = random.Random(draw.getrandbits(64))
-            ip = address.rpartition(":")[0]
-            disk = SimDisk(loop, ip, random.Random(draw.getrandbits(64)), trace, DiskSettings())
-            clock = SimClock(loop, offset_ms=rng.randrange(1000), rate=1.0 + rng.uniform(-0.002, 0.002))
-            self.hosts[name_id] = NameServerHost(name_id, address, disk, clock, rng)
+            self.hosts[name_id] = new_machine(NameServerHost, name_id, address, loop, trace, draw, DiskSettings())
         self.board = QuorumBoard(loop, net, random.Random(draw.getrandbits(64)), {name: host.ip for name, host in self.hosts.items()})
 
     @property
@@ -62,10 +43,7 @@ class SimNameServers:
 
     def start(self, name_id: str, config: ClusterConfig) -> None:
         host = self.hosts[name_id]
-        host.runs, host.ended = host.runs + 1, None
-        process = host.process = Process(host.ip, host.runs)
-        rng = random.Random(host.rng.getrandbits(64))
-        env = Environment(host.clock, rng, host.disk.mount(process), self._net.of(process), boot_id=f"{host.ip}/{host.boots}")
+        process, env = host.new_process(self._net)
         node = host.node = NameServerNode(config.name_server(name_id), env, SimQuorum(self.board, name_id, process))
         self._trace.note("start", host.ip, f"run {host.runs}")
         self._loop.spawn(process, self._run(host, node), "name server")
@@ -109,7 +87,7 @@ class SimNameServers:
         if host.process is None:
             return
         self._trace.note("kill", host.ip)
-        self.board.ends.pop(host.name_id, None)
+        self.board.ends.pop(host.name, None)
         self._loop.kill(host.process, host.node)
         self._net.process_died(host.process, silent=silent)
         host.process = host.node = None

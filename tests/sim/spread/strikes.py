@@ -43,8 +43,7 @@ async def _strike_client(world: SpreadWorld, strike: Strike) -> None:
     elif strike.kind == "pause":
         await _pause(cluster, [process], strike.lasts_s)
     else:
-        others = [host.ip for host in cluster.hosts.values()] + [host.ip for host in cluster.name_servers.hosts.values()]
-        await _cut(cluster, _both_ways([process.host], others), strike.lasts_s)
+        await _cut(cluster, _both_ways([process.host], [machine.ip for machine in cluster.machines()]), strike.lasts_s)
 
 
 async def strike_name_servers(cluster: SimCluster, plan: Sequence[Strike]) -> None:
@@ -74,14 +73,14 @@ async def _end(cluster: SimCluster, hosts: Sequence[NameServerHost], strike: Str
     servers = cluster.name_servers
     for host in hosts:
         if strike.kind == "power":
-            servers.power_off(host.name_id, list(Loss)[strike.number % len(Loss)])
+            servers.power_off(host.name, list(Loss)[strike.number % len(Loss)])
         elif "wipe" in strike.kind:
-            servers.wipe(host.name_id)
+            servers.wipe(host.name)
         else:
-            servers.kill(host.name_id)
+            servers.kill(host.name)
     await asyncio.sleep(strike.lasts_s)
     for host in hosts:
-        servers.ensure_running(host.name_id, cluster.config)
+        servers.ensure_running(host.name, cluster.config)
 
 
 def _pairs(cluster: SimCluster, host: NameServerHost, kind: str) -> list[Pair]:

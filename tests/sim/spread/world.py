@@ -57,7 +57,6 @@ class SpreadWorld:
         self.draw = random.Random(f"spread {seed}")
         self.sent: dict[str, set[bytes]] = {topic: set() for topic in QUEUES}
         self.acknowledged: dict[str, set[bytes]] = {topic: set() for topic in QUEUES}
-        self.failed: list[str] = []
         self.workers = Group(rig, "plain", "workers", "10.0.3")
         self.orderlies = Group(rig, "ordered", "orderlies", "10.0.4", orderly=True, suspend_current_queue_time_ms=50)
         self.groups = [self.workers, self.orderlies]

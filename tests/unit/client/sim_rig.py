@@ -94,8 +94,7 @@ class Rig:
 
     def isolate(self, node_id: str) -> None:
         ip = self.cluster.hosts[node_id].ip
-        machines = [*self.cluster.hosts.values(), *self.cluster.name_servers.hosts.values()]
-        for other in (*(machine.ip for machine in machines), CLIENT_IP):
+        for other in (*(machine.ip for machine in self.cluster.machines()), CLIENT_IP):
             if other != ip:
                 self.cluster.net.cut(ip, other)
                 self.cluster.net.cut(other, ip)
