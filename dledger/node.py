@@ -141,6 +141,10 @@ class RaftNode:
         """Where a known replica serves; empty when it is not known."""
         return self._replica.members.addresses.get(node, "")
 
+    def is_connected(self, node: NodeId) -> bool:
+        """Whether a link with a member is up; true of this node itself."""
+        return node == self._replica.identity.node_id or self._replica.admission.link_state(self._replica.links, node)[0]
+
     def status(self) -> RaftStatus:
         return status_of(self._replica)
 

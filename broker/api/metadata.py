@@ -56,11 +56,12 @@ class MetadataService:
         # A leader that is not yet master would refuse writes, so clients are not told of it.
         leads = raft.leader if raft.leader != own or context.roles.master_term else None
         group = broker_pb2.GroupInfo(name=context.settings.group.name, term=raft.term, leader_id=leads or "")
-        for peer in raft.status().peers:
-            role = raft.role.value if peer.node_id == own else _role_of(peer.node_id, raft.leader, voter=peer.voter)
-            address = peer.address or context.settings.peers.get(peer.node_id, "")
-            group.nodes.add(id=peer.node_id, address=address, role=role, reachable=peer.connected, voter=peer.voter)
-            if peer.node_id == leads:
+        voters = raft.membership.voters
+        for node in (*voters, *raft.membership.learners):
+            role = raft.role.value if node == own else _role_of(node, raft.leader, voter=node in voters)
+            address = raft.address_of(node) or context.settings.peers.get(node, "")
+            group.nodes.add(id=node, address=address, role=role, reachable=raft.is_connected(node), voter=node in voters)
+            if node == leads:
                 group.leader_address = address
         return group
 

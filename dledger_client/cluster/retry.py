@@ -18,10 +18,15 @@ from dledger_wire.errors import BusyError, DledgerError, NotYetError
 FIRST_PAUSE_MS = 10
 LONGEST_PAUSE_MS = 50
 LONGEST_BUSY_PAUSE_MS = 200
+LONG_SEARCH = 16  # attempts, about half a second: an election takes less
 
 
 class JitteredBackoff(wait_base):
-    """Exponential backoff from 10 ms with jitter: capped low during a leader search, higher for a server that is busy."""
+    """Exponential backoff from 10 ms with jitter: capped low during a leader search, higher for a server that is busy.
+
+    A search that goes on for longer than an election takes is capped as high: while a replica group has no majority, its nodes are not to
+    be asked by every client thirty times a second.  A leader that a name server tells of ends the pause.
+    """
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -31,7 +36,7 @@ class JitteredBackoff(wait_base):
         return self.pause_ms(retry_state.attempt_number, busy=isinstance(error, BusyError | NotYetError)) / 1000
 
     def pause_ms(self, attempt: int, *, busy: bool) -> int:
-        most = LONGEST_BUSY_PAUSE_MS if busy else LONGEST_PAUSE_MS
+        most = LONGEST_BUSY_PAUSE_MS if busy or attempt > LONG_SEARCH else LONGEST_PAUSE_MS
         span = min(most, FIRST_PAUSE_MS << min(attempt - 1, 6))
         return span // 2 + self._random.randrange(0, span // 2 + 1)
 

@@ -9,6 +9,7 @@ a burst.  Threads, executors, sockets and subprocesses are refused: what needs t
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import random
 from asyncio import events
@@ -21,6 +22,7 @@ from tests.sim.result import LivenessError
 
 _T = TypeVar("_T")
 
+GARBAGE = (50_000, 20, 50)  # thresholds of the collector while a loop runs: what a run makes is mostly freed by itself
 START_S = 1000.0  # virtual time at the start; not zero, so that nobody takes 0 for "never"
 
 
@@ -107,6 +109,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self._closed = False
         self._buried: list[object] = []
+        if not SimLoop.made:
+            gc.freeze()  # modules are not looked through again and again
         SimLoop.made += 1
         self._world_context = self.world.context
 
@@ -166,11 +170,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._running or self._closed:
             raise RuntimeError("the loop is running or closed")
         self._running, self._stopping = True, False
-        before = events._get_running_loop()
+        before, thresholds = events._get_running_loop(), gc.get_threshold()
         events._set_running_loop(self)
+        gc.set_threshold(*GARBAGE)
         try:
             self._run()
         finally:
+            gc.set_threshold(*thresholds)
             events._set_running_loop(before)
             self._running = False
 

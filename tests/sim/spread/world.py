@@ -70,6 +70,7 @@ class SpreadWorld:
         self.agreed_s = 0.0  # how long the name service took to recover
         self.may_lie_dead = not operation and self.draw.random() < 0.3 and self.cluster.config.name_service.expireAfter < 5000
         self.operation = OPERATIONS[operation](self)
+        self.failed: list[str] = []  # sends of which nobody knows whether they are stored
         self._names = 0
 
     # The acts
