@@ -55,15 +55,20 @@ def refused_for_good(seen: Sequence[Seen]) -> list[Seen]:
     ]
 
 
-def check_order(orderly: Sequence[Seen]) -> None:
-    """Owners of a queue take turns (epochs only grow), and what each was given rises but for repeats in place."""
+def check_epochs(orderly: Sequence[Seen]) -> dict[tuple[str, int], list[bytes]]:
+    """Owners of a queue take turns: epochs only grow.  Returns what each queue gave, in the order of the first times."""
     by_queue: dict[tuple[str, int], list[Seen]] = defaultdict(list)
     for seen in orderly:
         by_queue[seen.replica_group, seen.queue_id].append(seen)
     for queue, all_seen in by_queue.items():
         epochs = [seen.epoch for seen in all_seen]
         assert epochs == sorted(epochs), f"queue {queue}: an older owner after a newer one"
-        first_times = list(dict.fromkeys(seen.body for seen in all_seen))
+    return {queue: list(dict.fromkeys(seen.body for seen in all_seen)) for queue, all_seen in by_queue.items()}
+
+
+def check_order(orderly: Sequence[Seen]) -> None:
+    """Owners of a queue take turns, and what each was given rises but for repeats in place."""
+    for first_times in check_epochs(orderly).values():
         for key in {body.partition(b":")[0] for body in first_times}:
             numbers = [int(body.partition(b":")[2]) for body in first_times if body.startswith(key + b":")]
             assert numbers == sorted(numbers), f"messages of {key!r} out of order"

@@ -55,16 +55,36 @@ def check_once(topic: str, found: Sequence[StoredAt], sent: Collection[bytes], a
     assert set(acknowledged) - set(counts) == set(), f"{topic}: acknowledged and lost"
 
 
-def check_keys(topic: str, found: Sequence[StoredAt], *, one_queue: bool) -> None:
-    """Messages of a key are in the order of sending within their queue; ``one_queue``: all of them are in one, its queues never changed."""
+def check_keys(topic: str, found: Sequence[StoredAt], *, queues_changed: bool) -> None:
+    """Messages of a key are in one queue, in the order of sending, while the topic's queues stay the same.
+
+    ``queues_changed``: once.  Those sent before that are in the order of sending within their queue, and so are those sent after it.
+    Between the two there is no order (P11), not even in one queue: what the old queue refused is moved behind what was sent since (P7).
+    """
     places: dict[bytes, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for each in found:
         key, _, number = each.body.partition(b":")
         places[key][each.replica_group, each.queue_id].append(int(number))
     for key, queues in places.items():
-        assert not one_queue or len(queues) == 1, f"{topic}: messages of {key!r} are in {sorted(queues)}"
-        for queue, numbers in queues.items():
-            assert numbers == sorted(numbers), f"{topic}: {key!r} out of order in {queue}: {numbers}"
+        assert queues_changed or len(queues) == 1, f"{topic}: messages of {key!r} are in {sorted(queues)}"
+        sent = sorted(number for numbers in queues.values() for number in numbers)
+        first_after = sent if queues_changed else sent[:1]  # the first one that was sent after the change: it may be any
+        in_order = any(_rise(list(queues.values()), first) for first in first_after)
+        assert in_order, f"{topic}: {key!r} out of order: {dict(queues)}"
+
+
+def _rise(queues: Sequence[Sequence[int]], first_after: int) -> bool:
+    """Whether in every queue the numbers before ``first_after`` rise, and the others do."""
+    parts = [[number for number in numbers if (number < first_after) is before] for numbers in queues for before in (True, False)]
+    return all(part == sorted(part) for part in parts)
+
+
+def check_given_in_order(topic: str, given: Mapping[tuple[str, int], Sequence[bytes]], found: Sequence[StoredAt]) -> None:
+    """Orderly consumers were given each queue in its own order.  ``given``: bodies by queue, in the order of the first times."""
+    offsets = {each.body: each.offset for each in found}
+    for queue, bodies in given.items():
+        order = [offsets[body] for body in bodies]
+        assert order == sorted(order), f"{topic}: queue {queue} was given in the order {order}"
 
 
 def uncommitted(group: str, topic: str, nodes: Mapping[str, BrokerNode]) -> list[str]:

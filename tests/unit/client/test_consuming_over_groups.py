@@ -240,3 +240,31 @@ def test_a_topic_grows_under_load_while_leaders_die_and_nothing_is_missed(seed: 
         await group.stop()
 
     Rig(seed, groups=2).run(scenario)
+
+
+@pytest.mark.parametrize("away_s", [0.5, 2.0, 4.0])
+def test_what_was_consumed_is_committed_at_shutdown_though_a_replica_group_is_away_at_that_moment(away_s: float) -> None:
+    """The other one does not wait for it."""
+
+    def committed(rig: Rig, replica_group: str) -> list[int]:
+        node = rig.cluster.hosts[rig.master_of(replica_group)].node
+        assert node is not None
+        return [node.store.consumer_offsets.position("g", "t", number) for number in (0, 1)]
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            await admin.create_topic("t", 4)
+        group = Group(rig, persist_offset_interval_ms=60_000)
+        await group.start("a")
+        await until(lambda: len(group.share("a")) == 4)
+        sent = await send_to(rig, "g0", 4) + await send_to(rig, "g1", 6)
+        await until(lambda: sorted(group.bodies()) == sorted(sent))
+        kill_group(rig, "g1")
+        stopping = asyncio.ensure_future(group.stop())
+        await asyncio.sleep(away_s)
+        assert committed(rig, "g0") == [2, 2]
+        await start_group(rig, "g1")
+        await stopping
+        assert committed(rig, "g1") == [3, 3]
+
+    Rig(groups=2).run(scenario)
