@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,6 +14,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
 from dledger_cli.message_text import LineFormat, consumed_json
 from dledger_cli.output import note, print_json
+from dledger_cli.queue_readers import Place, QueueReaders
 
 if TYPE_CHECKING:
     from dledger_client.aio import PullConsumer
@@ -27,10 +28,8 @@ CONSUME_EXAMPLES = (
     "Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower | "
     "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'"
 )
-BATCH = 1000
 POLL_MS = 500
 COMMIT_EVERY_S = 1.0
-AHEAD = 8  # answers that are read and not printed yet
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +69,7 @@ def consume(
     """Print message bodies, one a line (with --json every field), in order within each queue.
 
     With --group the offset after the last printed message is committed every second and at the end.
+    Queues that the topic gets meanwhile, in any replica group, are read from their first message.
     """
     from dledger_wire.names import check_group, check_topic
 
@@ -175,28 +175,21 @@ async def _consume(
     from dledger_client.aio import PullConsumer
 
     await check_reachable(bootstrap, timeout_s)
+    wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
     async with PullConsumer(bootstrap, group, read_from=read_from, timeout_ms=int(timeout_s * 1000)) as consumer:
         found = await consumer.offsets(selection.topic, selection.start.at_ms, partial=True)
-        missing = await _without_answer(consumer, selection.topic, found)
-        if selection.queue >= 0:
-            found = {key: held for key, held in found.items() if key[1] == selection.queue} or _no_queue(selection, found)
-        committed = await consumer.committed(selection.topic, partial=True) if group and selection.start == _Start() else {}
-        answers: asyncio.Queue[_Answer] = asyncio.Queue(AHEAD)
-        wait_ms = min(POLL_MS, int(idle_exit_s * 1000)) or POLL_MS
-        readers = []
-        for (replica_group, queue_id), held in found.items():
-            offset = selection.start.offset(held)
-            if (replica_group, queue_id) in committed:
-                offset = min(max(committed[replica_group, queue_id], held.min_offset), held.max_offset)
-            work = _read_queue(consumer, selection, (replica_group, queue_id), offset, wait_ms, answers)
-            readers.append(asyncio.get_running_loop().create_task(work, name=f"{selection.topic}/{queue_id}"))
+        places = _Places(consumer, selection, await _without_answer(consumer, selection.topic, found))
+        readers = QueueReaders(consumer, selection.topic, tags=selection.tags, sql=selection.sql, wait_ms=wait_ms)
+        readers.read(await places.at_begin(found))
+        if selection.queue < 0:
+            readers.follow(places.of_added)
         committing = _Committing(consumer, printer) if group else None
-        idle = _Idle(len(readers), idle_exit_s)
+        idle = _Idle(idle_exit_s)
         try:
             while not printer.done:
-                answer = await _next_answer(answers, readers)
+                answer = await readers.next()
                 if not answer.messages:
-                    if idle.nothing_at(answer.queue):
+                    if idle.nothing_at(answer.queue, readers.queues):
                         break
                     continue
                 idle.messages_came()
@@ -206,11 +199,45 @@ async def _consume(
         finally:
             if committing is not None:
                 await committing.all()
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
-        if missing and not printer.done:
+            await readers.close()
+        if places.missing and not printer.done:
             raise typer.Exit(1)  # not everything was read
+
+
+class _Places:
+    """Where reading begins in each queue.  ``missing``: replica groups that have not answered since the start."""
+
+    def __init__(self, consumer: PullConsumer, selection: _Selection, missing: set[str]) -> None:
+        self._consumer, self._selection, self.missing = consumer, selection, missing
+
+    async def at_begin(self, found: Mapping[Place, QueueOffsets]) -> dict[Place, int]:
+        """In the queues that there are: where the options say."""
+        selection = self._selection
+        if selection.queue >= 0:
+            found = {place: held for place, held in found.items() if place[1] == selection.queue} or _no_queue(selection, found)
+        committed = await self._committed()
+        offsets = {}
+        for place, held in found.items():
+            offset = committed.get(place, selection.start.offset(held))
+            offsets[place] = min(max(offset, held.min_offset), held.max_offset)
+        return offsets
+
+    async def of_added(self, found: Mapping[Place, QueueOffsets]) -> dict[Place, int]:
+        """In queues that were added: the group's position, else the first message.  Those that did not answer are read as at the start."""
+        late = {place: held for place, held in found.items() if place[0] in self.missing}
+        if late and self._selection.start.at_ms is not None:
+            late |= await self._consumer.offsets(self._selection.topic, self._selection.start.at_ms, partial=True)
+        offsets = await self.at_begin({place: held for place, held in late.items() if place in found}) if late else {}
+        committed = await self._committed()
+        offsets |= {place: max(committed.get(place, 0), held.min_offset) for place, held in found.items() if place not in late}
+        for group in sorted({group for group, _ in found} & self.missing):
+            self.missing.discard(group)
+            note(f"replica group {group} answers now, its queues are read")
+        return offsets
+
+    async def _committed(self) -> dict[Place, int]:
+        from_group = self._consumer.group and self._selection.start == _Start()
+        return await self._consumer.committed(self._selection.topic, partial=True) if from_group else {}
 
 
 async def _without_answer(consumer: PullConsumer, topic: str, found: Collection[tuple[str, int]]) -> set[str]:
@@ -254,64 +281,19 @@ class _Committing:
             await self._consumer.commit(offsets, replica_group=group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Messages of a queue; none when it had nothing new."""
-
-    queue: tuple[str, int]
-    messages: list[ReceivedMessage]
-
-
 class _Idle:
     """Whether all queues were empty for ``seconds``.  A queue whose replicas do not answer does not count as empty."""
 
-    def __init__(self, queues: int, seconds: float) -> None:
-        self._queues, self._seconds = queues, seconds
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._clock = asyncio.get_running_loop().time
         self.messages_came()
 
     def messages_came(self) -> None:
         self._since = self._clock()
-        self._quiet: set[tuple[str, int]] = set()  # queues that were empty since
+        self._quiet: set[Place] = set()  # queues that were empty since
 
-    def nothing_at(self, queue: tuple[str, int]) -> bool:
-        """Note an empty queue; True when all have been empty long enough."""
+    def nothing_at(self, queue: Place, queues: set[Place]) -> bool:
+        """Note an empty queue; True when all of ``queues`` have been empty long enough."""
         self._quiet.add(queue)
-        return bool(self._seconds) and len(self._quiet) == self._queues and self._clock() - self._since >= self._seconds
-
-
-async def _next_answer(answers: asyncio.Queue[_Answer], readers: list[asyncio.Task[None]]) -> _Answer:
-    """The next answer of any queue; raises the error of a reader that failed."""
-    getting = asyncio.get_running_loop().create_task(answers.get(), name="next answer")
-    try:
-        await asyncio.wait([getting, *readers], return_when=asyncio.FIRST_COMPLETED)
-        for reader in readers:
-            if reader.done() and not getting.done():
-                reader.result()
-        return getting.result()
-    finally:
-        getting.cancel()
-
-
-async def _read_queue(
-    consumer: PullConsumer,
-    selection: _Selection,
-    queue: tuple[str, int],
-    offset: int,
-    wait_ms: int,
-    answers: asyncio.Queue[_Answer],
-) -> None:
-    """Read one queue until cancelled.  With a filter, chunks without messages still advance the offset."""
-    group, queue_id = queue
-    while True:
-        before = offset
-        chunks = await consumer.fetch_chunks(
-            selection.topic, queue_id, offset, BATCH, replica_group=group, wait_ms=wait_ms, tags=selection.tags, sql=selection.sql
-        )
-        for chunk in chunks:
-            offset = chunk.next_offset
-            messages = consumer.with_tags(chunk, selection.tags)
-            if messages:
-                await answers.put(_Answer(queue, messages))
-        if offset == before:
-            await answers.put(_Answer(queue, []))
+        return bool(self._seconds) and self._quiet >= queues and self._clock() - self._since >= self._seconds

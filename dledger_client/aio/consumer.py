@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -14,6 +14,7 @@ from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
 from dledger_client.cluster.routes import TopicQueues
+from dledger_client.consumer.added_queues import AddedQueues, AskGroup
 from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.fetcher import Fetcher
@@ -81,6 +82,7 @@ class PullConsumer:
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
         self._router = environment_for(bootstrap).open_router(bootstrap)
         self._committed_state = CommittedState(self._router, replica)
+        self._added = AddedQueues(self._router, self._held(NO_TIME, or_followers=True))
         self._reads_followers = read_from != "leader" or replica is not None
         self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
 
@@ -156,9 +158,14 @@ class PullConsumer:
             return replica_group
         for fresh in (False, True):  # a queue made since the last look
             found = await self._router.topic(topic, self._deadline_ms(), fresh=fresh)
-            for queues in found:
-                if queue_id < queues.read_queues:
-                    return queues.replica_group
+            groups = sorted(queues.replica_group for queues in found if queue_id < queues.read_queues)
+            if len(groups) > 1:
+                names = ", ".join(groups)
+                raise InvalidArgumentError(
+                    f"topic {topic}: queue {queue_id} is in replica groups {names}; expected replica_group=one of them"
+                )
+            if groups:
+                return groups[0]
         most = max(queues.read_queues for queues in found)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 
@@ -191,8 +198,13 @@ class PullConsumer:
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
 
+        return await self._of_parts(topic, self._held(asked_time, or_followers=or_followers), partial=partial)
+
+    def _held(self, asked_time: int, *, or_followers: bool) -> AskGroup:
+        """Reads the offsets that the queues of a topic hold in one replica group."""
+
         async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], QueueOffsets]:
-            refs = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=asked_time) for number in range(part.read_queues)]
+            refs = [broker_pb2.QueueRef(topic=part.topic, queue_id=number, timestamp_ms=asked_time) for number in range(part.read_queues)]
             request, group, method = broker_pb2.OffsetsRequest(queues=refs), part.replica_group, methods.QUEUE_OFFSETS
             if or_followers:
                 answer = await self._committed_state.ask(group, method, request, lambda answer: int(answer.applied_index), deadline_ms)
@@ -203,7 +215,36 @@ class PullConsumer:
                 for each in answer.queues
             }
 
-        return await self._of_parts(topic, ask, partial=partial)
+        return ask
+
+    async def new_queues(self, topic: str, known: Collection[tuple[str, int]], *, wait_ms: int = 0) -> dict[tuple[str, int], QueueOffsets]:
+        """The readable queues of a topic besides those you know: a topic can get more queues, and grow into other replica groups.
+
+        Call it in your loop: it asks only when the topic changed, or was not looked up for some seconds. Queues of a
+        replica group that does not answer come with a later call.
+
+        Args:
+            topic: The topic.
+            known: The queues that you read, (replica group, queue id).
+            wait_ms: While there are none, wait so many milliseconds for one.
+
+        Returns:
+            Offsets by (replica group, queue id); read a new queue from its ``min_offset`` on.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> positions = {queue: held.min_offset for queue, held in (await consumer.offsets("orders")).items()}
+            >>> while True:
+            ...     for (group, queue_id), offset in positions.items():
+            ...         for message in await consumer.fetch("orders", queue_id, offset, replica_group=group, wait_ms=100):
+            ...             positions[group, queue_id] = message.queue_offset + 1
+            ...     new = await consumer.new_queues("orders", positions)
+            ...     positions |= {queue: held.min_offset for queue, held in new.items()}
+        """
+        within(0, MAX_U32, wait_ms=wait_ms)
+        return await self._added.find(topic, known, wait_ms)
 
     async def _of_parts(
         self, topic: str, ask: Callable[[TopicQueues, int], Awaitable[dict[tuple[str, int], T]]], *, partial: bool

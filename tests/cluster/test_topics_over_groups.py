@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.harness import Cluster
-from tests.waiting import wait_until
+from tests.cluster.test_tools import start
+from tests.waiting import LIMIT_S, wait_until
 
 
 def described(cluster: Cluster, topic: str) -> dict[str, Any]:
@@ -74,3 +75,39 @@ def test_a_dead_group_is_named_and_the_other_goes_on(make_cluster: Callable[...,
     cluster.cli_ok("topic", "create", "x", "--queues", "2")
     assert shares(cluster, "x") == {"g0": 1, "g1": 1}
     assert len(cluster.consume("t", 140)) == 140
+
+
+def test_consume_goes_on_in_the_queues_that_its_topic_gets(make_cluster: Callable[..., Cluster]) -> None:
+    """docs/reference/semantics.md, row G5.  A group that did not answer at the start is read when it does."""
+    cluster = make_cluster(groups=2, nodes=1)
+    cluster.start()
+    cluster.cli_ok("topic", "create", "t", "--queues", "1", "--groups", "g0")
+    first, second = ([b"%d" % number for number in part] for part in (range(20), range(20, 60)))
+    cluster.produce("t", first)
+    consuming = start(cluster, "consume", "t", "--group", "readers", "--max", "60")
+    try:
+        assert consuming.stdout is not None
+        read = [consuming.stdout.readline().rstrip() for _ in first]
+        cluster.cli_ok("topic", "update", "t", "--groups", "g0,g1")
+        cluster.produce("t", second)
+        assert sum(queue["messages"] for queue in described(cluster, "t")["queues"] if queue["group"] == "g1") > 0
+        rest, said = consuming.communicate(timeout=LIMIT_S)
+        assert consuming.returncode == 0, said
+        assert sorted(read + rest.split()) == sorted(first + second)
+    finally:
+        consuming.kill()
+        consuming.wait(LIMIT_S)
+    lags = json.loads(cluster.cli_ok("group", "describe", "readers", "--json"))["queues"]
+    assert {(row["group"], row["lag"]) for row in lags} == {("g0", 0), ("g1", 0)}
+    cluster.kill("n1")
+    consuming = start(cluster, "consume", "t", "--group", "late", "--max", "60")
+    try:
+        assert consuming.stderr is not None
+        assert b"replica group g1 did not answer, its queues are not read" in consuming.stderr.readline()
+        cluster.start("n1")
+        read_late, said = consuming.communicate(timeout=LIMIT_S)
+        assert (consuming.returncode, sorted(read_late.split())) == (0, sorted(first + second)), said
+        assert b"replica group g1 answers now, its queues are read" in said
+    finally:
+        consuming.kill()
+        consuming.wait(LIMIT_S)

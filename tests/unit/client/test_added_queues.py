@@ -1,0 +1,120 @@
+"""Queues that a topic gets while a pull consumer reads it, in its replica group and in another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from dledger_cli.queue_readers import Place, QueueReaders
+from dledger_client.aio import PullConsumer
+from dledger_client.fetch.records import QueueOffsets
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.test_consuming_over_groups import grow, send_to
+from tests.unit.client.test_topics_over_groups import kill_group, start_group
+
+
+async def read_all(consumer: PullConsumer, positions: dict[Place, int]) -> list[bytes]:
+    """One turn of a user's loop."""
+    bodies = []
+    for (group, queue_id), offset in positions.items():
+        found = await consumer.fetch("t", queue_id, offset, replica_group=group)
+        positions[group, queue_id] = offset + len(found)
+        bodies += [message.body for message in found]
+    return bodies
+
+
+@pytest.mark.parametrize("told_s", [0, 10])
+def test_a_pull_consumer_is_given_the_queues_that_its_topic_gets(told_s: int) -> None:
+    """docs/reference/semantics.md, row G5; ``told_s``: later a name server tells of changes."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1, replica_group="g0")
+        async with rig.consumer() as consumer, rig.admin() as admin:
+            positions = {place: held.min_offset for place, held in (await consumer.offsets("t")).items()}
+            sent = await send_to(rig, "g0", 3)
+            seen = await read_all(consumer, positions)
+            await asyncio.sleep(told_s)
+            assert await consumer.new_queues("t", positions) == {}
+            await admin.update_topic("t", queues=2)
+            found = await consumer.new_queues("t", positions, wait_ms=10_000)
+            assert list(found) == [("g0", 1)]
+            positions |= {place: held.min_offset for place, held in found.items()}
+            await grow(rig)
+            sent += await send_to(rig, "g1", 4)
+            found = await consumer.new_queues("t", positions, wait_ms=10_000)
+            assert {group for group, _ in found} == {"g1"}
+            positions |= {place: held.min_offset for place, held in found.items()}
+            seen += await read_all(consumer, positions)
+            assert sorted(seen) == sorted(sent)
+            assert await consumer.new_queues("t", positions, wait_ms=3_000) == {}
+            with pytest.raises(InvalidArgumentError, match="queue 0 is in replica groups g0, g1; expected replica_group=one"):
+                await consumer.fetch("t", 0, 0)
+            with pytest.raises(TopicNotFoundError):
+                await consumer.new_queues("nowhere", ())
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_replica_group_that_does_not_answer_holds_no_pull_loop_up() -> None:
+    """docs/reference/semantics.md, row G8."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        old = await send_to(rig, "g1", 3)
+        async with rig.consumer() as consumer:
+            known = {("g0", 0)}
+            kill_group(rig, "g1")
+            clock = consumer._router.clock
+            for limit_ms in (1_000, 10, 10):
+                began_ms = clock.monotonic_ms()
+                assert await consumer.new_queues("t", known) == {}
+                assert clock.monotonic_ms() - began_ms <= limit_ms
+            await start_group(rig, "g1")
+            found = await consumer.new_queues("t", known, wait_ms=20_000)
+            assert list(found) == [("g1", 0)]
+            assert found["g1", 0].max_offset == len(old)
+
+    Rig(groups=2).run(scenario)
+
+
+async def begin(found: Mapping[Place, QueueOffsets]) -> Mapping[Place, int]:
+    return {place: held.min_offset for place, held in found.items()}
+
+
+def test_what_reads_all_queues_follows_a_topic_that_moves_to_another_replica_group() -> None:
+    """What ``dledger consume`` does: added queues are read, queues that were taken away are left."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2, replica_group="g0")
+        seen: list[bytes] = []
+        async with rig.consumer() as consumer, rig.admin() as admin:
+            readers = QueueReaders(consumer, "t", tags="*", sql="", wait_ms=500)
+            readers.read(await begin(await consumer.offsets("t")))
+            readers.follow(begin)
+
+            async def follow() -> None:
+                while True:
+                    seen.extend(message.body for message in (await readers.next()).messages)
+
+            following = asyncio.get_running_loop().create_task(follow(), name="follow")
+            sent = await send_to(rig, "g0", 5)
+            await grow(rig)
+            sent += await send_to(rig, "g1", 5)
+            await until(lambda: sorted(seen) == sorted(sent))
+            await admin.update_topic("t", perm=4, replica_group="g0")
+            ends = {place: held.max_offset for place, held in (await consumer.offsets("t")).items() if place[0] == "g0"}
+            await consumer.commit({("t", queue_id): end for (_, queue_id), end in ends.items()}, replica_group="g0")
+            await admin.update_topic("t", replica_groups=["g1"])
+            await until(lambda: {group for group, _ in readers.queues} == {"g1"})
+            sent += await send_to(rig, "g1", 5, 100)
+            await until(lambda: sorted(seen) == sorted(sent))
+            assert not following.done()
+            await admin.delete_topic("t")
+            with pytest.raises(TopicNotFoundError, match="topic t does not exist"):
+                await following
+            await readers.close()
+
+    Rig(groups=2).run(scenario)
