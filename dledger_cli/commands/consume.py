@@ -242,11 +242,11 @@ class _Places:
 
 async def _without_answer(consumer: PullConsumer, topic: str, found: Collection[tuple[str, int]]) -> set[str]:
     """The replica groups that may have queues of the topic and do not answer; a line on stderr for each."""
-    from dledger_client.cluster.missing_parts import missing_parts
+    from dledger_client.cluster.missing_parts import find_parts
 
-    parts = await consumer.topic(topic)
-    missing = {part.replica_group for part in parts if part.read_queues} - {group for group, _ in found}
-    missing.update(await missing_parts(consumer._router, topic, parts))
+    parts = await find_parts(consumer._router, topic, consumer._deadline_ms())
+    missing = {part.replica_group for part in parts.queues if part.read_queues} - {group for group, _ in found}
+    missing.update(parts.missing)
     for group in sorted(missing):
         note(f"replica group {group} did not answer, its queues are not read")
     return missing

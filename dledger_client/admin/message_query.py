@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed, answers_of
 from dledger_client.admin.topics import QueueRange
-from dledger_client.cluster.missing_parts import missing_parts
+from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.responses import garbage, parse_envelope
 from dledger_client.cluster.retry import until
 from dledger_client.cluster.router import Router
@@ -169,12 +169,11 @@ async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> R
 async def _in_topic(
     router: Router, topic: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> QueryResult:
-    parts = await router.topic(topic, deadline_ms, fresh=True)
-    missing = await missing_parts(router, topic, parts)
-    result = await _all(router, [part.replica_group for part in parts], request, max_messages, deadline_ms)
-    for group in missing:
+    parts = await find_parts(router, topic, deadline_ms)
+    result = await _all(router, [part.replica_group for part in parts.queues], request, max_messages, deadline_ms)
+    for group in parts.missing:
         result.unanswered[group] = NotLeaderError(f"group {group} has no leader now", leader_address="")
-    result.complete &= not missing
+    result.complete &= not parts.missing
     return result
 
 

@@ -12,6 +12,7 @@ from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AddedQueues, AskGroup
@@ -131,11 +132,12 @@ class PullConsumer:
 
         Raises:
             TopicNotFoundError: The topic does not exist.
+            NotReadyError: A replica group that may have queues of the topic does not answer, and nobody else knows of them.
 
         Examples:
             >>> queues = sum(part.read_queues for part in await consumer.topic("orders"))
         """
-        return await self._router.topic(name, self._deadline_ms(), fresh=True)
+        return (await find_parts(self._router, name, self._deadline_ms())).all_of(name)
 
     async def replicas(self) -> dict[str, list[str]]:
         """The node ids of every replica group, the leader first.
@@ -188,6 +190,7 @@ class PullConsumer:
         Raises:
             TopicNotFoundError: The topic does not exist.
             NotLeaderError: A replica group had no leader within ``timeout_ms``; with ``partial``, none had one.
+            NotReadyError: Without ``partial``: not all queues are known, see ``topic``.
 
         Examples:
             >>> held = await consumer.offsets("orders")
@@ -250,7 +253,8 @@ class PullConsumer:
         self, topic: str, ask: Callable[[TopicQueues, int], Awaitable[dict[tuple[str, int], T]]], *, partial: bool
     ) -> dict[tuple[str, int], T]:
         """What ``ask`` finds in every replica group of a topic, asked at once."""
-        parts = {part.replica_group: part for part in await self.topic(topic)}
+        looked_up = await find_parts(self._router, topic, self._deadline_ms())
+        parts = {part.replica_group: part for part in (looked_up.queues if partial else looked_up.all_of(topic))}
         deadline_ms = self._deadline_ms()
         if partial and len(parts) > 1:
             deadline_ms = min(deadline_ms, self._router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)

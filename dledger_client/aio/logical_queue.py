@@ -17,14 +17,13 @@ from typing import Self, TypeAlias, Unpack
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.bootstrap import Bootstrap
-from dledger_client.cluster.missing_parts import missing_parts
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, NotSentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
 
 GAP = "LOGICAL_GAP"
@@ -36,9 +35,6 @@ Place: TypeAlias = tuple[str, int]  # replica group and queue id of a physical q
 async def _physical_queues(consumer: PullConsumer, topic: str) -> list[Place]:
     """All physical queues, in the order of the numbering.  NotReadyError while a replica group that may have some does not answer."""
     found = await consumer.topic(topic)
-    missing = await missing_parts(consumer._router, topic, found)
-    if missing:
-        raise NotReadyError(f"topic {topic}: {', '.join(missing)} did not answer; a logical queue needs all its queues")
     for part in found:
         if part.read_queues != part.write_queues or not part.perm & Perm.READ:
             raise InvalidArgumentError(f"topic {topic}: expected as many queues to read as to write, and both permitted", topic=topic)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from dledger_client.cluster.missing_parts import missing_parts
+from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_creation import create_topic
 from dledger_client.producer.accumulator import RecordAccumulator
@@ -85,10 +85,10 @@ class TopicRoutes:
             await self._look_up(topic, deadline_ms)
 
     async def _look_up(self, topic: str, deadline_ms: int, *, fresh: bool = True) -> None:
-        found = await self._router.topic(topic, deadline_ms, fresh=fresh)
+        parts = await find_parts(self._router, topic, deadline_ms, fresh=fresh)
+        found, missing = parts.queues, parts.missing
         self._changed.pop(topic, None)
         queues = [(each.replica_group, queue_id) for each in found if each.perm & Perm.WRITE for queue_id in range(each.write_queues)]
-        missing = await missing_parts(self._router, topic, found)
         if missing and self._accumulator.knows(topic, by_key=True):  # what is known of those that are away still holds
             queues += [each for each in self._accumulator.queues(topic) if each[0] in missing]
             missing = []

@@ -86,6 +86,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
 
         Raises:
             TopicNotFoundError: The topic does not exist.
+            NotReadyError: A replica group that may have queues of the topic does not answer, and nobody else knows of them.
 
         Examples:
             >>> queues = sum(part.read_queues for part in consumer.topic("orders"))
@@ -122,6 +123,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         Raises:
             TopicNotFoundError: The topic does not exist.
             NotLeaderError: A replica group had no leader within ``timeout_ms``; with ``partial``, none had one.
+            NotReadyError: Without ``partial``: not all queues are known, see ``topic``.
 
         Examples:
             >>> held = consumer.offsets("orders")

@@ -1,0 +1,96 @@
+"""A client that has just begun, and meets a name server that knows little: it never takes a part of a topic's queues for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dledger_client.aio import Message, PullConsumer
+from dledger_client.cluster.missing_parts import TopicParts, find_parts
+from dledger_wire.errors import NotReadyError, NotSentError
+from tests.unit.client.sim_rig import Rig
+from tests.unit.client.test_topics_over_groups import kill_group, start_group
+
+ALL = {("g0", 0), ("g0", 1), ("g1", 0), ("g1", 1)}
+Question = Callable[[PullConsumer], Awaitable[Any]]
+
+
+async def places(consumer: PullConsumer) -> set[tuple[str, int]]:
+    return {(part.replica_group, number) for part in await consumer.topic("t") for number in range(part.read_queues)}
+
+
+async def offsets(consumer: PullConsumer) -> set[tuple[str, int]]:
+    return set(await consumer.offsets("t"))
+
+
+async def forget(rig: Rig) -> None:
+    """A replica group is away, and no name server remembers it."""
+    kill_group(rig, "g1")
+    servers = rig.cluster.name_servers
+    for name in servers.hosts:
+        servers.wipe(name)
+        servers.ensure_running(name, rig.cluster.config)
+    if not servers.hosts:
+        kill_group(rig, "g0")
+        await start_group(rig, "g0")
+    await asyncio.sleep(3)
+
+
+@pytest.mark.parametrize("ask", [places, offsets])
+@pytest.mark.parametrize("name_servers", [0, 3])
+def test_a_consumer_is_told_of_all_queues_or_of_none(ask: Question, name_servers: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            await admin.create_topic("t", 4)
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"x"))
+        await forget(rig)
+        async with rig.consumer(timeout_ms=2000) as consumer:
+            with pytest.raises(NotReadyError, match="g1 did not answer"):
+                await ask(consumer)
+            await start_group(rig, "g1")
+            assert await ask(consumer) == ALL
+
+    Rig(groups=2, name_servers=name_servers).run(scenario)
+
+
+def test_a_producer_sends_no_key_to_a_queue_chosen_from_a_part() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            await admin.create_topic("t", 4)
+        await forget(rig)
+        async with rig.producer(send_timeout_ms=2000) as producer:
+            with pytest.raises(NotSentError, match="g1 did not answer"):
+                await producer.send(Message("t", b"x"), queue_key="k")
+            await producer.send(Message("t", b"free"))
+
+    Rig(groups=2, name_servers=3).run(scenario)
+
+
+def test_a_replica_group_that_comes_back_during_the_look_up_is_not_left_out() -> None:
+    async def look_up(rig: Rig) -> TopicParts:
+        router = rig.router()
+        try:
+            return await find_parts(router, "t", router.clock.monotonic_ms() + 5000)
+        finally:
+            await router.close()
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            await admin.create_topic("t", 4)
+        await forget(rig)
+        starting = asyncio.ensure_future(start_group(rig, "g1"))
+        looking = []
+        while not starting.done():
+            looking.append(asyncio.ensure_future(look_up(rig)))
+            await asyncio.sleep(0.01)
+        found = [await each for each in looking]
+        wholes = [{(part.replica_group, part.read_queues) for part in each.queues} for each in found if not each.missing]
+        assert wholes
+        assert all(whole == {("g0", 2), ("g1", 2)} for whole in wholes)
+        assert any(each.missing == ["g1"] for each in found)
+
+    Rig(groups=2, name_servers=3).run(scenario)
