@@ -45,6 +45,7 @@ from broker.process.identity import FolderIdentity, open_identity
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
+from broker.spares.bound import BoundService
 from broker.spares.taking import SpareTaking
 from broker.transactions.api import TransactionService
 from dledger.clock.group_time import GroupTime
@@ -179,7 +180,7 @@ class BrokerNode:
         names = self._names = self._name_service()
         registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail)
         self.roles.register(LeaderSpread(context, registrar.directory))
-        self.roles.register(SpareTaking(context, registrar.directory, self._env.network))
+        self.roles.register(SpareTaking(context, registrar, self._env.network))
         names.before_answer, names.name_servers = registrar.refresh, registrar.name_servers
         return (
             names,
@@ -199,6 +200,7 @@ class BrokerNode:
             AdminService(context, self._process, self.identity.store_id, registrar),
             ReplicaGroupService(context),
             RetentionService(context),
+            BoundService(self.settings),
             HealthService(self._serving),
         )
 

@@ -296,7 +296,7 @@ class NodeSettings:
     @property
     def runs_name_service(self) -> bool:
         """No process of its own does, and the node belongs to the first group."""
-        return self.group is self.cluster.groups[0] and self.cluster.nodes_serve_names
+        return self.group.name == self.cluster.groups[0].name and self.cluster.nodes_serve_names
 
     @property
     def peers(self) -> dict[str, str]:

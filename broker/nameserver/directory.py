@@ -37,6 +37,7 @@ def _group(group: GroupRow, now_ms: int) -> routes_pb2.RegisteredGroup:
     master = group.leader
     if master is not None:
         found.messages_in_per_s, found.bytes_in_per_s = master.messages_in_per_s, master.bytes_in_per_s
+        found.replacing, found.spare, found.absent = master.replacing
     in_sync = set() if master is None else set(master.in_sync)
     members = nodes_of(group)
     for member in members:

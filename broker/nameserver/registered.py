@@ -70,6 +70,7 @@ class NodeRow:
     applied_index: int = 0
     committed_index: int = 0
     in_sync: tuple[str, ...] = ()
+    replacing: tuple[int, str, str] = (0, "", "")  # of a master: its group's turn, the spare node and the absent member
 
     def place(self) -> tuple[str, str, str, bool, Order | None]:
         """What routes and the directory show of it."""
@@ -159,6 +160,7 @@ class GroupRow:
         row.node_state, row.disk_used_percent = told.node_state, told.disk_used_percent
         row.messages_in_per_s, row.bytes_in_per_s = told.messages_in_per_s, told.bytes_in_per_s
         row.applied_index, row.committed_index, row.in_sync = told.applied_index, told.committed_index, tuple(told.in_sync)
+        row.replacing = told.replacing, told.spare, told.absent
         self.rows[told.node_id] = row
         return before != (row.place(), row.role, row.order, row.expired)
 

@@ -47,6 +47,9 @@ def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -
         bytes_in_per_s=row.bytes_in_per_s,
         applied_index=row.applied_index,
         committed_index=row.committed_index,
+        replacing=row.replacing[0],
+        spare=row.replacing[1],
+        absent=row.replacing[2],
     )
     if whole:
         told.configuration_index = max(0, group.members_rank[0])

@@ -37,6 +37,7 @@ class NameServerLink:
         self.is_alive = True  # the last call was answered, or there was none yet
         self.directory_version = 0
         self.acknowledged = -1  # version of the table of topics that it has
+        self.told_sequence = -1  # of the newest registration that it took
         self._own = own
         self._random = random
         self._interval_ms = interval_ms
@@ -82,6 +83,8 @@ class NameServerLink:
 
     def _take(self, told: routes_pb2.Registration, reply: routes_pb2.RegisterReply) -> None:
         self.directory_version = reply.directory_version
+        if reply.accepted:
+            self.told_sequence = told.sequence
         self.acknowledged = reply.topics_version if reply.topics_version or not reply.wants_topics else -1
         self._known_topics = None
         if reply.wants_topics:  # the whole table if it has none, or if a part of it was not what it needs

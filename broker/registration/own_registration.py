@@ -16,6 +16,7 @@ from dledger.core.types import NodeId
 from dledger_wire._pb import routes_pb2
 from store.state.topics import Topic
 
+ASKS, HAS_TURN = 1, 2  # ``Registration.replacing``
 KEPT_CHANGES = 10_000  # of topics; a name server that is further behind gets the whole table
 
 
@@ -42,6 +43,7 @@ class OwnRegistration:
         self._rates = Rates()
         self.disk_used_percent = 0.0
         self.sequence = 0
+        self.asks_turn = False  # to take a spare node in
 
     @property
     def is_master(self) -> bool:
@@ -60,7 +62,8 @@ class OwnRegistration:
         raft, store = self._context.raft, self._context.store
         group = store.replica_group.settings
         configuration_index, membership = raft.committed_members()
-        mark = (raft.term, raft.role, self.is_master, configuration_index, membership, store.topics.version, group)
+        turn = self._turn()
+        mark = (raft.term, raft.role, self.is_master, configuration_index, membership, store.topics.version, group, turn)
         if mark == self._mark:
             return False
         self._mark = mark
@@ -78,12 +81,18 @@ class OwnRegistration:
         if told.master:
             # The master's registration carries changes of the table; the others only mention its version.
             told.topics_version = store.topics.version
+            told.replacing, told.spare, told.absent = turn
         content = told.SerializeToString(deterministic=True)
         if content == self._content:
             return False
         self._content = content
         self.sequence += 1
         return True
+
+    def _turn(self) -> tuple[int, str, str]:
+        """Whether the group asks for its turn to take a spare node in, or has it; the spare node, and the member whose place it takes."""
+        now = self._context.store.replica_group.replacement
+        return (ASKS if self.asks_turn else 0, "", "") if now is None else (HAS_TURN, now.spare, now.absent)
 
     def message(self, known_version: int | None) -> routes_pb2.Registration:
         """To be sent; ``known_version``: send what is newer than that in the table of topics (-1: all of it), None: nothing of it."""

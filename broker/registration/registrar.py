@@ -202,6 +202,43 @@ class Registrar:
                 return reply
         return None
 
+    # Turns
+
+    def ask_turn(self, *, asks: bool) -> None:
+        """Tell name servers that the own group wants to take a spare node in, or does not any more."""
+        if self._own.asks_turn != asks:
+            self._own.asks_turn = asks
+            self.refresh()
+
+    async def told_majority(self) -> list[routes_pb2.DirectoryReply] | None:
+        """What a majority of the name servers says, each of which has this node's newest registration; None: no majority has or answers.
+
+        Of two nodes that call this, at least one sees what the other one registered: two majorities share a name server.
+        """
+        self.refresh()
+        own, servers = self._settings.node.address, set(self._current_name_servers())
+        links = [link for link in self._links.values() if link.address in servers and link.is_alive]
+        links = [link for link in links if link.told_sequence >= self._own.sequence]
+        found = [self._service.whole_directory()] if self._settings.runs_name_service and own in servers else []
+        if 2 * (len(links) + len(found)) <= len(servers):
+            return None
+        calls = [methods.DIRECTORY.call(link.channel, routes_pb2.DirectoryRequest(), timeout_s=DIRECTORY_TIMEOUT_S) for link in links]
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, routes_pb2.DirectoryReply):
+                found.append(answer)
+            elif not isinstance(answer, DledgerError):
+                raise answer
+        known = set(self.groups)
+        found = [each for each in found if each.complete or known <= {group.name for group in each.groups if group.nodes}]
+        return found if 2 * len(found) > len(servers) else None
+
+    def _current_name_servers(self) -> list[str]:
+        """Without those that only the cluster file names."""
+        cluster = self._settings.cluster
+        if not cluster.nodes_serve_names:
+            return cluster.registration_addresses
+        return [node.address for node in self.groups.nodes_of(cluster.groups[0].name)]
+
     # Waiting for name servers
 
     async def topics_registered(self) -> None:

@@ -1,66 +1,57 @@
-"""Replaces a member that is away by a spare node, if the group's policy says so.  Runs on the master only.
+"""Replaces members that are away by spare nodes, if the group's policy says so.  Runs on the master; ``steps.py`` says what comes next.
 
-    away for replaceAfter -> a spare node joins as a learner -> it has caught up: it becomes a voter -> the member that is away is removed
+Owns how a step is carried out: the group's turn among all groups, the spare node that is chosen, its binding, the changes of the
+membership.  The log refuses to promote who has not caught up, and changes that leave no live majority.
 
-Every step is one committed change of the membership, made from the membership as it is, so a new master goes on where the old one was.
-The log refuses to promote who has not caught up, and changes that leave no live majority.  When the member comes back before the spare
-node is a voter, nothing of the group changes any more; when it comes back later, the spare node becomes a learner again.
+*One group at a time* spares disks and network; nothing unsafe happens without it.  A group registers that it asks for its turn, and looks
+at the name service once a majority of the name servers has that.  Two majorities share a name server, so of two groups at least one sees
+the other one.  A group without a majority of the name servers begins nothing, and goes on with what it began
+(docs/adr/0016-a-replacement-is-in-the-log.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
+from typing import Protocol
 
 from broker.context import ServiceContext
+from broker.spares.steps import (
+    Begin,
+    End,
+    Seen,
+    Step,
+    Take,
+    free_spares,
+    may_ask,
+    must_give_way,
+    next_step,
+    turns_of_others,
+)
 from dledger.core.types import Membership, NodeId
 from dledger_wire._pb import admin_pb2, routes_pb2
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import Network
+from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
+from store.commands.replacement import Replacement, SetReplacement
 
 CHECK_S = 1.0
 CALL_TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 10.0
-JITTER_S = 3.0  # two groups that lose a member with one host do not take spare nodes at the same moment
+COMMAND_TIMEOUT_S = 5.0
+SETTLED_MS = 10_000  # so long a new master listens for a member that its predecessor found to be away, and a spare node has to begin
 
 _logger = logging.getLogger(__name__)
-Directory = Callable[[], Awaitable[routes_pb2.DirectoryReply | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is to be done next: take a spare node in, or change the membership."""
+class Turns(Protocol):
+    """What this node tells name servers, and what they say."""
 
-    why: str
-    membership: Membership | None = None  # None: take a spare node in
-
-
-def next_step(now: Membership, spares: Collection[str], away: Collection[str], gone: Collection[str]) -> Step | None:
-    """``spares``: ids of nodes that are or were spare; ``away``: members without contact; ``gone``: those who are for too long."""
-    lost = [voter for voter in now.voters if voter in gone]
-    if len(now.voters) % 2 == 0 and now.voters[-1] in spares and now.voters[-1] not in away:
-        return _finish(now, lost, away)
-    if not lost or len(now.voters) % 2 == 0:
-        return None
-    ready = [learner for learner in now.learners if learner in spares and learner not in away]
-    if not ready:
-        return Step(f"{lost[0]} is away: a spare node is taken in")
-    promoted = Membership((*now.voters, ready[0]), tuple(learner for learner in now.learners if learner != ready[0]))
-    return Step(f"{ready[0]} becomes a voter in place of {lost[0]}", promoted)
-
-
-def _finish(now: Membership, lost: list[NodeId], away: Collection[str]) -> Step | None:
-    """A spare node was promoted: the member that is away goes; when all are back, the spare node is one too many."""
-    if lost:
-        return Step(f"{lost[0]} is removed", Membership(tuple(voter for voter in now.voters if voter != lost[0]), now.learners))
-    if any(voter in away for voter in now.voters):
-        return None
-    spare = now.voters[-1]
-    return Step(f"{spare} becomes a learner again: all voters are back", Membership(now.voters[:-1], (*now.learners, spare)))
+    def ask_turn(self, *, asks: bool) -> None: ...
+    async def told_majority(self) -> list[routes_pb2.DirectoryReply] | None: ...
 
 
 class SpareTaking:
@@ -68,88 +59,196 @@ class SpareTaking:
 
     name = "spare nodes"
 
-    def __init__(self, context: ServiceContext, directory: Directory, network: Network) -> None:
-        self._context, self._directory, self._network = context, directory, network
-        self._spares = {spare.id for spare in context.settings.cluster.spares}
+    def __init__(self, context: ServiceContext, turns: Turns, network: Network) -> None:
+        self._context, self._turns, self._network = context, turns, network
+        self._configured = {spare.id for spare in context.settings.cluster.spares}
         self._away: dict[str, int] = {}  # member without contact -> since when
+        self._failed: dict[str, int] = {}  # spare node that was of no use -> since when
+        self._lacks_learners_since = self._unanswered_since = -1
+        self._asks = False
         self._told = ""
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self._away.clear()  # a new master has waited for nobody yet
+        self._failed.clear()
+        self._lacks_learners_since = self._unanswered_since = -1
         tasks.spawn(self._watch(), "watch")
 
     async def stop(self) -> None:
-        """Nothing to do: everything is a task."""
+        self._ask(asks=False)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             try:
-                await self._check()
+                while await self._check():
+                    pass
             except DledgerError as error:
                 self._tell(f"not done yet: {error.message}")
 
-    async def _check(self) -> None:
-        raft, after_ms = self._context.raft, self._context.wanted_replicas().replace_after_ms
-        self._look_who_is_away()
-        if not after_ms:
-            return
-        now_ms = self._context.env.clock.monotonic_ms()
-        gone = [node for node, since_ms in self._away.items() if now_ms - since_ms >= after_ms]
-        step = next_step(raft.membership, self._spares, self._away, gone)
-        if step is None:
-            return
-        if step.membership is not None:
-            self._tell(step.why)
-            await raft.change_members(step.membership.voters, step.membership.learners, {}, CHANGE_TIMEOUT_S)
-            return
-        await asyncio.sleep(JITTER_S * self._context.env.random.randrange(0, 1000) / 1000)
-        await self._take_one()
+    async def _check(self) -> bool:
+        """Carry one step out; whether the next one may follow at once."""
+        context, wanted = self._context, self._context.wanted_replicas()
+        group, now_ms = context.store.replica_group, context.env.clock.monotonic_ms()
+        self._look_who_is_away(now_ms)
+        under_way = group.replacement
+        if not wanted.replace_after_ms or group.state == REMOVED:
+            self._ask(asks=False)
+            if under_way is not None and (under_way.absent in context.raft.membership or not under_way.voter):
+                await self._end(End("replaceAfter is off"))
+            return False
+        self._failed = {spare: since for spare, since in self._failed.items() if now_ms - since < wanted.replace_after_ms}
+        seen = self._seen(now_ms, wanted.learners, wanted.replace_after_ms)
+        step = next_step(context.raft.membership, under_way, wanted.learners, seen)
+        if step is None or not isinstance(step, Begin):
+            self._ask(asks=False)
+        return step is not None and await self._carry_out(step, under_way)
 
-    def _look_who_is_away(self) -> None:
-        status, now_ms = self._context.raft.status(), self._context.env.clock.monotonic_ms()
+    async def _carry_out(self, step: Step, under_way: Replacement | None) -> bool:
+        if isinstance(step, Begin):
+            return await self._begin(step)
+        if isinstance(step, End):
+            await self._end(step)
+            return True
+        if under_way is None:
+            return False
+        if isinstance(step, Take):
+            return await self._take(under_way)
+        self._tell(step.why)
+        await self._change(step.membership)
+        if step.dropped:
+            await self._choose_again(under_way)
+        return True
+
+    # What is seen
+
+    def _look_who_is_away(self, now_ms: int) -> None:
+        status = self._context.raft.status()
         timeout_ms = self._context.settings.cluster.raft.election_timeout_ms
         silent = {peer.node_id for peer in status.peers if peer.node_id != status.node_id and not peer.answers(timeout_ms)}
         self._away = {node: self._away.get(node, now_ms) for node in silent}
 
-    async def _take_one(self) -> None:
-        """Ask the spare node that shares the fewest hosts and racks to belong to this group, and add it as a learner."""
-        found = await self._directory()
-        if found is None:
-            self._tell("no name server knows of all replica groups, so no spare node is known")
-            return
-        own = self._context.settings.group.name
-        for group in found.groups:
-            if group.name != own and any(node.id in self._spares and node.role == "learner" for node in group.nodes):
-                self._tell(f"replica group {group.name} takes a spare node in; one group does at a time")
-                return
-        peers = {peer.node_id: peer.address for peer in self._context.raft.status().peers}
-        present = [node for group in found.groups if group.name == own for node in group.nodes if node.id not in self._away]
-        hosts, racks = {node.host for node in present}, {node.rack for node in present if node.rack}
-        free = [spare for spare in found.spares if not spare.expired and spare.id not in peers]
-        for spare in sorted(free, key=lambda spare: (spare.host in hosts, spare.rack in racks, spare.id)):
-            if await self._join(spare):
-                return
-        self._tell("a member is away for too long, and no spare node is free")
+    def _seen(self, now_ms: int, wanted_learners: int, after_ms: int) -> Seen:
+        context = self._context
+        status, window = context.raft.status(), context.settings.cluster.raft.maxInflightMessages
+        if len(context.raft.membership.learners) >= wanted_learners:
+            self._lacks_learners_since = -1
+        elif self._lacks_learners_since < 0:
+            self._lacks_learners_since = now_ms
+        return Seen(
+            away=self._away,
+            settled=self._away_for(min(after_ms, SETTLED_MS), now_ms),
+            gone=self._away_for(after_ms, now_ms),
+            late=self._away_for(max(after_ms, SETTLED_MS), now_ms),
+            in_sync=[peer.node_id for peer in status.peers if peer.acknowledges and status.commit_index - peer.match_index <= window],
+            spares={*self._configured, *context.store.replica_group.taken},
+            lacks_learners=0 <= self._lacks_learners_since <= now_ms - after_ms,
+        )
 
-    async def _join(self, spare: routes_pb2.RegisteredNode) -> bool:
-        context, membership = self._context, self._context.raft.membership
-        request = admin_pb2.TakeSpareRequest(cluster=context.settings.cluster.cluster, group=context.settings.group.name, node_id=spare.id)
-        for voter in membership.voters:
+    def _away_for(self, span_ms: int, now_ms: int) -> list[str]:
+        return [node for node, since_ms in self._away.items() if now_ms - since_ms >= span_ms]
+
+    # A replacement begins
+
+    async def _begin(self, step: Begin) -> bool:
+        told = await self._turns.told_majority()
+        if told is None:
+            self._tell(f"{step.why}; a majority of the name servers does not answer, so no spare node is taken in")
+            return False
+        others = turns_of_others(self._context.settings.group.name, told)
+        if others:
+            self._tell(f"{step.why}; replica group {min(others)} takes a spare node in, one group does at a time")
+        if not self._asks:
+            self._ask(asks=may_ask(others))
+            return False
+        if must_give_way(self._context.settings.group.name, others):
+            self._ask(asks=False)
+            return False
+        if others:
+            return False  # they give way
+        chosen = (step.ready, "") if step.at_once and step.ready else self._choose(told, step.ready)
+        if chosen is None:
+            self._tell(f"{step.why}, and no spare node is free")
+            self._ask(asks=False)
+            return False
+        self._tell(f"{step.why}: {chosen[0]} is to take its place")
+        await self._set(Replacement(chosen[0], chosen[1] or self._address_of(chosen[0]), step.absent, step.voter))
+        return True
+
+    def _choose(self, told: Collection[routes_pb2.DirectoryReply], ready: str) -> tuple[str, str] | None:
+        members = [peer.node_id for peer in self._context.raft.status().peers]
+        found = free_spares(told, self._context.settings.group.name, self._away, {*members, *self._failed})
+        return found[0] if found else (ready, "") if ready else None
+
+    async def _choose_again(self, under_way: Replacement) -> None:
+        """The spare node is of no use.  A voter that was removed for it is still to be replaced; else everything begins anew."""
+        self._failed[under_way.spare] = self._context.env.clock.monotonic_ms()
+        self._unanswered_since = -1
+        if not under_way.voter or under_way.absent in self._context.raft.membership:
+            await self._end(End(f"{under_way.spare} is of no use"))
+            return
+        told = await self._turns.told_majority()
+        chosen = None if told is None else self._choose(told, "")
+        if chosen is None:
+            self._tell(f"{under_way.spare} is of no use, and no other spare node is free")
+            return
+        await self._set(Replacement(*chosen, under_way.absent, under_way.voter))
+
+    # And goes on
+
+    async def _take(self, under_way: Replacement) -> bool:
+        """Bind the spare node, which may be bound already, and add it as a learner."""
+        context, spare = self._context, under_way.spare
+        try:
+            await self._bind(under_way)
+        except InvalidArgumentError as error:
+            self._tell(f"spare node {spare}: {error.message}")
+            await self._choose_again(under_way)
+            return False
+        except DledgerError as error:
+            now_ms = context.env.clock.monotonic_ms()
+            if self._unanswered_since < 0:
+                self._unanswered_since = now_ms
+            self._tell(f"spare node {spare} does not answer: {error.message}")
+            if now_ms - self._unanswered_since >= context.wanted_replicas().replace_after_ms:
+                await self._choose_again(under_way)
+            return False
+        self._unanswered_since = -1
+        membership = context.raft.membership
+        learners = (*membership.learners, NodeId(spare))
+        await context.raft.change_members(membership.voters, learners, {spare: under_way.address}, CHANGE_TIMEOUT_S)
+        self._tell(f"spare node {spare} joins as a learner")
+        return True
+
+    async def _bind(self, under_way: Replacement) -> None:
+        context = self._context
+        cluster, group = context.settings.cluster.cluster, context.settings.group.name
+        request = admin_pb2.TakeSpareRequest(cluster=cluster, group=group, node_id=under_way.spare)
+        for voter in context.raft.membership.voters:
             request.voters.add(id=voter, address=context.raft.address_of(voter))
-        channel = self._network.connect(spare.address)
+        channel = self._network.connect(under_way.address)
         try:
             await methods.TAKE_SPARE.call(channel, request, timeout_s=CALL_TIMEOUT_S)
-        except DledgerError as error:
-            self._tell(f"spare node {spare.id}: {error.message}")
-            return False
         finally:
             await channel.close()
-        self._spares.add(spare.id)
-        learners = (*membership.learners, NodeId(spare.id))
-        await context.raft.change_members(membership.voters, learners, {spare.id: spare.address}, CHANGE_TIMEOUT_S)
-        self._tell(f"spare node {spare.id} joins as a learner")
-        return True
+
+    async def _change(self, wanted: Membership) -> None:
+        await self._context.raft.change_members(wanted.voters, wanted.learners, {}, CHANGE_TIMEOUT_S)
+
+    async def _set(self, replacement: Replacement) -> None:
+        command = SetReplacement(spare=replacement.spare, address=replacement.address, absent=replacement.absent, voter=replacement.voter)
+        await self._context.command(command, COMMAND_TIMEOUT_S)
+
+    async def _end(self, step: End) -> None:
+        await self._context.command(SetReplacement(), COMMAND_TIMEOUT_S)
+        self._tell(f"the replacement ends: {step.why}")
+
+    def _address_of(self, member: str) -> str:
+        return self._context.raft.address_of(NodeId(member))
+
+    def _ask(self, *, asks: bool) -> None:
+        self._asks = asks
+        self._turns.ask_turn(asks=asks)
 
     def _tell(self, text: str) -> None:
         """Log what is new."""

@@ -110,6 +110,9 @@ class Registration(google.protobuf.message.Message):
     NODE_STATE_FIELD_NUMBER: builtins.int
     APPLIED_INDEX_FIELD_NUMBER: builtins.int
     COMMITTED_INDEX_FIELD_NUMBER: builtins.int
+    REPLACING_FIELD_NUMBER: builtins.int
+    SPARE_FIELD_NUMBER: builtins.int
+    ABSENT_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     """replica group; empty: a spare node that belongs to none yet"""
@@ -155,6 +158,12 @@ class Registration(google.protobuf.message.Message):
     """as NodeStatusReply.state"""
     applied_index: builtins.int
     committed_index: builtins.int
+    replacing: builtins.int
+    """of a master: 1: its group asks for its turn to take a spare node in, 2: it has it; see RegisteredGroup"""
+    spare: builtins.str
+    """the spare node that the group is taking in"""
+    absent: builtins.str
+    """the member whose place it takes; empty: a learner that the group lacks"""
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Member]:
         """of the newest committed configuration"""
@@ -202,8 +211,11 @@ class Registration(google.protobuf.message.Message):
         node_state: builtins.str = ...,
         applied_index: builtins.int = ...,
         committed_index: builtins.int = ...,
+        replacing: builtins.int = ...,
+        spare: builtins.str = ...,
+        absent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "applied_index", b"applied_index", "bytes_in_per_s", b"bytes_in_per_s", "cluster", b"cluster", "committed_index", b"committed_index", "configuration_index", b"configuration_index", "disk_used_percent", b"disk_used_percent", "group", b"group", "group_epoch", b"group_epoch", "has_topics", b"has_topics", "host", b"host", "in_sync", b"in_sync", "master", b"master", "members", b"members", "messages_in_per_s", b"messages_in_per_s", "node_id", b"node_id", "node_state", b"node_state", "rack", b"rack", "removed_topics", b"removed_topics", "resigned", b"resigned", "role", b"role", "sequence", b"sequence", "started_at_ms", b"started_at_ms", "state", b"state", "state_version", b"state_version", "term", b"term", "topics", b"topics", "topics_base", b"topics_base", "topics_version", b"topics_version", "version", b"version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absent", b"absent", "address", b"address", "applied_index", b"applied_index", "bytes_in_per_s", b"bytes_in_per_s", "cluster", b"cluster", "committed_index", b"committed_index", "configuration_index", b"configuration_index", "disk_used_percent", b"disk_used_percent", "group", b"group", "group_epoch", b"group_epoch", "has_topics", b"has_topics", "host", b"host", "in_sync", b"in_sync", "master", b"master", "members", b"members", "messages_in_per_s", b"messages_in_per_s", "node_id", b"node_id", "node_state", b"node_state", "rack", b"rack", "removed_topics", b"removed_topics", "replacing", b"replacing", "resigned", b"resigned", "role", b"role", "sequence", b"sequence", "spare", b"spare", "started_at_ms", b"started_at_ms", "state", b"state", "state_version", b"state_version", "term", b"term", "topics", b"topics", "topics_base", b"topics_base", "topics_version", b"topics_version", "version", b"version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
 
 global___Registration = Registration
 
@@ -521,6 +533,9 @@ class RegisteredGroup(google.protobuf.message.Message):
     TOPICS_VERSION_FIELD_NUMBER: builtins.int
     MESSAGES_IN_PER_S_FIELD_NUMBER: builtins.int
     BYTES_IN_PER_S_FIELD_NUMBER: builtins.int
+    REPLACING_FIELD_NUMBER: builtins.int
+    SPARE_FIELD_NUMBER: builtins.int
+    ABSENT_FIELD_NUMBER: builtins.int
     name: builtins.str
     term: builtins.int
     leader_id: builtins.str
@@ -533,6 +548,10 @@ class RegisteredGroup(google.protobuf.message.Message):
     topics_version: builtins.int
     messages_in_per_s: builtins.float
     bytes_in_per_s: builtins.float
+    replacing: builtins.int
+    """as its master registered it; one group of a cluster has its turn at a time"""
+    spare: builtins.str
+    absent: builtins.str
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RegisteredNode]:
         """members, and others that registered for the group"""
@@ -552,8 +571,11 @@ class RegisteredGroup(google.protobuf.message.Message):
         topics_version: builtins.int = ...,
         messages_in_per_s: builtins.float = ...,
         bytes_in_per_s: builtins.float = ...,
+        replacing: builtins.int = ...,
+        spare: builtins.str = ...,
+        absent: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_in_per_s", b"bytes_in_per_s", "leader_address", b"leader_address", "leader_id", b"leader_id", "messages_in_per_s", b"messages_in_per_s", "name", b"name", "nodes", b"nodes", "state", b"state", "term", b"term", "topics", b"topics", "topics_version", b"topics_version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absent", b"absent", "bytes_in_per_s", b"bytes_in_per_s", "leader_address", b"leader_address", "leader_id", b"leader_id", "messages_in_per_s", b"messages_in_per_s", "name", b"name", "nodes", b"nodes", "replacing", b"replacing", "spare", b"spare", "state", b"state", "term", b"term", "topics", b"topics", "topics_version", b"topics_version", "wanted_learners", b"wanted_learners", "wanted_voters", b"wanted_voters"]) -> None: ...
 
 global___RegisteredGroup = RegisteredGroup
 

@@ -16,6 +16,7 @@ from store.commands.consumer_groups import (
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
+from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
 from store.commands.topics import CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
@@ -42,6 +43,7 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         CountTransactionChecks,
         InitProducer,
         SetReplicaGroup,
+        SetReplacement,
     )
 }
 

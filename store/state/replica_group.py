@@ -1,4 +1,4 @@
-"""The replica group itself as replicated state: active, draining or removed, and how many replicas it is to have.
+"""The replica group itself as replicated state: active, draining or removed, its wanted replicas, and the spare node that it takes in.
 
     active <--> draining --nothing is left--> removed
 
@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, ReplicaGroupDrainingError
 from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 from store.commands.command import JsonObject
+from store.commands.replacement import Replacement, SetReplacement
 from store.commands.replica_group import ReplicaGroupSettings, SetReplicaGroup
 from store.state.state_machine import CommandContext, CommandHandlers
 
@@ -27,6 +28,8 @@ class ReplicaGroupState:
 
     def __init__(self) -> None:
         self.settings = ReplicaGroupSettings()
+        self.replacement: Replacement | None = None  # under way: any master goes on with it
+        self.taken: tuple[str, ...] = ()  # the nodes that were spare before the group took them in
         self.changed: Callable[[], object] = lambda: None  # called after every change
 
     @property
@@ -46,6 +49,7 @@ class ReplicaGroupState:
 
     def register(self, handlers: CommandHandlers) -> None:
         handlers.on(SetReplicaGroup, self._set)
+        handlers.on(SetReplacement, self._replace)
 
     def _set(self, command: SetReplicaGroup, context: CommandContext) -> ReplicaGroupSettings:
         old = self.settings
@@ -71,12 +75,28 @@ class ReplicaGroupState:
         if command.state == REMOVED and context.index != command.at_index + 1:
             raise NotReadyError("the replica group was written to while it was removed; repeat the command")
 
+    def _replace(self, command: SetReplacement, _context: CommandContext) -> Replacement | None:
+        self.replacement = None
+        if command.spare:
+            self.replacement = Replacement(command.spare, command.address, command.absent, command.voter)
+            self.taken = tuple(dict.fromkeys((*self.taken, command.spare)))
+        self.changed()
+        return self.replacement
+
     # Snapshot
 
     def dump(self) -> JsonObject:
-        return asdict(self.settings)
+        found = asdict(self.settings)
+        if self.replacement is not None:
+            found["replacement"] = asdict(self.replacement)
+        if self.taken:
+            found["taken"] = list(self.taken)
+        return found
 
     def load(self, data: JsonObject) -> None:
+        found = data.get("replacement")
+        self.replacement = None if found is None else Replacement(**found)
+        self.taken = tuple(str(node_id) for node_id in data.get("taken", ()))
         self.settings = ReplicaGroupSettings(
             state=str(data["state"]),
             voters=int(data["voters"]),

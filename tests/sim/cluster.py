@@ -32,6 +32,7 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.name_servers import SimNameServers
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
 from tests.sim.result import FINDINGS, replay_command
+from tests.sim.spare_hosts import SimSpares
 from tests.sim.trace import Trace
 
 SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=16 << 10, fill_window_bytes=0, open_files_limit=16)
@@ -71,6 +72,7 @@ class SimCluster:
         self._group_nodes: list[GroupNodes] = []
         for _ in range(shape.get("groups", 1)):
             self.add_group(shape.get("nodes", 3))
+        self.spares = SimSpares(self, shape.get("spares", 0))
 
     def add_group(self, nodes: int = 3) -> SimGroup:
         """One more replica group in the cluster file; its nodes are yet to be started.  Those that run go on with the file they have."""
@@ -105,8 +107,9 @@ class SimCluster:
         return [self.hosts[node_id] for node_id in self.groups[group].node_ids]
 
     def machines(self) -> list[Machine]:
-        """Of all nodes and all name servers."""
-        return [*self.hosts.values(), *self.name_servers.hosts.values()]
+        """Of all nodes, spare nodes and name servers."""
+        spares = [host for name, host in self.spares.hosts.items() if name not in self.hosts]
+        return [*self.hosts.values(), *spares, *self.name_servers.hosts.values()]
 
     @property
     def bootstrap(self) -> str:
@@ -119,6 +122,9 @@ class SimCluster:
 
     def start(self, node_id: str) -> None:
         """Start a node's process; it runs until it is killed or fails."""
+        if node_id in self.spares.hosts:
+            self.spares.start(node_id)
+            return
         host = self.hosts[node_id]
         process, env = host.new_process(self.net)
         invariants = self.group_of(node_id).invariants
@@ -130,9 +136,10 @@ class SimCluster:
         node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store)
         invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")
-        self.loop.spawn(process, self._run(host, node), "node")
+        self.loop.spawn(process, self.run_node(host, node), "node")
 
-    async def _run(self, host: Host, node: BrokerNode) -> None:
+    async def run_node(self, host: Host, node: BrokerNode) -> None:
+        """The life of a node on its machine."""
         try:
             await node.open()
             reason = await node.failed
@@ -163,6 +170,8 @@ class SimCluster:
             self.name_servers.start(name_id, self.config)
         for node_id in self.hosts:
             self.start(node_id)
+        for name in self.spares.hosts:
+            self.spares.start(name)
 
     def ensure_all_running(self) -> None:
         for name_id in self.name_servers.hosts:
@@ -191,14 +200,14 @@ class SimCluster:
 
     def kill(self, node_id: str) -> None:
         """kill -9: what the kernel has, stays."""
-        self._end(self.hosts[node_id], silent=False)
+        self.end(self.hosts[node_id], silent=False)
         self.hosts[node_id].disk.process_died()
 
     def power_off(self, node_id: str, loss: Loss) -> None:
         """The machine goes: unsynced bytes may be lost or torn, and nobody hears a connection end."""
         host, group = self.hosts[node_id], self.group_of(node_id)
         suspects = self.suspects(group.name)
-        self._end(host, silent=True)
+        self.end(host, silent=True)
         host.disk.power_failure(loss)
         host.boots += 1
         if group.async_loss is not None:
@@ -233,7 +242,8 @@ class SimCluster:
         disk.names, disk.durable_names = dict(folder.names), dict(folder.durable_names)
         self.group_of(node_id).invariants.remember(node_id, folder.promises)
 
-    def _end(self, host: Host, *, silent: bool) -> None:
+    def end(self, host: Host, *, silent: bool) -> None:
+        """End the process on a machine; its disk is told by the caller."""
         if host.process is None:
             return
         self.trace.note("kill", host.ip)

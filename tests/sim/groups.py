@@ -20,11 +20,13 @@ NAME_SERVER_PORT = 9876
 
 class Shape(TypedDict, total=False):
     """What the cluster file says: how many ``groups`` there are (1) and ``nodes`` in each (3), how many ``name_servers`` of its own the
-    cluster has (0), the ``priorities`` and ``hosts`` of nodes, settings of the ``store`` (in braces), other ``settings`` (whole lines)."""
+    cluster has (0), how many ``spares`` (0), the ``priorities`` and ``hosts`` of nodes, settings of the ``store`` (in braces), other
+    ``settings`` (whole lines)."""
 
     groups: int
     nodes: int
     name_servers: int
+    spares: int
     priorities: Mapping[str, int] | None
     hosts: Mapping[str, str]
     store: str
@@ -62,6 +64,14 @@ def name_server_address(number: int) -> str:
     return f"10.0.7.{number + 1}:{NAME_SERVER_PORT}"
 
 
+def spare_id(number: int) -> str:
+    return f"sp{number}"
+
+
+def spare_address(number: int) -> str:
+    return f"10.0.9.{number + 1}:{PORT}"
+
+
 def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:
     """The text of the cluster file."""
     lines, priorities, store = [], shape.get("priorities") or {}, shape.get("store", "")
@@ -76,4 +86,6 @@ def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:
     store = ", ".join(part for part in ("maxHashSlotNum: 256, maxIndexNum: 1000", queue_files, store) if part)
     servers = [f"  - {{id: {name_server_id(n)}, address: '{name_server_address(n)}'}}\n" for n in range(shape.get("name_servers", 0))]
     names = "name_servers:\n" + "".join(servers) if servers else ""
+    spares = [f"  - {{id: {spare_id(n)}, address: '{spare_address(n)}'}}\n" for n in range(shape.get("spares", 0))]
+    names += "spares:\n" + "".join(spares) if spares else ""
     return f"cluster: sim\n{names}groups:\n" + "\n".join(lines) + f"\nstore: {{{store}}}\n" + shape.get("settings", "")

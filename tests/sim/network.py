@@ -171,8 +171,9 @@ class SimServer:
         if self._net.listeners.get(self.address) is not listener:
             return
         del self._net.listeners[self.address]
-        if grace_s > 0 and (listener.calls or listener.connections):
-            await asyncio.wait([*listener.calls, *self._handlers()], timeout=grace_s)
+        served = [*listener.calls, *self._handlers()]
+        if grace_s > 0 and served:
+            await asyncio.wait(served, timeout=grace_s)
         handlers = self._handlers()
         for connection in list(listener.connections):
             connection.break_from(connection.callee, "the server has stopped")

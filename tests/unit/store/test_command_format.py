@@ -28,6 +28,7 @@ from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.registry import COMMANDS, decode_command
+from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
@@ -83,6 +84,9 @@ CASES: list[tuple[str, Command[object]]] = [
     ("replica_group that wants more replicas", SetReplicaGroup(voters=5, learners=0, replace_after_ms=600_000)),
     ("replica_group that is drained", SetReplicaGroup(state="draining")),
     ("replica_group that is removed", SetReplicaGroup(state="removed", at_index=35)),
+    ("replacement of a voter", SetReplacement(spare="sp0", address="10.0.9.1:1", absent="n2", voter=True)),
+    ("replacement of a learner", SetReplacement(spare="sp0", address="10.0.9.1:1")),
+    ("replacement that ended", SetReplacement()),
 ]
 
 
