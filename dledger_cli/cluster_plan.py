@@ -80,7 +80,8 @@ def check_against_running(config: ClusterConfig, running: ClusterDirectory) -> N
     addresses = {address: (name, node_id) for node_id, (name, address) in ids.items()}
     for group in config.groups:
         if (found := known.get(group.name)) is not None and found.is_removed:
-            problems.append(f"replica group {group.name} was removed; expected a name that was never used")
+            text = "was removed, and offsets and checkpoints still name its queues; expected a name that was never used"
+            problems.append(f"replica group {group.name} {text}")
         for node in group.nodes:
             owner, address = ids.get(node.id, (group.name, node.address))
             if owner != group.name:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
 
 HEADER = ("GROUP", "STATE", "LEADER", "HOST", "TERM", "VOTERS", "LEARNERS", "LAGGING", "MISSING", "MSG/S", "BYTES/S", "DISK", "TOPICS")
+MAX_WARNINGS = 8  # with 30 groups everything fits one screen
 NUMBERS = ("TERM", "VOTERS", "LEARNERS", "MSG/S", "BYTES/S", "DISK", "TOPICS")
 
 
@@ -25,8 +26,11 @@ def show_cluster(cluster: ClusterDirectory, *, as_json: bool) -> None:
     print("leaders by host: " + (", ".join(f"{host} {count}" for host, count in sorted(leaders.items())) or "none"))
     if cluster.spares:
         print("spare nodes: " + ", ".join(f"{node.id} ({node.host or node.address})" for node in cluster.spares))
-    for text in warnings_of(cluster):
+    found = warnings_of(cluster)
+    for text in found[:MAX_WARNINGS]:
         note(f"warning: {text}")
+    if len(found) > MAX_WARNINGS:
+        note(f"{len(found) - MAX_WARNINGS} more warnings: dledger cluster status --json")
 
 
 def leaders_by_host(cluster: ClusterDirectory) -> Counter[str]:
@@ -46,6 +50,8 @@ def warnings_of(cluster: ClusterDirectory) -> list[str]:
     for group in cluster.groups:
         if group.is_removed:
             continue
+        if group.spare:
+            found.append(f"replica group {group.name}: spare node {group.spare} {_task(group)}")
         if not group.leader_id:
             found.append(f"replica group {group.name} has no leader")
         for label, nodes in (("do not answer", group.missing), ("lag", group.lagging)):
@@ -62,6 +68,10 @@ def warnings_of(cluster: ClusterDirectory) -> list[str]:
     if not cluster.from_name_server:
         found.append("no name server knows of all replica groups; the nodes of the known ones were asked")
     return found
+
+
+def _task(group: RegisteredGroup) -> str:
+    return f"takes the place of {group.absent}" if group.absent else "becomes a learner"
 
 
 def _host(node: RegisteredNode) -> str:
@@ -110,6 +120,8 @@ def _group_json(group: RegisteredGroup) -> dict[str, Any]:
         "in_sync": [node.id for node in group.nodes if node.in_sync],
         "lagging": [node.id for node in group.lagging],
         "missing": [node.id for node in group.missing],
+        "spare": group.spare or None,
+        "replaces": group.absent or None,
         "messages_in_per_s": group.messages_in_per_s,
         "bytes_in_per_s": group.bytes_in_per_s,
         "disk_used_percent": group.disk_used_percent,

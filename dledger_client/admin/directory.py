@@ -10,7 +10,7 @@ from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.status import ACTIVE, REMOVED
 
-NODE_TIMEOUT_S = 2.0
+NODE_TIMEOUT_S = 0.5  # of nodes of a group that no name server knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class RegisteredGroup:
         topics: How many topics have queues in it.
         messages_in_per_s: Messages stored a second.
         bytes_in_per_s: Bytes stored a second.
+        spare: The spare node that the group is taking in; empty when there is none.
+        absent: The member whose place ``spare`` takes; empty for a learner that the group lacks.
     """
 
     name: str
@@ -73,6 +75,8 @@ class RegisteredGroup:
     topics: int = 0
     messages_in_per_s: float = 0.0
     bytes_in_per_s: float = 0.0
+    spare: str = ""
+    absent: str = ""
 
     @property
     def is_removed(self) -> bool:
@@ -118,7 +122,7 @@ class ClusterDirectory:
         cluster: The cluster's name.
         groups: The replica groups by name, removed ones too.
         spares: Nodes that belong to no replica group yet.
-        from_name_server: False: no name server knows of all groups, the nodes were asked.
+        from_name_server: False: no name server knows of all groups, the nodes of the others were asked.
     """
 
     cluster: str
@@ -128,12 +132,20 @@ class ClusterDirectory:
 
 
 async def directory(calls: ClusterCalls) -> ClusterDirectory:
+    """A group that does not answer is one whose members are missing: nobody waits for it."""
     try:
-        return _told(await calls.router.directory())
+        reply = await calls.router.directory()
     except DledgerError:
-        nodes = known_nodes(await calls.replica_groups())
-        found = await ask_nodes(calls.router, nodes, NODE_TIMEOUT_S)
-        return ClusterDirectory(calls.router.cluster, tuple(_of_nodes(group) for group in found), from_name_server=False)
+        reply = routes_pb2.DirectoryReply()
+    told, named = _told(reply), {group.name for group in reply.groups}
+    if reply.complete:
+        return told
+    others = {name: group for name, group in (await calls.replica_groups()).items() if name not in named}
+    if not others and named:
+        return told
+    found = await ask_nodes(calls.router, known_nodes(others), NODE_TIMEOUT_S)
+    groups = sorted((*told.groups, *map(_of_nodes, found)), key=lambda group: group.name)
+    return ClusterDirectory(told.cluster or calls.router.cluster, tuple(groups), told.spares, from_name_server=False)
 
 
 def _told(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
@@ -149,6 +161,8 @@ def _told(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
             topics=group.topics,
             messages_in_per_s=group.messages_in_per_s,
             bytes_in_per_s=group.bytes_in_per_s,
+            spare=group.spare,
+            absent=group.absent,
         )
         for group in reply.groups
     ]

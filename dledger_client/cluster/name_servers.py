@@ -112,9 +112,9 @@ class NameServers:
             self._directory = tuple(sorted(group.name for group in reply.groups if group.state != REMOVED))
         return self._directory
 
-    async def directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply:
-        """Everything that the name server knows, unless that is still ``known_version``.  UnreachableError when none answers, NotReadyError
-        when it has not heard of all replica groups yet."""
+    async def directory(self, known_version: int = 0, *, complete: bool = True) -> routes_pb2.DirectoryReply:
+        """Everything that the name server knows, unless that is still ``known_version``.  UnreachableError when none answers; if it is to
+        be ``complete``, NotReadyError when a replica group has not registered yet, or has no majority."""
         if not self.current:
             await self.routes(routes_pb2.RoutesRequest())
         address, request = self.current, routes_pb2.DirectoryRequest(known_version=known_version)
@@ -123,7 +123,7 @@ class NameServers:
         except DledgerError:
             self._leave_out(address, DOWN_MS)
             raise
-        if not reply.complete:
+        if complete and not reply.complete:
             raise NotReadyError(f"{address}: not all replica groups have registered yet")
         return reply
 

@@ -122,8 +122,9 @@ class Router:
         return {name: self.groups[name] for name in names if name in self.groups}
 
     async def directory(self) -> routes_pb2.DirectoryReply:
-        """All replica groups with all their nodes, as a name server has them; one attempt.  DledgerError when none knows of all groups."""
-        return await self._names.directory()
+        """The replica groups with all their nodes, as a name server has them, all of them or not; one attempt.  DledgerError when no name
+        server answers."""
+        return await self._names.directory(complete=False)
 
     async def name_server_addresses(self) -> tuple[str, ...]:
         """Where the name servers of the cluster are."""

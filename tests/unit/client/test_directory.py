@@ -105,7 +105,7 @@ spares: [{id: sp0, address: "s:1"}]
     with pytest.raises(ConfigError) as refused:
         make_plan(ClusterConfig.parse(wrong, "f"), running, {})
     assert refused.value.message.split("; ") == [
-        "replica group g7 was removed",
+        "replica group g7 was removed, and offsets and checkpoints still name its queues",
         "expected a name that was never used",
         "node m of g7: a node of g1 at m:1 has that id",
         "spare node sp0: c:1 is the address of n-c of g0",
