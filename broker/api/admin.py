@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, membership_steps
+from broker.api.waiting_for_topic import waiting_for
 from broker.background.clock_watch import span
 from broker.context import ServiceContext
 from broker.process.process_stats import ProcessStats
@@ -18,12 +19,13 @@ from broker.registration.registrar import Registrar
 from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, UnsafeShrinkError
 from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.status import Perm
 from store.commands.command import Command
-from store.commands.topics import CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
+from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
 
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
@@ -84,14 +86,28 @@ class AdminService:
     async def delete_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         spec = request
         self._check_topic(spec)
+        if spec.only_if == DRAINED:
+            await self._check_nothing_waits(spec.name)
         if spec.only_if:
             return await self._change_topic(DeleteTopicIf(name=spec.name, only_if=spec.only_if))
         return await self._change_topic(DeleteTopic(name=spec.name))
 
+    async def _check_nothing_waits(self, name: str) -> None:
+        """UnsafeShrinkError when messages that were acknowledged for the topic are still to be stored in it."""
+        context = self._context
+        context.require_master()
+        await context.raft.read_barrier(COMMAND_TIMEOUT_S)
+        await context.raft.drain_proposals(COMMAND_TIMEOUT_S)
+        topic = context.store.topics.get(name)
+        if topic is None or topic.perm & Perm.WRITE:
+            return  # the command is refused for that
+        if waiting := await waiting_for(context, name):
+            raise UnsafeShrinkError(f"topic {name}: {waiting}", topic=name)
+
     def _check_topic(self, spec: admin_pb2.TopicSpec) -> None:
         group = self._context.settings.group.name
         if spec.group not in ("", group):
-            raise InvalidArgumentError(f"this node serves group {group}, not {spec.group}")
+            raise InvalidArgumentError(f"this node serves replica group {group}, not {spec.group}")
         if is_system_topic(spec.name):
             raise InvalidArgumentError(f"topic {spec.name} belongs to the system; expected a name of your own", topic=spec.name)
 

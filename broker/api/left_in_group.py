@@ -6,10 +6,15 @@ waited for by nobody that could be named, and may be given up.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from broker.api.limits import in_slices
+from broker.context import ServiceContext
+from broker.verified_reads import read_with_repair
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from store.state.delays import LEVELS
 from store.state.topics import Topic
@@ -17,6 +22,7 @@ from store.store import MessageStore
 
 DISCARDABLE = ("abandoned", "dead_letter", "parked")
 MAX_TRANSACTIONS = 100_000  # counted exactly up to there
+SCAN_UNITS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +49,16 @@ class Left:
         return words[self.kind]
 
 
-async def left_in_group(store: MessageStore) -> list[Left]:
+async def left_in_group(context: ServiceContext) -> list[Left]:
     """Everything that is left, by topic.  Takes the state as it is while it runs: nothing may be written meanwhile."""
+    store = context.store
     readers = store.consumer_offsets.readers()
     found: list[Left] = []
     async for topic in in_slices(sorted(store.topics, key=lambda topic: topic.name)):
         found += _in_topic(store, topic, readers.get(topic.name, ()))
     waiting = [
         Left("delayed", SCHEDULE_TOPIC, "", sum(_stored(store, SCHEDULE_TOPIC, n - 1, store.delays.of(n)) for n in range(1, LEVELS + 1))),
-        Left("timer", TIMER_TOPIC, "", _stored(store, TIMER_TOPIC, 0, store.timers.progress.low)),
+        Left("timer", TIMER_TOPIC, "", await _waiting_timers(context)),
         Left("transaction", HALF_TOPIC, "", _open_transactions(store)),
         Left("parked", CHECK_MAX_TIME_TOPIC, "", _all_queues(store, CHECK_MAX_TIME_TOPIC)),
     ]
@@ -91,6 +98,25 @@ def _stored(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
     """How many messages from ``offset`` on are stored."""
     queue = store.queues.get((topic, queue_id))
     return max(0, queue.max_offset - max(offset, queue.min_offset)) if queue is not None else 0
+
+
+async def _waiting_timers(context: ServiceContext) -> int:
+    """How many messages with a delivery time are not delivered: those that are stay in the queue with them for hours."""
+    store = context.store
+    queue, progress = store.queues.get((TIMER_TOPIC, 0)), store.timers.progress
+    if queue is None:
+        return 0
+    count, offset, end = 0, max(progress.low, queue.min_offset), queue.max_offset
+    while offset < end:
+        read = functools.partial(store.reader.units, TIMER_TOPIC, 0, offset, min(SCAN_UNITS, end - offset))
+        units = await read_with_repair(context.raft, read)
+        if not len(units):
+            break
+        offsets = np.arange(offset, offset + len(units), dtype=np.int64)
+        waiting = progress.waiting(offsets, units["tag_hash"].astype(np.int64))
+        count += int(np.count_nonzero(waiting | (offsets >= progress.seen) | np.isin(offsets, progress.held)))
+        offset += len(units)
+    return count
 
 
 def _open_transactions(store: MessageStore) -> int:

@@ -67,7 +67,7 @@ class ReplicaGroupService:
             await context.raft.read_barrier(COMMAND_TIMEOUT_S)
             await context.raft.drain_proposals(COMMAND_TIMEOUT_S)
             at_index = context.store.applied_index
-            left = [row for row in await left_in_group(context.store) if not (discard and row.kind in DISCARDABLE)]
+            left = [row for row in await left_in_group(context) if not (discard and row.kind in DISCARDABLE)]
             if left:
                 more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
                 found = "; ".join(row.text for row in left[:SHOWN])
@@ -91,7 +91,7 @@ class ReplicaGroupService:
             learners=wanted.learners,
             replace_after_ms=wanted.replace_after_ms,
         )
-        for row in (await left_in_group(context.store))[:MAX_ROWS]:
+        for row in (await left_in_group(context))[:MAX_ROWS]:
             reply.left.append(_row(row))
         return reply
 

@@ -26,7 +26,7 @@ from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.status import Perm
 from store.append.message_log import PreparedBatches, PreparedCommand
 from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
-from store.state.topics import Topics
+from store.state.topics import Topic, Topics
 
 DELAY = "DELAY"
 STAGED_POS = "PARKED_POS"  # where in the log a message was staged first, when it was moved since
@@ -105,12 +105,20 @@ def route(topics: Topics, waiting: Sequence[Frame]) -> Routed:
         topic = topics.get(message.topic) if message is not None else None
         if message is None or topic is None or staged_pos(frame) < topic.created_pos:
             routed.dropped.append(frame.queue_offset)
-        elif not topic.perm & Perm.WRITE or not topic.write_queues:
+        elif not _takes(topic):
             routed.restaged.append(frame)
         else:
             # The topic may have fewer queues by now.
             routed.messages.append(replace(message, queue_id=message.queue_id % topic.write_queues))
     return routed
+
+
+def _takes(topic: Topic) -> bool:
+    """Whether delayed messages are delivered to a topic now.
+
+    A topic in several replica groups is left in one of them by forbidding users to write there: what was accepted before is delivered.
+    """
+    return bool(topic.write_queues and (topic.perm & Perm.WRITE or len(topic.groups) > 1))
 
 
 def real_message(frame: Frame) -> Frame | None:

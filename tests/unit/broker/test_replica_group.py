@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from dledger_client.aio import Message
+from dledger_client.aio import Message, TransactionState
 from dledger_wire.errors import InvalidArgumentError, ReplicaGroupDrainingError, UnsafeShrinkError
 from store.commands.replica_group import SetReplicaGroup
 from tests.sim.test_runs import quiet
@@ -103,6 +103,33 @@ def test_delayed_messages_are_waited_for() -> None:
             await admin.remove_replica_group("g1")
 
     Rig(24, groups=2).run(scenario)
+
+
+def test_open_transactions_messages_with_a_delivery_time_and_retries_are_waited_for() -> None:
+    async def scenario(rig: Rig) -> None:
+        answers = [TransactionState.UNKNOWN]
+        async with rig.admin() as admin, rig.transactions(lambda _message: answers[-1]) as producer, rig.consumer("readers") as consumer:
+            await admin.create_topic("t", queues=1, replica_group="g1")
+            rejected = await producer.send(Message("t", b"rejected"))
+            await producer.send_in_transaction(Message("t", b"half"), lambda *_: TransactionState.UNKNOWN)
+            await producer.send(Message("t", b"timed", deliver_at_ms=rig._clock.wall_ms() + 60_000))
+            await consumer.send_back("t", 0, [rejected.queue_offset], delay_level=2)
+            await consumer.commit({("t", 0): 1})
+            left = (await admin.drain_replica_group("g1")).left
+            assert {row.kind: row.messages for row in left} == {"delayed": 1, "timer": 1, "transaction": 1}
+            with pytest.raises(UnsafeShrinkError, match=r"1 delayed .*; 1 messages with a delivery time .*; 1 transactions are open"):
+                await admin.remove_replica_group("g1", discard=True)
+            answers.append(TransactionState.COMMIT)
+            await asyncio.sleep(120)
+            left = (await admin.describe_replica_group("g1")).left
+            assert {row.kind: row.messages for row in left} == {"unread": 2, "retry": 1}
+            with pytest.raises(UnsafeShrinkError, match="1 messages wait to be delivered to consumer group readers again"):
+                await admin.remove_replica_group("g1", discard=True)
+            assert set(await read_to_the_end(rig, "t", "readers")) >= {b"half", b"timed"}
+            assert await read_to_the_end(rig, "%RETRY%readers", "readers") == [b"rejected"]
+            await admin.remove_replica_group("g1")
+
+    Rig(27, groups=2).run(scenario)
 
 
 def test_what_nobody_reads_is_discarded_only_on_request() -> None:

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from dledger_client.aio import Admin, Message
+from dledger_client.aio import Admin, Message, TransactionState
 from dledger_client.cluster.topic_creation import by_name
 from dledger_client.cluster.topic_spread import resized, spread
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import (
     InvalidArgumentError,
     NotLeaderError,
@@ -98,6 +99,54 @@ def test_a_topic_grows_into_a_group_and_leaves_one() -> None:
             await admin.update_topic("t", replica_groups=["g1"])
             assert await parts(admin) == {"g1": (2, 2, 6)}
             assert [part.replica_groups for part in await admin.describe_topic("t")] == [("g1",)]
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_group_is_not_left_while_messages_for_the_topic_wait_there() -> None:
+    """docs/reference/semantics.md, row T3: delayed messages, those with a delivery time, open transactions."""
+
+    async def scenario(rig: Rig) -> None:
+        answers = [TransactionState.UNKNOWN]
+
+        def check(_message: ReceivedMessage) -> TransactionState:
+            return answers[-1]
+
+        async with rig.admin() as admin, rig.transactions(check) as producer, rig.consumer("readers") as consumer:
+            for name in ("t", "other"):
+                await admin.create_topic(name, 1, replica_group="g0")
+                await producer.send_in_transaction(Message(name, b"half"), lambda *_: TransactionState.UNKNOWN)
+                await producer.send(Message(name, b"delayed", delay_level=4))
+                await producer.send(Message(name, b"timed", deliver_at_ms=rig._clock.wall_ms() + 45_000))
+                await producer.send(Message(name, b"soon", deliver_at_ms=rig._clock.wall_ms() + 2_000))
+            await asyncio.sleep(5)
+            await admin.update_topic("t", replica_groups=["g0", "g1"])
+            await admin.update_topic("t", perm=4, replica_group="g0")
+
+            async def leave() -> None:
+                held = await consumer.offsets("t")
+                await consumer.commit({("t", 0): held["g0", 0].max_offset}, replica_group="g0")
+                await admin.update_topic("t", replica_groups=["g1"])
+
+            with pytest.raises(
+                UnsafeShrinkError,
+                match=r"in g0: topic t: 1 delayed messages .*; 1 messages with a delivery time .*; 1 transactions are open",
+            ):
+                await leave()
+            await asyncio.sleep(50)
+            with pytest.raises(UnsafeShrinkError, match=r"in g0: topic t: 1 transactions are open \(--force"):
+                await leave()
+            answers.append(TransactionState.COMMIT)
+            while (await consumer.offsets("t"))["g0", 0].max_offset < 4:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(1)
+            assert {message.body for message in await consumer.fetch("t", 0, 0, replica_group="g0")} == {
+                b"half",
+                b"delayed",
+                b"timed",
+                b"soon",
+            }
+            await leave()
+            assert await parts(admin) == {"g1": (1, 1, 6)}
 
     Rig(groups=2).run(scenario)
 

@@ -1,0 +1,70 @@
+"""Messages that were acknowledged for a topic and are not in its queues yet: delayed ones, those with a delivery time, open transactions.
+
+They are stored in queues of the system, all topics together, and would be dropped if the topic was gone when they are due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from broker.context import ServiceContext
+from broker.verified_reads import StoredMessages
+from dledger_wire.frames.frame import Frame
+from dledger_wire.frames.timer import TIMER_OUT
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from store.append.staged_check import REAL_TOPIC
+from store.state.delays import LEVELS
+from store.state.transactions import Outcome
+
+MAX_SCANNED = 100_000  # messages of all topics
+PAGE_MESSAGES, PAGE_BYTES = 1_000, 1 << 20
+
+
+async def waiting_for(context: ServiceContext, topic: str) -> str:
+    """What waits for ``topic``, as text; empty when nothing does.  Takes the applied state: the topic takes no messages meanwhile."""
+    store, left = context.store, MAX_SCANNED
+    places = [
+        ("delayed messages are not delivered yet", SCHEDULE_TOPIC, level - 1, store.delays.of(level)) for level in range(1, LEVELS + 1)
+    ]
+    places.append(("messages with a delivery time are not delivered yet", TIMER_TOPIC, 0, store.timers.progress.low))
+    places.append(("transactions are open", HALF_TOPIC, 0, store.transactions.first_open(0)))
+    counts: dict[str, int] = {}
+    for text, name, queue_id, offset in places:
+        waits = _waits_in(context, name)
+        async for frame in _messages(context, name, queue_id, offset):
+            counts[text] = counts.get(text, 0) + (frame.properties.get(REAL_TOPIC) == topic and waits(frame))
+            left -= 1
+            if not left:
+                return f"more than {MAX_SCANNED} messages of all topics wait to be delivered; repeat this when fewer do"
+    return "; ".join(f"{count} {text}" for text, count in counts.items() if count)
+
+
+def _waits_in(context: ServiceContext, name: str) -> Callable[[Frame], bool]:
+    """Whether a message in a queue of the system still waits."""
+    if name == TIMER_TOPIC:
+        return lambda frame: _is_to_come(context, frame)
+    if name == HALF_TOPIC:
+        return lambda frame: context.store.transactions.outcome(frame.queue_offset) is Outcome.OPEN
+    return lambda _frame: True
+
+
+def _is_to_come(context: ServiceContext, frame: Frame) -> bool:
+    progress, offset = context.store.timers.progress, frame.queue_offset
+    if offset >= progress.seen or offset in progress.held:
+        return True
+    return (int(frame.properties[TIMER_OUT]), offset) > (progress.done_ms, progress.done_offset)
+
+
+async def _messages(context: ServiceContext, name: str, queue_id: int, offset: int) -> AsyncIterator[Frame]:
+    """The messages of a queue from ``offset`` on."""
+    queue = context.store.queues.get((name, queue_id))
+    if queue is None:
+        return
+    stored, offset, end = StoredMessages(context, name, queue_id, for_service=True), max(offset, queue.min_offset), queue.max_offset
+    while offset < end:
+        page = await stored.run(offset, max_messages=min(PAGE_MESSAGES, end - offset), max_bytes=PAGE_BYTES)
+        if not page:
+            return
+        for frame in page:
+            yield frame
+        offset += len(page)
