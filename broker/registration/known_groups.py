@@ -27,6 +27,7 @@ class KnownGroups:
     def __init__(self, cluster: ClusterConfig) -> None:
         self.version = 0
         self._configured = {group.name: [KnownNode(node.id, node.address) for node in group.nodes] for group in cluster.groups}
+        self._to_be_added = {node.id for _group, node in cluster.all_nodes() if node.spare}
         self._told: dict[str, list[KnownNode]] = {}
         self._removed: set[str] = set()
 
@@ -41,6 +42,11 @@ class KnownGroups:
     def addresses_of(self, name: str) -> list[str]:
         """Of all nodes that the cluster file or the directory names."""
         return list(dict.fromkeys(node.address for node in [*self._configured.get(name, ()), *self._told.get(name, ())]))
+
+    def stale_nodes_of(self, name: str) -> list[KnownNode]:
+        """Nodes that the cluster file names and that the group does not have any more."""
+        now = {node.id for node in self._told.get(name, ())}
+        return [node for node in self._configured.get(name, ()) if now and node.id not in now and node.id not in self._to_be_added]
 
     def take(self, directory: routes_pb2.DirectoryReply) -> None:
         if directory.unchanged:

@@ -7,6 +7,7 @@ group is never older than what the node itself knows.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,6 +25,8 @@ from dledger_wire.tasks import BackgroundTasks
 ACKNOWLEDGED_S = 1.0  # the longest that a change of topics waits for name servers
 DIRECTORY_TIMEOUT_S = 3.0
 CHECK_S = 1.0
+
+_logger = logging.getLogger(__name__)
 
 
 class OwnNameService(Protocol):
@@ -61,6 +64,7 @@ class Registrar:
         self._scheduled = False
         self._running = False
         self._asking = False
+        self._stale_told = ""  # of the name service's nodes
 
     # Life
 
@@ -187,6 +191,22 @@ class Registrar:
         if not directory.unchanged:
             self.groups.take(directory)
             self._connect()
+            if directory.complete:
+                self._warn_of_stale_name_servers()
+
+    def _warn_of_stale_name_servers(self) -> None:
+        """A process that starts knows the name service by its cluster file only."""
+        if not self._settings.cluster.nodes_serve_names:
+            return
+        first = self._settings.cluster.groups[0].name
+        stale = ", ".join(f"{node.id} at {node.address}" for node in self.groups.stale_nodes_of(first))
+        if stale != self._stale_told:
+            self._stale_told = stale
+            if stale:
+                now = ", ".join(f"{node.id} at {node.address}" for node in self.groups.nodes_of(first))
+                _logger.warning(
+                    "the cluster file is stale: replica group %s, which serves the names, has lost %s; it has %s", first, stale, now
+                )
 
     async def directory(self) -> routes_pb2.DirectoryReply | None:
         """All replica groups now, as the own name service or a name server has them; None when none knows of all."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from broker.api.health import HealthService
 from broker.config.cluster_file import ClusterConfig
@@ -44,6 +44,8 @@ class WaitingSpare:
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(spare.id, self._fail)
         self._server: Server | None = None
+        self._name_servers: set[str] = set()  # where it registers
+        self._directory_version = 0
 
     @property
     def failed(self) -> asyncio.Future[BaseException]:
@@ -65,8 +67,7 @@ class WaitingSpare:
         HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
         await server.start()
         self._server = server
-        for address in self._cluster.registration_addresses:
-            self._tasks.spawn(self._register_at(address), f"register at {address}")
+        self._register_with(self._cluster.registration_addresses)
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -115,6 +116,21 @@ class WaitingSpare:
 
     # Name servers
 
+    def _register_with(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            if address not in self._name_servers:
+                self._name_servers.add(address)
+                self._tasks.spawn(self._register_at(address), f"register at {address}")
+
+    async def _learn(self, channel: Channel, version: int) -> None:
+        """The nodes of the first group serve the names: those that it has now, whatever the cluster file says."""
+        if version == self._directory_version or not self._cluster.nodes_serve_names:
+            return
+        reply = await methods.DIRECTORY.call(channel, routes_pb2.DirectoryRequest(), timeout_s=CALL_TIMEOUT_S)
+        self._directory_version = reply.version
+        first = self._cluster.groups[0].name
+        self._register_with(node.address for group in reply.groups if group.name == first for node in group.nodes if node.address)
+
     async def _register_at(self, address: str) -> None:
         channel: Channel = self._env.network.connect(address)
         told = routes_pb2.Registration(
@@ -131,7 +147,8 @@ class WaitingSpare:
             while True:
                 try:
                     told.sequence += 1
-                    await methods.REGISTER.call(channel, told, timeout_s=CALL_TIMEOUT_S)
+                    reply = await methods.REGISTER.call(channel, told, timeout_s=CALL_TIMEOUT_S)
+                    await self._learn(channel, reply.directory_version)
                 except DledgerError as error:
                     _logger.debug("registration at %s: %s", address, error.message)
                 await asyncio.sleep(self._cluster.name_service.registerInterval / 1000)

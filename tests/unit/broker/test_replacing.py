@@ -6,7 +6,10 @@ docs/reference/semantics.md, row S2.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+
+import pytest
 
 from broker.node import BrokerNode
 from dledger_client.aio import Message
@@ -209,3 +212,30 @@ def test_a_group_without_a_majority_of_the_name_servers_begins_nothing() -> None
         await until(lambda: victims["g0"] not in voters(rig, "g0"))
 
     Rig(74, groups=2, spares=2, name_servers=3, settings=POLICY).run(scenario)
+
+
+def test_spare_nodes_in_the_first_group_serve_the_names_when_all_its_first_members_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t", queues=2)
+        first = [*rig.cluster.groups["g0"].node_ids]
+        async with rig.producer() as producer:
+            for number, victim in enumerate(first):
+                await producer.send(Message("t", b"%d" % number))
+                rig.cluster.kill(victim)
+                await until(lambda victim=victim: victim not in voters(rig) and len(voters(rig)) == 3 and under_way(rig) is None)  # type: ignore[misc]
+            assert voters(rig) == {"sp0", "sp1", "sp2"}
+            for number in range(10):
+                await producer.send(Message("t", b"later %d" % number))
+        async with rig.admin() as admin:  # its bootstrap has the first members, which are gone, and those of g1
+            while not (found := await admin.directory()).from_name_server:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.5)
+            assert [group.leader_id for group in found.groups] == [rig.master, rig.master_of("g1")]
+            leader = rig.master_of("g1")
+            rig.cluster.kill(leader)
+            while (await admin.directory()).groups[1].leader_id in ("", leader):  # noqa: ASYNC110 - the nodes of g1 register with them, too
+                await asyncio.sleep(0.5)
+
+    with caplog.at_level(logging.WARNING, "broker.registration.registrar"):
+        Rig(75, groups=2, spares=3, settings=POLICY).run(scenario)
+    stale = [record.getMessage() for record in caplog.records if "cluster file is stale" in record.getMessage()]
+    assert any("has lost n0 at 10.0.0.1:10911; it has" in text and "sp0 at 10.0.9.1:10911" in text for text in stale)
