@@ -8,6 +8,7 @@ import contextlib
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import NotYetError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 
@@ -27,9 +28,12 @@ class QueueOffsetsService:
 
     async def offsets(self, request: broker_pb2.OffsetsRequest, _caller: CallContext) -> broker_pb2.OffsetsResponse:
         store = self._context.store
-        reply = broker_pb2.OffsetsResponse(applied_index=store.applied_index)
+        is_master = bool(self._context.roles.master_term)
+        reply = broker_pb2.OffsetsResponse(applied_index=store.applied_index, master=is_master)
         at_most(len(request.queues), "queues")
         async for queue in in_slices(request.queues):
+            if store.topics.get(queue.topic) is None and not is_master:
+                raise NotYetError(f"{self._context.settings.node.id} knows no topic {queue.topic!r} yet, and is not the master")
             low, high = store.reader.bounds(queue.topic, queue.queue_id)
             found = reply.queues.add(topic=queue.topic, queue_id=queue.queue_id, min_offset=low, max_offset=high, offset_for_time=high)
             found.incarnation = store.topics.require(queue.topic).topic_epoch

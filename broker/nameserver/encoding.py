@@ -77,8 +77,8 @@ def leader_of(group: GroupRow) -> tuple[int, str]:
     leader, (hint_term, hint) = group.leader, group.hint
     if hint and hint_term >= group.fence and leader is None and not _gave_up(group.rows.get(hint), hint_term):
         return hint_term, hint
-    if hint and hint_term > group.fence:
-        return hint_term, hint
+    if hint_term > group.fence:  # the registered leader is of a term that is over
+        return (hint_term, hint) if hint else (group.fence, "")
     return group.fence, leader.id if leader is not None else ""
 
 

@@ -19,7 +19,7 @@ from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
-from dledger_wire.rpc.methods import METADATA, UnaryMethod
+from dledger_wire.rpc.methods import METADATA, QUEUE_OFFSETS, UnaryMethod
 
 CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
 MOVED_S = 0.1  # how long a leader may take to answer when another one leads already
@@ -70,7 +70,7 @@ class LeaderCalls:
                 left_s = max(0.05, (deadline_ms - self._clock.monotonic_ms()) / 1000)
                 try:
                     answer = await self._watched(view, method, request, left_s)
-                    _check_metadata(view, method, answer)
+                    _check_leads(view, method, answer)
                     return answer
                 except DledgerError as error:
                     failed, term = view.leader_address, view.term
@@ -123,7 +123,16 @@ def _was_never_sent(error: DledgerError) -> bool:
     return isinstance(error, UnreachableError) and "reason" in error.details
 
 
-def _check_metadata(view: ReplicaGroup, method: UnaryMethod[Request, Response], answer: bytes) -> None:
-    """Metadata is what any node answers: NotLeaderError when this one does not lead, and so may lag."""
-    if method.path == METADATA.path and not is_leader(view.name, view.leader_address, METADATA.parse_response(answer, view.leader_address)):
-        raise NotLeaderError(f"{view.leader_address} does not lead group {view.name} now")
+def _check_leads(view: ReplicaGroup, method: UnaryMethod[Request, Response], answer: bytes) -> None:
+    """Metadata and offsets are what any node answers: NotLeaderError when this one does not lead, and so may lag.
+
+    Whoever named it as the leader may have been mistaken: only the node itself knows.
+    """
+    address, leads = view.leader_address, True
+    if method.path == METADATA.path:
+        leads = is_leader(view.name, address, METADATA.parse_response(answer, address))
+    elif method.path == QUEUE_OFFSETS.path:
+        offsets = QUEUE_OFFSETS.parse_response(answer, address)
+        leads = offsets.master or not offsets.HasField("master")  # older nodes do not tell
+    if not leads:
+        raise NotLeaderError(f"{address} does not lead group {view.name} now")

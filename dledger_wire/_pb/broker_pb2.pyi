@@ -513,7 +513,10 @@ class OffsetsResponse(google.protobuf.message.Message):
 
     QUEUES_FIELD_NUMBER: builtins.int
     APPLIED_INDEX_FIELD_NUMBER: builtins.int
+    MASTER_FIELD_NUMBER: builtins.int
     applied_index: builtins.int
+    master: builtins.bool
+    """whether the node that answers is the master; any other may lag"""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffsets]: ...
     def __init__(
@@ -521,8 +524,11 @@ class OffsetsResponse(google.protobuf.message.Message):
         *,
         queues: collections.abc.Iterable[global___QueueOffsets] | None = ...,
         applied_index: builtins.int = ...,
+        master: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["applied_index", b"applied_index", "queues", b"queues"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_master", b"_master", "master", b"master"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_master", b"_master", "applied_index", b"applied_index", "master", b"master", "queues", b"queues"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_master", b"_master"]) -> typing.Literal["master"] | None: ...
 
 global___OffsetsResponse = OffsetsResponse
 

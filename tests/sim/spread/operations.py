@@ -6,14 +6,16 @@ An operator repeats a command until it is carried out; each is safe to repeat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.node import BrokerNode
 from dledger_client.aio import Admin
 from dledger_wire.errors import DledgerError
 from tests.sim.faults import carry_out
 from tests.sim.result import LivenessError
 from tests.sim.spread.plans import plan_of_group
+from tests.sim.spread.visitors import Place
 
 if TYPE_CHECKING:
     from tests.sim.spread.world import SpreadWorld
@@ -36,6 +38,10 @@ class Operation:
 
     async def afterwards(self) -> None:
         """After everything was repaired, and all messages are consumed."""
+
+    def last_queues(self, topic: str, _masters: Mapping[str, BrokerNode]) -> set[Place]:
+        """Of a topic, those that take messages in the end."""
+        return self.world.first_queues(topic)
 
     async def repeated(self, what: str, work: Callable[[Admin], Awaitable[object]]) -> None:
         cluster = self.world.cluster
@@ -72,6 +78,10 @@ class AddGroup(Operation):
         await cluster.loop.spawn(cluster.loop.world, carry_out(cluster, plan), f"faults of {added.name}")
         await growing
 
+    def last_queues(self, topic: str, masters: Mapping[str, BrokerNode]) -> set[Place]:
+        known = {name: node.store.topics.get(topic) for name, node in masters.items()}
+        return {(name, number) for name, found in known.items() if found is not None for number in range(found.write_queues)}
+
     async def _grow(self) -> None:
         groups = list(self.world.cluster.groups)
         for topic in self.world.acknowledged:
@@ -104,6 +114,9 @@ class DrainGroup(Operation):
                     key = topic, queue_id
                     found[key] = max(found.get(key, 0), host.node.store.queues.max_offset(key))
         return found
+
+    def last_queues(self, topic: str, _masters: Mapping[str, BrokerNode]) -> set[Place]:
+        return {(group, number) for group, number in self.world.first_queues(topic) if group != DRAINED}
 
     async def afterwards(self) -> None:
         grown = {queue: (self.ends[queue], end) for queue, end in self._queue_ends().items() if self.ends.get(queue, 0) < end}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from broker.node import BrokerNode
 from dledger_client.aio import Action, Message
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.errors import DledgerError
 from tests.sim import messaging_account
 from tests.sim.faults import Fault, carry_out
 from tests.sim.invariants import check_logs_match
@@ -25,6 +25,7 @@ from tests.sim.spread.name_watch import NameWatch
 from tests.sim.spread.operations import OPERATIONS
 from tests.sim.spread.plans import Strike, plan_clients, plan_name_servers, plan_of_group
 from tests.sim.spread.strikes import strike_clients, strike_name_servers
+from tests.sim.spread.visitors import Place, Visitors
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig
 
@@ -32,7 +33,6 @@ MESSAGES = 40
 KEYS = 5
 SETTLE_S = 60.0
 REPLAY_S = 6.0
-VISITS = 5
 NOBODY_MADE = "nobody-made-this"
 QUEUES = {"plain": 2, "ordered": 2}  # in each group
 
@@ -58,6 +58,7 @@ class SpreadWorld:
         self.draw = random.Random(f"spread {seed}")
         self.sent: dict[str, set[bytes]] = {topic: set() for topic in QUEUES}
         self.acknowledged: dict[str, set[bytes]] = {topic: set() for topic in QUEUES}
+        self.first_groups = list(self.cluster.groups)
         self.workers = Group(rig, "plain", "workers", "10.0.3")
         self.orderlies = Group(rig, "ordered", "orderlies", "10.0.4", orderly=True, suspend_current_queue_time_ms=50)
         self.groups = [self.workers, self.orderlies]
@@ -68,6 +69,7 @@ class SpreadWorld:
         )
         self.faults = self.plans.texts()
         self.names = NameWatch(self.cluster, random.Random(self.draw.getrandbits(64)))
+        self.visitors = Visitors(self, random.Random(f"visitors {seed}"))
         self.agreed_s = 0.0  # how long the name service took to recover
         self.may_lie_dead = not operation and self.draw.random() < 0.3 and self.cluster.config.name_service.expireAfter < 5000
         self.stops_at_once = random.Random(f"stops {seed}").random() < 0.5  # consumers, before they have committed regularly
@@ -84,7 +86,7 @@ class SpreadWorld:
             await self.join(group)
             await self.join(group)
         self.workers.answers = [self.draw.choice([Action.COMMIT, Action.COMMIT, Action.RECONSUME_LATER, None]) for _ in range(20)]
-        acts = [self._produce("plain"), self._produce("ordered"), self._visit(), self._strike(), self.operation.during()]
+        acts = [self._produce("plain"), self._produce("ordered"), self.visitors.come(), self._strike(), self.operation.during()]
         await asyncio.gather(*acts)
         await self._settle()
         await self.operation.afterwards()
@@ -98,6 +100,10 @@ class SpreadWorld:
                 for group in self.cluster.groups:
                     await admin.create_topic(topic, queues=queues, replica_group=group)
         self.names.topics_exist(QUEUES)
+
+    def first_queues(self, topic: str) -> set[Place]:
+        """All queues of a topic as it was made; they can be read to the end of the run."""
+        return {(group, number) for group in self.first_groups for number in range(QUEUES[topic])}
 
     async def join(self, group: Group) -> None:
         self._names += 1
@@ -116,22 +122,6 @@ class SpreadWorld:
                 sends.append(asyncio.ensure_future(self._send(sending, topic, body)))
                 await asyncio.sleep(self.draw.random() * 0.12)
             await asyncio.gather(*sends)
-
-    async def _visit(self) -> None:
-        """Clients that have just begun, know nothing and send one message: whatever they are told, the topic exists."""
-        for number in range(VISITS):
-            await asyncio.sleep(self.draw.random() * 1.5)
-            body = b"v%d:%d" % (number, number)
-            self.sent["plain"].add(body)
-            async with self.rig.producer(send_timeout_ms=3000) as producer:
-                try:
-                    await producer.send(Message("plain", body))
-                except TopicNotFoundError as error:
-                    raise AssertionError(f"a client that began at {self.cluster.loop.now_s:.3f} s was told: {error}") from error
-                except DledgerError as error:
-                    self.failed.append(f"visitor {number}: {error.code}")
-                else:
-                    self.acknowledged["plain"].add(body)
 
     async def _send(self, sending: object, topic: str, body: bytes) -> None:
         self.sent[topic].add(body)
@@ -228,6 +218,8 @@ class SpreadWorld:
         for topic in QUEUES:
             found = [each for node in masters.values() for each in await account.stored_in(node, topic)]
             account.check_once(topic, found, self.sent[topic], self.acknowledged[topic])
+            if topic == "plain":
+                self.visitors.check(found, [self.first_queues(topic), self.operation.last_queues(topic, masters)])
             if topic == "ordered":
                 account.check_keys(topic, found, queues_changed=not self.operation.keeps_queues)
                 account.check_given_in_order(topic, messaging_account.check_epochs(self.orderlies.seen), found)

@@ -11,7 +11,7 @@ import pytest
 from dledger_client.aio import Message, PullConsumer
 from dledger_client.cluster.missing_parts import TopicParts, find_parts
 from dledger_wire.errors import NotReadyError, NotSentError
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import CLIENT_IP, Rig
 from tests.unit.client.test_topics_over_groups import kill_group, start_group
 
 ALL = {("g0", 0), ("g0", 1), ("g1", 0), ("g1", 1)}
@@ -94,3 +94,25 @@ def test_a_replica_group_that_comes_back_during_the_look_up_is_not_left_out() ->
         assert any(each.missing == ["g1"] for each in found)
 
     Rig(groups=2, name_servers=3).run(scenario)
+
+
+def test_offsets_are_those_of_the_leader_whoever_was_named_as_the_leader() -> None:
+    """Scenario groups-drained, seed 2: a node that had just begun was taken for the leader, and knew no topic yet."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"x"))
+        lags = rig.followers_of("g0")[0]
+        async with rig.consumer(timeout_ms=5000) as consumer:
+            assert (await consumer.offsets("t"))["g0", 0].max_offset == 1
+            rig.isolate(lags)
+            async with rig.producer() as producer:
+                await producer.send(Message("t", b"y"))
+            for machine in rig.cluster.machines():
+                rig.cluster.net.heal(CLIENT_IP, machine.ip)
+                rig.cluster.net.heal(machine.ip, CLIENT_IP)
+            consumer._router.leader_is("g0", rig.cluster.hosts[lags].address)
+            assert (await consumer.offsets("t"))["g0", 0].max_offset == 2
+
+    Rig().run(scenario)

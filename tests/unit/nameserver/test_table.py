@@ -251,6 +251,18 @@ def test_a_hint_of_the_own_replica_never_raises_the_fence() -> None:
     assert route(table).leader_id == ""  # it says so itself
 
 
+def test_a_leader_of_a_term_that_is_over_is_not_named_again_while_the_new_one_is_not_known() -> None:
+    """Scenario groups-embedded, seed 2."""
+    table = RouteTable()
+    table.register(master(term=1), 0)
+    table.hint("g0", 2, "n1")
+    assert route(table).leader_id == "n1"
+    table.hint("g0", 3, "")
+    assert (route(table).leader_id, route(table).term) == ("", 1)
+    table.register(master(term=3, node="n2"), 0)
+    assert route(table).leader_id == "n2"
+
+
 def test_spare_nodes() -> None:
     table = RouteTable(expire_after_ms=100)
     empty = table.directory_version
