@@ -128,6 +128,13 @@ class GroupRow:
         ]
         return 2 * len(agreeing) > len(voters)
 
+    def contradicts(self, told: routes_pb2.Registration) -> bool:
+        """Whether who knows the group's epoch cannot be of the group that is known here without one.
+
+        The epoch is set in the group's log.  Whoever has applied it has everything that was told before, so no older term or table.
+        """
+        return told.term < self.fence or told.topics_version < self.topics_version
+
     def begin_anew(self, epoch: int) -> None:
         """It is another group of the same name."""
         fresh = GroupRow(self.name, epoch)

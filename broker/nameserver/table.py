@@ -146,14 +146,19 @@ class RouteTable:
             self._forget_derived(group)
         change = Change()
         if told.group_epoch > group.epoch:
-            if group.epoch or group.removed:
+            if group.epoch or group.removed or group.contradicts(told):
                 self._begin_anew(group, told.group_epoch, change)
             self._forget_derived(group)
             group.epoch = told.group_epoch  # a group whose nodes did not know its epoch yet is the same one
-        if group.removed or told.term < group.fence or 0 < told.group_epoch < group.epoch:
+        is_late = told.group_epoch < group.epoch
+        if group.removed or told.term < group.fence or (is_late and (told.group_epoch or told.master)):
             change.accepted = False
-            return change
-        self._merge(group, told, order, (heard_ms, now_ms - self.expire_after_ms), change)
+        elif is_late:  # a follower that has not applied the epoch yet lives; nothing else of what it tells counts
+            change.spread = group.take_row(told, order, heard_ms, now_ms - self.expire_after_ms)
+            if change.spread:
+                self._group_touched(group, change)
+        else:
+            self._merge(group, told, order, (heard_ms, now_ms - self.expire_after_ms), change)
         return change
 
     def _merge(self, group: GroupRow, told: routes_pb2.Registration, order: Order, times: tuple[int, int], change: Change) -> None:

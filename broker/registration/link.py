@@ -31,6 +31,7 @@ class NameServerLink:
         random: Random,
         interval_ms: int,
         answered: Callable[[NameServerLink], None],
+        checked: Callable[[routes_pb2.Registration, routes_pb2.RegisterReply], object],
     ) -> None:
         self.address = address
         self.channel = channel
@@ -42,6 +43,7 @@ class NameServerLink:
         self._random = random
         self._interval_ms = interval_ms
         self._answered = answered
+        self._checked = checked
         self._known_topics: int | None = None  # what it needs to be sent; None: nothing that we know of
         self._changed = asyncio.Event()
         self._waiting: dict[asyncio.Future[None], int] = {}  # -> the version waited for
@@ -92,6 +94,7 @@ class NameServerLink:
         for waiting, version in list(self._waiting.items()):
             if self.acknowledged >= version or not reply.accepted:
                 _resolve(waiting)
+        self._checked(told, reply)
         self._answered(self)
 
     def give_up(self) -> None:

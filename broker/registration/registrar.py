@@ -21,10 +21,12 @@ from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
 from dledger_wire.tasks import BackgroundTasks
+from store.commands.replica_group import SetReplicaGroup
 
 ACKNOWLEDGED_S = 1.0  # the longest that a change of topics waits for name servers
 DIRECTORY_TIMEOUT_S = 3.0
 CHECK_S = 1.0
+COMMAND_TIMEOUT_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Registrar:
         self._scheduled = False
         self._running = False
         self._asking = False
+        self._setting_epoch = False
         self._stale_told = ""  # of the name service's nodes
 
     # Life
@@ -125,7 +128,25 @@ class Registrar:
         reply = self._service.registered(told)
         if reply.wants_topics:
             reply = self._service.registered(self._own.message(-1))
+        self._check(told, reply)
         self._told_own = version if reply.accepted else -1
+
+    def _check(self, told: routes_pb2.Registration, reply: routes_pb2.RegisterReply) -> None:
+        """A name server that knows more of the group than its master does, has it from an earlier group of that name."""
+        is_other = not reply.accepted or reply.topics_version > told.topics_version
+        if told.master and not told.group_epoch and is_other and not self._setting_epoch:
+            self._setting_epoch = True
+            self._tasks.spawn(self._set_epoch(), "epoch")
+
+    async def _set_epoch(self) -> None:
+        """The group's epoch tells it from earlier ones.  A master that was deposed does not know it yet: its command is not committed."""
+        try:
+            await self._context.command(SetReplicaGroup(), COMMAND_TIMEOUT_S)
+            _logger.info("name servers know an earlier replica group %s: this one is told from it by its epoch", self._settings.group.name)
+        except DledgerError as error:
+            _logger.debug("epoch not set: %s", error.message)  # the next registration tries again
+        finally:
+            self._setting_epoch = False
 
     # Name servers
 
@@ -140,7 +161,7 @@ class Registrar:
             if address not in self._links and address != self._settings.node.address and self._running:
                 interval_ms = self._settings.cluster.name_service.registerInterval
                 channel = self._env.network.connect(address)
-                link = NameServerLink(address, channel, self._own, self._env.random, interval_ms, self._answered)
+                link = NameServerLink(address, channel, self._own, self._env.random, interval_ms, self._answered, self._check)
                 self._links[address] = link
                 self._tasks.spawn(link.run(), f"register at {address}")
 

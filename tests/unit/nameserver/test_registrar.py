@@ -185,3 +185,36 @@ def test_metadata_has_the_other_groups() -> None:
         await channel.close()
 
     Rig(10, groups=2).run(scenario)
+
+
+def test_a_group_made_anew_behind_the_same_name_servers_is_found() -> None:
+    async def scenario(rig: Rig) -> None:
+        for host in rig.cluster.name_servers.hosts.values():
+            assert host.node is not None
+            member = routes_pb2.Member(id="x0", address="10.0.0.99:1", voter=True)
+            told = routes_pb2.Registration(
+                cluster="sim",
+                group="g0",
+                node_id="x0",
+                address="10.0.0.99:1",
+                term=900,
+                started_at_ms=1,
+                sequence=1,
+                role="leader",
+                master=True,
+            )
+            told.members.append(member)
+            told.has_topics, told.topics_version, told.configuration_index = True, 500, 400
+            told.topics.add(topic="of-the-old-cluster", read_queues=1, write_queues=1, perm=6)
+            assert host.node.service.registered(told).accepted
+        await asyncio.sleep(10)
+        async with rig.admin() as admin:
+            await admin.create_topic("t", queues=1)
+            (group,) = (await admin.directory()).groups
+            assert group.leader_id == rig.master
+            assert [node.id for node in group.nodes] == ["n0", "n1", "n2"]
+        for host in rig.cluster.name_servers.hosts.values():
+            assert host.node is not None
+            assert not host.node.table.groups_of("of-the-old-cluster")
+
+    Rig(31, name_servers=3).run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -229,6 +230,29 @@ def test_a_removed_group_is_gone_until_another_one_has_its_name() -> None:
     assert table.register(master(term=1, topics={"t": 1}, group_epoch=11), 0).accepted
     assert (route(table).leader_id, topic(table, "t").queues[0].write_queues) == ("n0", 1)
     assert not table.register(master(term=50, group_epoch=10, sequence=99), 0).accepted
+
+
+@pytest.mark.parametrize("old_term", [1, 50])
+def test_a_group_that_was_made_anew_is_told_from_the_earlier_one_by_its_epoch(old_term: int) -> None:
+    old = [master(term=old_term, topics={"old": 2}, version=9), registration(node="n1", term=old_term, sequence=7)]
+    new = [master(term=2, node="n2", topics={"t": 1}, version=3, group_epoch=11), registration(node="n1", term=2, group_epoch=11)]
+    late = registration(node="n0", term=2, sequence=9)
+    for told in (*old, *new, late, *old), (*new, *old, late, *new), (*new, late, *old):
+        table = RouteTable()
+        for each in told:
+            table.register(each, 0)
+        assert (route(table).leader_id, route(table).term) == ("n2", 2)
+        assert (topic(table, "t").found, topic(table, "old").found) == (True, False)
+        assert not table.register(old[0], 0).accepted
+
+
+def test_an_epoch_that_a_group_gets_later_changes_nothing_of_its_routes() -> None:
+    table = RouteTable()
+    table.register(master(topics={"t": 2}, version=3), 0)
+    before = route(table).version
+    for told in (registration(node="n1", topics_version=3, group_epoch=5), master(sequence=2, topics={"t": 2}, version=3, group_epoch=5)):
+        table.register(told, 0)
+        assert (route(table).version, topic(table, "t").found) == (before, True)
 
 
 def test_members_by_the_newest_configuration() -> None:
