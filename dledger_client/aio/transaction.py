@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client.aio.producer import Producer
@@ -40,6 +40,7 @@ Runner: TypeAlias = Callable[[CheckListener, ReceivedMessage], Awaitable[Transac
 T = TypeVar("T")
 
 JOIN_TIMEOUT_MS = 5000
+LOOK_S = 5.0  # how often the replica groups of topics are looked at
 
 _logger = logging.getLogger(__name__)
 
@@ -120,6 +121,8 @@ class TransactionProducer(Producer):
         check_listener: Reports the state of a transaction.
         check_threads: Checks answered at once. Default: 1.
         check_requests_held: Checks that may wait; further ones are asked again later. Default: 2000.
+        check_topics: Topics that the group uses in transactions: checks are answered in their replica groups, and in those
+            that this producer sends to. Default: in all replica groups, with a connection to each leader.
         transactionCheckListener: RocketMQ's name of ``check_listener``.
         checkThreadPoolMinSize: RocketMQ's name of ``check_threads``.
         checkThreadPoolMaxSize: RocketMQ's name of ``check_threads``; the larger of both counts.
@@ -148,6 +151,7 @@ class TransactionProducer(Producer):
         *,
         check_threads: int | None = None,
         check_requests_held: int | None = None,
+        check_topics: Sequence[str] | None = None,
         transactionCheckListener: CheckListener | None = None,
         checkThreadPoolMinSize: int | None = None,
         checkThreadPoolMaxSize: int | None = None,
@@ -159,6 +163,7 @@ class TransactionProducer(Producer):
                 "check_listener": check_listener,
                 "check_threads": check_threads,
                 "check_requests_held": check_requests_held,
+                "check_topics": check_topics,
                 "transactionCheckListener": transactionCheckListener,
                 "checkThreadPoolMinSize": checkThreadPoolMinSize,
                 "checkThreadPoolMaxSize": checkThreadPoolMaxSize,
@@ -170,6 +175,7 @@ class TransactionProducer(Producer):
         self._run_listener: Runner = on_the_loop
         self._check_threads = checks.check_threads
         self._listener: CheckListener = checks.check_listener
+        self._check_topics = None if checks.check_topics is None else tuple(checks.check_topics)
         self._questions: asyncio.Queue[ReceivedMessage] = asyncio.Queue(checks.check_requests_held)
         self._ends: dict[str, TransactionResolver] = {}
         self._tasks = BackgroundTasks("transactions")
@@ -187,7 +193,8 @@ class TransactionProducer(Producer):
             >>> producer.start()
         """
         if not self._tasks:
-            self._tasks.spawn(self._attend_everywhere(), "attend")
+            attend = self._attend_everywhere() if self._check_topics is None else self._attend_topics(self._check_topics)
+            self._tasks.spawn(attend, "attend")
             for number in range(self._check_threads):
                 self._tasks.spawn(self._answer(), f"answer {number}")
 
@@ -279,6 +286,20 @@ class TransactionProducer(Producer):
                 for group in groups:
                     self._attend(group)
                 return
+
+    async def _attend_topics(self, topics: Sequence[str]) -> None:
+        """Where these topics are, also after they grew."""
+        router = self._core.router
+        while True:
+            for topic in topics:
+                try:
+                    found = await router.topic(topic, router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
+                except DledgerError as error:
+                    _logger.info("transactions: %s", error.message)
+                else:
+                    for queues in found:
+                        self._attend(queues.replica_group)
+            await asyncio.sleep(LOOK_S)
 
     def _attend(self, group: str) -> None:
         if group not in self._attending:

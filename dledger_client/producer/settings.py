@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.compress import DEFAULT_LEVEL, compression_of
-from dledger_wire.names import AUTO_CREATE_TOPIC
+from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic
 
 LATENCY_MAX = (50, 100, 550, 1800, 3000, 5000, 15_000)
 NOT_AVAILABLE_DURATION = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
@@ -172,8 +172,13 @@ class CheckOptions:
     check_listener: Callable[..., Any]
     check_threads: int = 1
     check_requests_held: int = 2000
+    check_topics: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.check_topics, str) or not all(isinstance(topic, str) for topic in self.check_topics or ()):
+            raise InvalidArgumentError(f"check_topics {self.check_topics!r}: expected a list of topics")
+        for topic in self.check_topics or ():
+            check_topic(topic)
         if not callable(self.check_listener):
             raise InvalidArgumentError(f"check_listener {self.check_listener!r}: expected a function of a message")
         _at_least(1, "check_threads", self.check_threads)

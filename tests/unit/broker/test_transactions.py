@@ -11,9 +11,11 @@ import pytest
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.transactions.resolver import TransactionResolver
+from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame import decode_frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from dledger_wire.rpc import methods
 from dledger_wire.status import SysFlag
 from store.state.transactions import Outcome
 from tests.unit.client.sim_rig import Rig, until
@@ -324,3 +326,39 @@ def test_state_survives_its_snapshot() -> None:
         assert each.checks(4) == (1, 77)
         assert each.checks(5) == (0, 0)
     assert loaded.dump() == state.dump()
+
+
+def test_checks_are_answered_where_the_topics_are_and_nowhere_else() -> None:
+    """A producer's connections do not grow with the replica groups of topics that it does not use."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(replica_group="g1")
+        decisions = Decisions()
+        decisions.states[b"paid"] = COMMIT
+
+        async def attending() -> list[str]:
+            """The groups whose masters have a stream of a producer."""
+            found = []
+            for group in ("g0", "g1", "g2"):
+                channel = rig.around()["network"].connect(rig.cluster.hosts[rig.master_of(group)].address)
+                told = await methods.DESCRIBE_TRANSACTIONS.call(channel, transaction_pb2.DescribeTransactionsRequest(), timeout_s=5)
+                await channel.close()
+                found += [group] if told.attending else []
+            return found
+
+        async def until_attending(*groups: str) -> None:
+            while await attending() != [*groups]:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.1)
+
+        async with rig.transactions(decisions.check) as first:
+            await until_attending("g0", "g1", "g2")
+            await first.prepare(Message("t", b"paid"))
+        await until_attending()
+        async with rig.transactions(decisions.check, check_topics=["t"]):
+            await asked_about(decisions, b"paid")
+            await asyncio.sleep(20)
+            assert await attending() == ["g1"]
+        with pytest.raises(InvalidArgumentError, match="check_topics 't': expected a list of topics"):
+            rig.transactions(decisions.check, check_topics="t")
+
+    Rig(83, groups=3, settings=QUICK).run(scenario)
