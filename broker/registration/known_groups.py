@@ -19,6 +19,7 @@ class KnownNode:
     id: str
     address: str
     voter: bool = True
+    member: bool = True  # a voter or a learner; others only registered for the group
 
 
 class KnownGroups:
@@ -45,7 +46,7 @@ class KnownGroups:
 
     def stale_nodes_of(self, name: str) -> list[KnownNode]:
         """Nodes that the cluster file names and that the group does not have any more."""
-        now = {node.id for node in self._told.get(name, ())}
+        now = {node.id for node in self._told.get(name, ()) if node.member}
         return [node for node in self._configured.get(name, ()) if now and node.id not in now and node.id not in self._to_be_added]
 
     def take(self, directory: routes_pb2.DirectoryReply) -> None:
@@ -59,4 +60,4 @@ class KnownGroups:
                 continue
             self._removed.discard(group.name)
             if group.nodes:
-                self._told[group.name] = [KnownNode(node.id, node.address, node.voter) for node in group.nodes]
+                self._told[group.name] = [KnownNode(node.id, node.address, node.voter, node.member) for node in group.nodes]

@@ -224,7 +224,7 @@ class Registrar:
         if stale != self._stale_told:
             self._stale_told = stale
             if stale:
-                now = ", ".join(f"{node.id} at {node.address}" for node in self.groups.nodes_of(first))
+                now = ", ".join(f"{node.id} at {node.address}" for node in self.groups.nodes_of(first) if node.member)
                 _logger.warning(
                     "the cluster file is stale: replica group %s, which serves the names, has lost %s; it has %s", first, stale, now
                 )
@@ -274,11 +274,11 @@ class Registrar:
         return found if 2 * len(found) > len(servers) else None
 
     def _current_name_servers(self) -> list[str]:
-        """Without those that only the cluster file names."""
+        """The voters of the first group, without nodes that only the cluster file names or that were removed."""
         cluster = self._settings.cluster
         if not cluster.nodes_serve_names:
             return cluster.registration_addresses
-        return [node.address for node in self.groups.nodes_of(cluster.groups[0].name)]
+        return [node.address for node in self.groups.nodes_of(cluster.groups[0].name) if node.voter]
 
     # Waiting for name servers
 

@@ -43,3 +43,26 @@ def test_a_member_that_is_away_is_replaced_by_a_spare_node(make_cluster: Callabl
     assert cluster.produce("t", [b"last"])["acknowledged"] == 1
     assert cluster.consume("t", 302) == [*bodies, b"after", b"last"]
     assert victim not in group()["voters"]
+
+
+def test_a_leader_that_dies_while_a_spare_node_joins_is_followed_by_one_that_goes_on(make_cluster: Callable[..., Cluster]) -> None:
+    (port,) = free_ports(1)
+    spares = [{"id": "sp0", "address": f"127.0.0.1:{port}", "host": "h9"}]
+    cluster = make_cluster(settings=SMALL | {"spares": spares, "replicas": {"replaceAfter": "3s"}})
+    cluster.start()
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    bodies = [b"%06d" % number for number in range(300)]
+    assert cluster.produce("t", bodies)["acknowledged"] == 300
+    victim = next(node_id for node_id in ("n0", "n1", "n2") if node_id != cluster.leader())
+    survivors = sorted({"n0", "n1", "n2"} - {victim})
+    first = cluster.leader()
+    cluster.kill(victim)
+    wait_until(lambda: "sp0 is to take its place" in cluster.log_text(first), lambda: cluster.log_text(first))
+    cluster.kill(first)
+    cluster.start(first, wait=False)
+
+    def voters() -> list[str]:
+        return sorted(json.loads(cluster.cli("status", "--json").stdout)["groups"][0]["voters"])
+
+    wait_until(lambda: voters() == [*survivors, "sp0"], lambda: cluster.log_text(cluster.leader()))
+    assert cluster.consume("t", 300) == bodies

@@ -239,3 +239,36 @@ def test_spare_nodes_in_the_first_group_serve_the_names_when_all_its_first_membe
         Rig(75, groups=2, spares=3, settings=POLICY).run(scenario)
     stale = [record.getMessage() for record in caplog.records if "cluster file is stale" in record.getMessage()]
     assert any("has lost n0 at 10.0.0.1:10911; it has" in text and "sp0 at 10.0.9.1:10911" in text for text in stale)
+
+
+def test_a_spare_node_that_is_wiped_as_a_voter_is_replaced_and_is_spare_again() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 20)
+        nodes = {*rig.cluster.groups["g0"].node_ids}
+        victim = rig.followers[0]
+        rig.cluster.kill(victim)
+        await until(is_done(rig, {*nodes, "sp0"} - {victim}))
+        rig.cluster.spares.wipe("sp0")
+        rig.cluster.spares.start("sp0")
+        await until(is_done(rig, {*nodes, "sp1"} - {victim}))
+        await send(rig, 20)
+        assert await stored(rig) == 40
+        async with rig.admin() as admin:
+            while [spare.id for spare in (await admin.directory()).spares] != ["sp0"]:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.5)
+
+    Rig(76, spares=2, settings=POLICY).run(scenario)
+
+
+def test_a_group_that_dies_in_its_turn_does_not_stop_the_others() -> None:
+    async def scenario(rig: Rig) -> None:
+        victims = {name: rig.followers_of(name)[0] for name in ("g0", "g1")}
+        rig.cluster.kill(victims["g0"])
+        await until(lambda: under_way(rig, "g0") is not None)
+        for node_id in [*rig.cluster.groups["g0"].node_ids]:
+            rig.cluster.kill(node_id)
+        rig.cluster.kill(victims["g1"])
+        await until(lambda: victims["g1"] not in voters(rig, "g1") and len(voters(rig, "g1")) == 3)
+
+    Rig(77, groups=2, spares=2, name_servers=3, settings=POLICY).run(scenario)
