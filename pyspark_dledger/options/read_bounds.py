@@ -53,7 +53,7 @@ def _filled(option: str, named: Mapping[str, ByQueue], groups: Mapping[str, Iter
         if len(own) > 1 and any(not group for group, _ in queues):
             short = next(queue for group, queue in queues if not group)
             raise InvalidArgumentError(
-                f'option {option}: topic {topic} has queues in the groups {", ".join(own)}; expected "group:{short}" for "{short}"'
+                f'option {option}: topic {topic} has queues in the replica groups {", ".join(own)}; expected "group:{short}" for "{short}"'
             )
         found[topic] = {(group or "".join(own), queue): value for (group, queue), value in queues.items()}
     return found

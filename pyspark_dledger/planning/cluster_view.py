@@ -152,8 +152,9 @@ class ClusterInspector:
             return UnreachableError(f"no response from replica groups {', '.join(sorted(view.unreachable))} ({reason})")
         if view.unreachable and wanted.whole and options.fail_on_data_loss:
             # A topic may have queues in any group: rows would be missing silently.
+            silent = ", ".join(sorted(view.unreachable))
             return UnreachableError(
-                f"{', '.join(sorted(view.unreachable))} did not respond and may have queues of {', '.join(options.topics)} ({reason}); "
+                f"replica group {silent} did not respond and may have queues of {', '.join(options.topics)} ({reason}); "
                 "set failOnDataLoss to false to read the other groups"
             )
         if options.topic_pattern and not view.topic_epochs and not wanted.may_lack:

@@ -146,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         unsure = view.unreachable.keys() | view.leaderless
         if unsure and self._last_end is None:
-            raise view.unreachable.get(min(unsure), NotReadyError(f"group {min(unsure)} has no leader now"))
+            raise view.unreachable.get(min(unsure), NotReadyError(f"replica group {min(unsure)} has no leader now"))
         told, known = from_json(self._last_end) if self._last_end is not None else ({}, {})
         kept = {queue: max(offset, end.get(queue, 0)) for queue, offset in told.items() if queue.group in unsure}
         topics = {queue.topic for queue in kept}
@@ -165,7 +165,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A follower with another epoch of the topic, or without it, may be behind the query.
             behind = {group: made for group, made in by_group(text).items() if group in view.leaderless and seen.get(group) != made}
             if self._target is not None and (unreachable or behind):
-                raise view.unreachable.get(min(unreachable | behind), NotReadyError(f"group {min(unreachable | behind)} has no leader now"))
+                unsure = min(unreachable | behind)
+                raise view.unreachable.get(unsure, NotReadyError(f"replica group {unsure} has no leader now"))
             if unreachable or behind:
                 view.topic_epochs[topic] = joined(seen | unreachable | behind)
                 view.bounds = {queue: held for queue, held in view.bounds.items() if queue.topic != topic or queue.group not in behind}

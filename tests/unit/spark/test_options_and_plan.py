@@ -116,7 +116,7 @@ def test_a_queue_by_its_number_is_that_of_the_topics_only_group() -> None:
     start = asked.start.with_groups("startingOffsets", {"orders": {"g0"}})
     assert start.queues == {"orders": {("g0", 0): 5, ("g0", 1): 6}}
     with pytest.raises(
-        InvalidArgumentError, match='option endingOffsets: topic orders has queues in the groups g0, g1; expected "group:0"'
+        InvalidArgumentError, match='option endingOffsets: topic orders has queues in the replica groups g0, g1; expected "group:0"'
     ):
         asked.end.with_groups("endingOffsets", {"orders": {"g1", "g0"}})
 
