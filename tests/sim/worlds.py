@@ -53,6 +53,11 @@ def _spread(name: str) -> Callable[[int, bool, Sink], RunResult]:
     return run
 
 
+def _spares(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = spread_runs.run_spares(seed, readable=readable, sink=sink)
+    return _result(world.cluster, len(world.acknowledged), world.replaced, world.faults)
+
+
 def _consuming(world: owners.OwnersWorld) -> RunResult:
     faults = [str(fault) for fault in (*world.strikes, *world.node_plan)]
     given = sum(map(len, world.calls.values()))
@@ -66,6 +71,7 @@ WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
     "owners": _owners,
     "sharers": _sharers,
     **{name: _spread(name) for name in spread_runs.VARIANTS},
+    "spares": _spares,
 }
 
 

@@ -95,6 +95,8 @@ _LEASE = "tests/unit/broker/test_role_change.py::test_services_go_off_when_no_ma
 _PAUSED = "tests/unit/dledger/test_copy.py::test_nothing_of_the_old_log_is_under_way_when_a_copy_takes_its_place"
 _TAKEN = "tests/unit/dledger/test_copy.py::test_a_copy_that_would_take_acknowledged_entries_away_is_refused"
 
+_OFFSETS = "tests/unit/client/test_whole_topics.py::test_offsets_are_those_of_the_leader_whoever_was_named_as_the_leader"
+_PART = "tests/unit/client/test_whole_topics.py::test_a_producer_sends_no_key_to_a_queue_chosen_from_a_part"
 _REMOVED = "tests/unit/core/test_scenarios_membership.py::test_M15_a_removed_peer_elects_nobody_and_is_not_taken_back"
 
 MUTATIONS = (
@@ -185,6 +187,12 @@ MUTATIONS = (
     Mutation("", "an older registration of a node replaces a newer one", names.older_registrations_of_a_node_taken, "groups", 20),
     Mutation("", "an older table of topics replaces a newer one", names.older_tables_of_topics_taken, "groups-added", 20),
     Mutation("", "every answer is complete", names.every_answer_is_complete, "groups", 20),
+    Mutation("", "complete without a majority", names.complete_without_a_majority, "groups", 20),
+    Mutation("", "expired groups are forgotten, with their fence", names.expired_groups_forgotten, "groups", 20),
+    Mutation("", "leaders of a term that is over are named", names.leaders_of_the_past_named, "groups-embedded", 20),
+    Mutation("", "incomplete answers are believed by clients", names.incomplete_answers_believed, "groups", 20),
+    Mutation("", "leaders are not asked whether they lead", names.leaders_are_not_asked_whether_they_lead, _OFFSETS),
+    Mutation("", "a part of a topic is taken for the whole", names.parts_taken_for_the_whole, _PART),
 )
 
 # Numbers of the list that no test-only patch can bring about here: (fault, why).

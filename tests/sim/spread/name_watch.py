@@ -141,7 +141,11 @@ class NameWatch:
         return took_s
 
     async def check_dead(self, group: str, topics: Sequence[str]) -> None:
-        """All nodes of ``group`` have been away for longer than registrations count."""
+        """All nodes of ``group`` have been away for longer than registrations count; those of its earlier terms come late again."""
+        terms = [told.term for told in self.captured.values() if told.group == group]
+        for registration, told in list(self.captured.items()):
+            if told.group == group and told.term < max(terms):
+                await self._send(registration, self._draw.choice(self.addresses()))
         for address, reply in (await self._ask_all(topics)).items():
             named = [each.leader_id for each in reply.groups if each.name == group and each.leader_id]
             if named:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.sim.network import NetworkSettings
+from tests.sim.spread.replacing import POLICY, ReplacingWorld
 from tests.sim.spread.world import SpreadWorld
 from tests.unit.client.sim_rig import Rig, run_world
 
@@ -39,4 +40,15 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
     rig = Rig(seed, groups=2, name_servers=servers, settings=QUICK + settings, network=network, readable=readable)
     world = SpreadWorld(rig, seed, variant.operation)
     run_world(rig, name, world, LIMIT_S, sink)
+    return world
+
+
+def run_spares(seed: int, *, readable: bool = False, sink: Callable[[str], None] | None = None) -> ReplacingWorld:
+    """One run of the scenario ``spares``; any violation raises."""
+    draw = random.Random(f"spares {seed}")
+    network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
+    servers, spares = draw.choice((3, 3, 0)), draw.choice((1, 2, 2))
+    rig = Rig(seed, groups=2, name_servers=servers, spares=spares, settings=POLICY, network=network, readable=readable)
+    world = ReplacingWorld(rig, seed)
+    run_world(rig, "spares", world, LIMIT_S, sink)
     return world
