@@ -110,3 +110,28 @@ spares: [{id: sp0, address: "s:1"}]
         "node m of g7: a node of g1 at m:1 has that id",
         "spare node sp0: c:1 is the address of n-c of g0",
     ]
+
+
+def test_a_group_that_is_dead_is_told_by_the_name_server_with_its_members_missing() -> None:
+    async def scenario(rig: Rig) -> None:
+        await told(rig, 0)
+        for node_id in rig.cluster.groups["g1"].node_ids:
+            rig.cluster.kill(node_id)
+        await asyncio.sleep(30)  # longer than expireAfter
+        async with rig.admin() as admin:
+            began_s = rig.cluster.loop.now_s
+            found = await admin.directory()
+            assert rig.cluster.loop.now_s - began_s < 1.0
+        assert found.from_name_server
+        assert [(group.name, group.wanted_voters, len(group.missing)) for group in found.groups] == [("g0", 3, 0), ("g1", 3, 3)]
+
+    Rig(52, groups=2).run(scenario)
+
+
+def test_who_takes_whose_place_is_told() -> None:
+    def texts(absent: str) -> list[str]:
+        group = RegisteredGroup("g0", "active", 1, "n-a", nodes("a", "b", "c"), wanted_voters=3, spare="sp0", absent=absent)
+        return warnings_of(ClusterDirectory("c", (group,)))
+
+    assert texts("n-c") == ["replica group g0: spare node sp0 takes the place of n-c"]
+    assert texts("") == ["replica group g0: spare node sp0 becomes a learner"]
