@@ -1,6 +1,9 @@
 # Sourced by scripts/quickstart, scripts/test and .ci/run: a Python environment from the lock file, and a Java for Spark.
 # Owns .venv.  Needs only bash and Python 3.11+; everything else is fetched or asked for in one clear line.
 
+# Nodes, commands and test workers start hundreds of times in a run of the tests: each would compile the project and the tests anew.
+unset PYTHONDONTWRITEBYTECODE
+
 fail() {
   echo "$(basename "$0"): $*" >&2
   exit 1

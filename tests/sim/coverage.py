@@ -74,4 +74,4 @@ class Coverage:
                     self.count(REVERTED)
             elif isinstance(effect, TransferEnded):
                 self.count(TRANSFERRED if effect.done else NOT_TRANSFERRED)
-        self._membership_index[core] = core.status().membership_index
+        self._membership_index[core] = core.membership_index

@@ -223,11 +223,11 @@ class Invariants:
             elif committed[at] != term:
                 self._violated(f"committed entry changed: {seen.node_id} committed term {term} at {at}, before it was {committed[at]}")
         seen.commit = index
-        status = core.status()
-        if self._voters_index < status.membership_index <= index:
-            self._voters_index, self.voters = status.membership_index, frozenset(status.membership.voters)
-            if self.strangers.intersection((*status.membership.voters, *status.membership.learners)):
-                self._violated(f"groups mixed: {seen.node_id} committed the members {status.membership}")
+        if self._voters_index < core.membership_index <= index:
+            membership = core.membership
+            self._voters_index, self.voters = core.membership_index, frozenset(membership.voters)
+            if self.strangers.intersection(membership.members):
+                self._violated(f"groups mixed: {seen.node_id} committed the members {membership}")
 
     def _commit_anew(self, at: int, term: int, leader_term: int) -> None:
         """Behind what a majority lost, the newest term says what is committed; a leader of before may still say something else."""

@@ -33,7 +33,7 @@ def leading(cluster: SimCluster) -> tuple[Host, RaftNode] | None:
 def is_voter(cluster: SimCluster, node_id: str) -> bool | None:
     """None: not known, nobody leads or the last change is not committed."""
     found = leading(cluster)
-    if found is None or found[1]._replica.core.status().membership_index > found[1].commit_index:
+    if found is None or found[1]._replica.core.membership_index > found[1].commit_index:
         return None
     membership = found[1].membership
     return True if node_id in membership.voters else False if node_id in membership.learners else None
@@ -42,7 +42,7 @@ def is_voter(cluster: SimCluster, node_id: str) -> bool | None:
 def is_out(cluster: SimCluster, node_id: str) -> bool:
     """Whether a committed configuration leaves it out."""
     found = leading(cluster)
-    if found is None or found[1]._replica.core.status().membership_index > found[1].commit_index:
+    if found is None or found[1]._replica.core.membership_index > found[1].commit_index:
         return False
     return node_id not in found[1].membership
 

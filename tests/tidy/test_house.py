@@ -73,6 +73,16 @@ def test_modules_are_small_and_say_what_they_own() -> None:
     assert not found, "\n".join(found)
 
 
+def test_tests_of_a_layer_are_in_its_folders() -> None:
+    """scripts/test looks for them nowhere else: others would never run."""
+    folders = {"cluster": ("tests/cluster/", "tests/docs/"), "spark": ("tests/spark/",), "docs": ("tests/docs/",)}
+    found: list[str] = []
+    for file in TESTS:
+        marks = re.findall(r"mark\.(cluster|spark|docs)\b", file.read_text(encoding="utf-8"))
+        found += [f"{name(file)}: {mark}" for mark in marks if not name(file).startswith(folders[mark])]
+    assert not found, "\n".join(found)
+
+
 def test_every_dependency_has_a_reason_and_is_locked() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines() if "==" in line}
