@@ -99,9 +99,8 @@ class Disk:
         return self.entries[index - self.before.index - 1]
 
     def holds(self, entry: EntryId) -> bool:
-        if entry.index <= self.before.index:
-            return True
-        return entry.index <= self.last.index and self.meta(entry.index).term == entry.term
+        place = entry.index - self.before.index  # counted from 1: asked several times in each step of each simulated core
+        return place <= 0 or (place <= len(self.entries) and self.entries[place - 1].term == entry.term)
 
     def saved(self) -> Saved:
         first = self.before.index + 1

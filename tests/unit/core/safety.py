@@ -196,8 +196,8 @@ class Safety:
         for index in range(self.commit + 1, effect.index + 1):
             self.committed.append(chains[index])
             self.commit_terms.append(node.core.term)
-        known = [index for index in chains if index <= effect.index]
-        for index in (max(known), min(known)):
+        first = next(iter(chains))  # they follow one another: only the end is ever cut or added to
+        for index in (min(effect.index, first + len(chains) - 1), first):
             expect(chains[index] == self.committed[index], "I5 state-machine safety:", node.name, "differs at", index)
         if node.core.role is Role.LEADER:
             self._majority_has(node, effect.index)
@@ -234,7 +234,8 @@ class Safety:
         durable = node.core.durable
         if durable > node.disk.before.index:
             entry = EntryId(durable, node.core.term_at(durable) or 0)
-            expect(node.disk.holds(entry), "D6 watermark:", node.name, "calls", entry, "durable, disk ends at", node.disk.last)
+            if not node.disk.holds(entry):
+                raise Violation(f"D6 watermark: {node.name} calls {entry} durable, disk ends at {node.disk.last}")
 
     def _leader_numbers(self, node: Watched) -> None:
         """I14, I15: what a leader counts is what its log and its peers say."""
@@ -254,7 +255,8 @@ class Safety:
             # No later leader has cut it, nor a loss of power taken it.
             if disk is not None and disk.hard_state.term <= core.term and not disk.suspect:
                 entry = EntryId(peer.match, log.term_at(peer.match) or 0)
-                expect(disk.holds(entry), "I9", node.name, "takes", entry, "to be on", peer.node, "which has", disk.last)
+                if not disk.holds(entry):
+                    raise Violation(f"I9 {node.name} takes {entry} to be on {peer.node} which has {disk.last}")
             if peer.state is ProgressState.REPLICATE and peer.next - peer.match > 1:
                 under_way = log.size_between(peer.match + 1, peer.next - 1)
                 expect(
