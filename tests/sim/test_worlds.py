@@ -23,6 +23,7 @@ SEEDS = {
     "groups-embedded": 2,
     "groups-added": 4,
     "groups-drained": 4,
+    "spares": 6,
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, names, nodes, replication, retention
+from tests.sim.mutations import elections, names, nodes, replication, retention, spares
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -193,6 +193,9 @@ MUTATIONS = (
     Mutation("", "incomplete answers are believed by clients", names.incomplete_answers_believed, "groups", 20),
     Mutation("", "leaders are not asked whether they lead", names.leaders_are_not_asked_whether_they_lead, _OFFSETS),
     Mutation("", "a part of a topic is taken for the whole", names.parts_taken_for_the_whole, _PART),
+    # Spare nodes
+    Mutation("", "groups that replace a member do not take turns", spares.turns_ignored, "spares", 30),
+    Mutation("", "a spare node forgets its group", spares.binding_not_written, "spares", 30, first=20),
 )
 
 # Numbers of the list that no test-only patch can bring about here: (fault, why).

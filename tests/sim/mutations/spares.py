@@ -1,0 +1,21 @@
+"""Deliberate faults of how spare nodes are taken in: whose turn it is, and to which group a spare node belongs."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.spares import taking, waiting
+
+
+def turns_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Every group begins when it wants to."""
+    patch.setattr(taking, "turns_of_others", lambda *_told: {})
+
+
+def binding_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A spare node that is killed has forgotten its group."""
+
+    async def nothing(*_binding: object) -> None:
+        return None
+
+    patch.setattr(waiting, "write_binding", nothing)
