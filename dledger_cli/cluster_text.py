@@ -10,7 +10,21 @@ from dledger_cli.output import note, print_json, print_table
 if TYPE_CHECKING:
     from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
 
-HEADER = ("GROUP", "STATE", "LEADER", "HOST", "TERM", "VOTERS", "LEARNERS", "LAGGING", "MISSING", "MSG/S", "BYTES/S", "DISK", "TOPICS")
+HEADER = (
+    "REPLICA-GROUP",
+    "STATE",
+    "LEADER",
+    "HOST",
+    "TERM",
+    "VOTERS",
+    "LEARNERS",
+    "LAGGING",
+    "MISSING",
+    "MSG/S",
+    "BYTES/S",
+    "DISK",
+    "TOPICS",
+)
 MAX_WARNINGS = 8  # with 30 groups everything fits one screen
 NUMBERS = ("TERM", "VOTERS", "LEARNERS", "MSG/S", "BYTES/S", "DISK", "TOPICS")
 

@@ -223,6 +223,8 @@ async def replica_group_of(admin: Admin, name: str) -> str:
         return name
     if not name and len(names) == 1:
         return names[0]
+    if not name:
+        raise InvalidArgumentError(f"this cluster has several replica groups; expected --replica-group with one of {', '.join(names)}")
     raise InvalidArgumentError(f"no replica group {name!r}; this cluster has {', '.join(names)} (--replica-group)")
 
 

@@ -109,7 +109,7 @@ def show_traces(trace: Trace) -> None:
         whose = f" of group {copy.consumer_group}" if copy.consumer_group else ""
         attempt = f", attempt {message.reconsume_times}" if message.reconsume_times and copy.kind != "message" else ""
         print(f"{copy.kind}{whose}{attempt}: {message.topic}/{message.queue_id} offset {message.queue_offset}  id {message.msg_id}")
-        print(f"  stored    {time_text(message.store_timestamp)} in group {message.replica_group} at {message.physical_offset}")
+        print(f"  stored    {time_text(message.store_timestamp)} in replica group {message.replica_group} at {message.physical_offset}")
         if origin := message.properties.get("ORIGIN_MESSAGE_ID"):
             print(f"  origin    {origin} in {message.properties.get('RETRY_TOPIC', '?')}")
         print(f"  replicas  {', '.join(f'{replica.node_id} {replica.state}' for replica in copy.replicas)}")

@@ -92,9 +92,11 @@ def note(text: str) -> None:
 
 
 def note_unanswered(unanswered: Mapping[str, Exception]) -> None:
-    """Which replica groups are missing in what was shown, a line each."""
+    """Which replica groups are missing in what was shown, a line each.  Then the command ends with exit code 1."""
     for group, error in sorted(unanswered.items()):
         note(f"replica group {group} did not answer, its part is missing: {error}")
+    if unanswered:
+        raise SystemExit(1)
 
 
 def unanswered_json(unanswered: Mapping[str, Exception]) -> dict[str, Any]:

@@ -91,13 +91,13 @@ def _unique_names(config: ClusterConfig) -> list[Problem]:
         groups.add(group.name)
         for place, node in enumerate(group.nodes):
             if node.id in ids:
-                text = f"expected an id no other node has, got {node.id!r} again (first in group {ids[node.id]})"
+                text = f"expected an id no other node has, got {node.id!r} again (first in replica group {ids[node.id]})"
                 problems.append(Problem(("groups", number, "nodes", place, "id"), text))
             ids.setdefault(node.id, group.name)
         problems += _wishes(number, group)
     for number, spare in enumerate(config.spares):
         if spare.id in ids:
-            first = f"group {ids[spare.id]}" if ids[spare.id] else "spares"
+            first = f"replica group {ids[spare.id]}" if ids[spare.id] else "spares"
             problems.append(
                 Problem(("spares", number, "id"), f"expected an id no other node has, got {spare.id!r} again (first in {first})")
             )

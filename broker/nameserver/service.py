@@ -115,7 +115,7 @@ class NameService:
         if told.cluster != self.place.cluster:
             raise InvalidArgumentError(f"this is the name service of cluster {self.place.cluster}, not of {told.cluster}")
         if not is_node_name(told.node_id) or (told.group and not is_node_name(told.group)):
-            raise InvalidArgumentError(f"a registration of node {told.node_id!r} of group {told.group!r}: expected names")
+            raise InvalidArgumentError(f"a registration of node {told.node_id!r} of replica group {told.group!r}: expected names")
         if told.group and self.table.known_groups >= MAX_GROUPS and not self.table.knows(told.group):
             raise InvalidArgumentError(f"more than {MAX_GROUPS} replica groups")
 

@@ -42,8 +42,10 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
     wanted = FolderIdentity(FORMAT_VERSION, cluster, group, node_id, found.store_id)
     if found != wanted:
         where = env.disk.local_path("")
-        owner = f"node {found.node_id} of group {found.group}, cluster {found.cluster}"
-        raise DataDirectoryError(f"data folder {where} belongs to {owner}, not to node {node_id} of group {group}, cluster {cluster}")
+        owner = f"node {found.node_id} of replica group {found.group}, cluster {found.cluster}"
+        raise DataDirectoryError(
+            f"data folder {where} belongs to {owner}, not to node {node_id} of replica group {group}, cluster {cluster}"
+        )
     return found
 
 

@@ -35,6 +35,7 @@ def list_letters(
     found = ask(config, timeout, lambda admin: admin.dead_letters(name, partial=True))
     if as_json:
         print_json({"dead_letters": [_json(each) for each in found]} | unanswered_json(found.unanswered))
+        note_unanswered(found.unanswered)
         return
     header = ("CONSUMER-GROUP", "REPLICA-GROUP", "MESSAGES", "WAITING", "READABLE")
     rows = [

@@ -36,7 +36,7 @@ def expire(
         return await replica_group_of(admin, group)
 
     chosen = ask(config, timeout, choose)
-    where = node_id or f"every node of group {chosen}"
+    where = node_id or f"every node of replica group {chosen}"
     confirm(f"Delete messages older than {older_than or 'fileReservedTime'} on {where}?", yes)
     node_ids = [node_id] if node_id else []
     found = ask(config, timeout, lambda admin: admin.expire_messages(older_than_ms=older_than_ms, replica_group=chosen, node_ids=node_ids))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,7 @@ def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_js
     if as_json:
         groups = [{"name": each.name, "topics": list(each.topics), "members": each.members} for each in found]
         print_json({"groups": groups} | unanswered_json(found.unanswered))
+        note_unanswered(found.unanswered)
         return
     rows = [(each.name, each.members, ", ".join(each.topics)) for each in found]
     print_table(("CONSUMER-GROUP", "MEMBERS", "TOPICS"), rows, right=("MEMBERS",))
@@ -62,6 +64,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         print_json(_description_json(found))
     else:
         _show_description(found)
+    note_unanswered(found.unanswered)
 
 
 def reset_offset(
@@ -76,6 +79,7 @@ def reset_offset(
     as_json: JsonOption = False,
 ) -> None:
     """Move a group to the start or the end of a topic, or to a time."""
+    from dledger_wire.errors import NotLeaderError, UnreachableError
     from dledger_wire.names import check_group, check_topic
 
     check_group(name)
@@ -85,7 +89,9 @@ def reset_offset(
 
     async def work(admin: Admin) -> list[OffsetReset]:
         if not new:
-            await _known(admin, name, "--new sets where a new one begins")
+            # It may be known only where nothing answers; the replica groups that are named are reset nevertheless.
+            with contextlib.suppress(*((NotLeaderError, UnreachableError) if named else ())):
+                await _known(admin, name, "--new sets where a new one begins")
         return await admin.reset_offsets(name, topic, target, dry_run=dry_run, create=new, replica_groups=named)
 
     moves = ask(config, timeout, work)
@@ -98,7 +104,11 @@ def reset_offset(
         [(move.replica_group, move.queue_id, move.before, move.after, move.repeated, move.skipped) for move in moves],
         right=("QUEUE", "FROM", "TO", "COME-AGAIN", "SKIPPED"),
     )
-    note(f"nothing was changed (--dry-run): group {name}, topic {topic}" if dry_run else f"group {name} was reset in topic {topic}")
+    note(
+        f"nothing was changed (--dry-run): consumer group {name}, topic {topic}"
+        if dry_run
+        else f"consumer group {name} was reset in topic {topic}"
+    )
 
 
 def delete(
@@ -136,7 +146,6 @@ def _show_description(found: ConsumerGroupDescription) -> None:
     lags = {row.key: row.lag for row in found.queues}
     members = [_member_row(each, lags) for each in found.members]
     print_table(("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "SUBSCRIPTIONS"), members, right=("QUEUES", "LAG"))
-    note_unanswered(found.unanswered)
 
 
 def _member_row(member: GroupMember, lags: dict[QueueId, int]) -> tuple[Any, ...]:

@@ -41,6 +41,6 @@ def transfer(
         names = {"old_leader": done.old_leader, "new_leader": done.new_leader, "term": done.term, "took_ms": done.took_ms}
         print_json({"group": done.replica_group} | names)
     elif done.old_leader == done.new_leader:
-        note(f"group {done.replica_group}: {done.new_leader} leads already (term {done.term})")
+        note(f"replica group {done.replica_group}: {done.new_leader} leads already (term {done.term})")
     else:
-        note(f"group {done.replica_group}: {done.old_leader} -> {done.new_leader} (term {done.term}) in {done.took_ms:.0f} ms")
+        note(f"replica group {done.replica_group}: {done.old_leader} -> {done.new_leader} (term {done.term}) in {done.took_ms:.0f} ms")

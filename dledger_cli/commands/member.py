@@ -105,4 +105,4 @@ def _show(changed: Membership, *, as_json: bool) -> None:
         print_json({"group": changed.replica_group, "voters": list(changed.voters), "learners": list(changed.learners)})
         return
     learners = f", learners {', '.join(changed.learners)}" if changed.learners else ""
-    note(f"group {changed.replica_group}: voters {', '.join(changed.voters)}{learners}")
+    note(f"replica group {changed.replica_group}: voters {', '.join(changed.voters)}{learners}")

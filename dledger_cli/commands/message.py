@@ -70,9 +70,10 @@ def query(
             for each in found.messages
         ]
         print_table(header, rows, right=("QUEUE", "OFFSET", "SIZE"))
-    _note_incomplete(found)
     if not found.messages:
         note(_not_found(msg_id))
+    _note_incomplete(found)
+    if not found.messages:
         raise typer.Exit(1)
 
 
@@ -96,9 +97,10 @@ def trace(
         print_json(trace_json(found) | unanswered_json(found.unanswered))
     else:
         show_traces(found)
-    _note_incomplete(found)
     if not found.copies:
         note(_not_found(msg_id))
+    _note_incomplete(found)
+    if not found.copies:
         raise typer.Exit(1)
 
 

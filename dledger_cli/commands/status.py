@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 
-HEADER = ("GROUP", "NODE", "ADDRESS", "ROLE", "TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID", "NOTE")
+HEADER = (
+    "REPLICA-GROUP",
+    "NODE",
+    "ADDRESS",
+    "ROLE",
+    "TERM",
+    "FIRST",
+    "LAST",
+    "COMMIT",
+    "APPLIED",
+    "LAG",
+    "DISK",
+    "LAST-SEEN",
+    "PID",
+    "NOTE",
+)
 NUMBERS = ("TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID")
 ROLE_ORDER = {"leader": 0, "follower": 1, "pre_candidate": 1, "candidate": 1, "learner": 2}
 FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")

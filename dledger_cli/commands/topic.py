@@ -131,12 +131,12 @@ def delete(
         parts, queues = _described(config, timeout, name)
         names = [part.replica_group for part in parts if group in ("", part.replica_group)]
         messages = sum(queue.messages for queue in queues if queue.replica_group in names)
-        note(f"would delete topic {name} of group {', '.join(names)} with {messages} messages")
+        note(f"would delete topic {name} of {_in_groups(names)} with {messages} messages")
         note_unanswered(queues.unanswered)
         return
     confirm(f"Delete topic {name} and all its messages?", yes)
     ask(config, timeout, lambda admin: admin.delete_topic(name, replica_group=group))
-    note(f"deleted topic {name}{f' in group {group}' if group else ''}")
+    note(f"deleted topic {name}{f' in replica group {group}' if group else ''}")
 
 
 def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
@@ -147,6 +147,7 @@ def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_js
         topics.setdefault(part.topic, []).append(part)
     if as_json:
         print_json({"topics": [_topic_json(parts) for parts in topics.values()]} | unanswered_json(found.unanswered))
+        note_unanswered(found.unanswered)
         return
     shown = [_topic_json(parts) for parts in topics.values()]
     rows = [(each["name"], each["group"], each["read_queues"], each["write_queues"], each["perm"]) for each in shown]
@@ -160,8 +161,10 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
     topic = _topic_json(parts)
     if as_json:
         print_json(topic | {"queues": [_queue_json(queue) for queue in queues]} | unanswered_json(queues.unanswered))
+        note_unanswered(queues.unanswered)
         return
-    print(f"topic {name}  group {topic['group']}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
+    where = _in_groups([part.replica_group for part in parts])
+    print(f"topic {name}  {where}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
     if len(parts) > 1:
         rows = [
             (
@@ -181,6 +184,10 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         right=header[1:],
     )
     note_unanswered(queues.unanswered)
+
+
+def _in_groups(names: Sequence[str]) -> str:
+    return f"replica group{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def _described(config: str | None, timeout_s: float, name: str) -> tuple[list[TopicQueues], Listed[QueueRange]]:
@@ -209,9 +216,9 @@ def _show_change(topic: ChangedTopic, *, as_json: bool) -> None:
         print_json(_topic_json(topic.parts) | {"created": topic.created})
         return
     queues = f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {topic.perm}"
-    where = ", ".join(part.replica_group for part in topic.parts)
+    where = _in_groups([part.replica_group for part in topic.parts])
     shares = f" ({', '.join(f'{part.replica_group} {part.write_queues}' for part in topic.parts)})" if len(topic.parts) > 1 else ""
-    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in group {where}: {queues}{shares}")
+    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in {where}: {queues}{shares}")
 
 
 def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:

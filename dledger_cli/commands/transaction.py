@@ -33,6 +33,7 @@ def list_transactions(
     found = ask(config, timeout, lambda admin: admin.transactions(name, max_transactions=max_transactions, partial=True))
     if as_json:
         print_json({"groups": [_group_json(each) for each in found]} | unanswered_json(found.unanswered))
+        note_unanswered(found.unanswered)
         return
     now_ms = time.time() * 1000
     rows = [

@@ -47,12 +47,12 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
     for result in results:
         name = result.replica_group
         if result.unreachable and not as_json:
-            note(f"group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
+            note(f"replica group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
         if not result.equal:
-            error_line(f"group {name}: {result.difference}")
+            error_line(f"replica group {name}: {result.difference}")
         elif not as_json:
             size = format_size(result.compared_bytes)
-            print(f"group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
+            print(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
     return all(result.equal for result in results)
 
 

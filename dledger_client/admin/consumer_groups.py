@@ -190,7 +190,8 @@ async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> Co
     positions, members = told.positions.get(name, {}), told.members.get(name, [])
     if not positions and not members:
         for error in told.unanswered.values():
-            raise error
+            text = f"consumer group {name} was not found in the replica groups that answered; {error.message}"
+            raise type(error)(text, **error.details)
         raise _unknown(name)
     topics = {topic for topic, _, _ in positions} | {topic for member in members for topic in member.subscriptions}
     unanswered = dict(told.unanswered)
@@ -263,7 +264,7 @@ async def delete_group(calls: ClusterCalls, name: str) -> None:
     """Delete the group wherever it is known; InvalidArgumentError when it has members, or no replica group knows it."""
     members = (await _told(calls, [name], partial=False)).members.get(name, [])
     if members:
-        raise InvalidArgumentError(f"group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
+        raise InvalidArgumentError(f"consumer group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
     request = retry_pb2.GroupSettings(name=name)
     unknown: list[InvalidArgumentError] = []
     groups = sorted(await calls.replica_groups())

@@ -67,11 +67,11 @@ async def call_replica(
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
             return await _try_all(router, await router.ensure_group(group, deadline_ms), method, request)
-    raise NotReadyError(f"group {group}: no attempt was made before the deadline")
+    raise NotReadyError(f"replica group {group}: no attempt was made before the deadline")
 
 
 async def _try_all(router: Router, view: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request) -> tuple[bytes, Node]:
-    problem: DledgerError = UnreachableError(f"group {view.name} has no nodes")
+    problem: DledgerError = UnreachableError(f"replica group {view.name} has no nodes")
     missing: DledgerError | None = None
     for node in sorted(view.nodes, key=lambda node: node.id != view.leader_id):
         try:
@@ -172,7 +172,7 @@ async def _in_topic(
     parts = await find_parts(router, topic, deadline_ms)
     result = await _all(router, [part.replica_group for part in parts.queues], request, max_messages, deadline_ms)
     for group in parts.missing:
-        result.unanswered[group] = NotLeaderError(f"group {group} has no leader now", leader_address="")
+        result.unanswered[group] = NotLeaderError(f"replica group {group} has no leader now", leader_address="")
     result.complete &= not parts.missing
     return result
 

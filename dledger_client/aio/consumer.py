@@ -509,9 +509,9 @@ class PullConsumer:
             with attempt:
                 found = await self._fetcher.sources(group, failover.deadline_ms, (topic, queue_id))
                 if not found:
-                    raise UnreachableError(f"group {group} has no replica to read from")
+                    raise UnreachableError(f"replica group {group} has no replica to read from")
                 return failover.in_order(found)
-        raise UnreachableError(f"group {group}: no attempt was made before the deadline")
+        raise UnreachableError(f"replica group {group}: no attempt was made before the deadline")
 
     @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
     async def read_chunks(

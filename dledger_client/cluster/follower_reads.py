@@ -57,7 +57,7 @@ class CommittedState:
                         self._leaderless.add(group)
                         _logger.warning("%s; using what its followers have committed", error.message)
                     return max(answers, key=applied)
-        raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
+        raise NotLeaderError(f"replica group {group}: no attempt was made before the deadline")
 
     async def _at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer:
         router = self._router

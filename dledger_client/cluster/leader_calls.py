@@ -80,7 +80,7 @@ class LeaderCalls:
                         lost[:] = [error]
                         request = request if again is None else again
                     raise
-        raise NotLeaderError(f"group {group}: no attempt was made before the deadline")
+        raise NotLeaderError(f"replica group {group}: no attempt was made before the deadline")
 
     async def _watched(self, leader: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request, left_s: float) -> bytes:
         """One call.  A leader that does not respond may have been paused or partitioned: the call fails when another node leads."""

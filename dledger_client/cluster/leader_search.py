@@ -78,8 +78,8 @@ class LeaderSearch:
 
     def _without_leader(self, group: str, members: Sequence[str], answered: Sequence[str]) -> str:
         if not answered:
-            return f"no node reachable at {', '.join(members)}"
-        return f"group {group} has no leader now ({len(set(members).intersection(answered))} of its {len(members)} nodes answered)"
+            return f"replica group {group}: no node reachable at {', '.join(members)}"
+        return f"replica group {group} has no leader now ({len(set(members).intersection(answered))} of its {len(members)} nodes answered)"
 
     async def leads(self, group: str, address: str) -> bool:
         """Whether the node at ``address`` itself says that it leads now."""

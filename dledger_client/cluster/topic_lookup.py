@@ -14,9 +14,9 @@ from dledger_client.cluster.name_servers import NameServers
 from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_of, queues_of
 from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
-from dledger_client.cluster.routes import TopicQueues
+from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 from dledger_wire._pb import broker_pb2, routes_pb2
-from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, TopicNotFoundError
 
 ABSENT_MS = 150  # how long a name server may take to hear of a topic that was made just now
 
@@ -156,17 +156,25 @@ class TopicLookup:
         for group in list(groups):
             view = groups[group]
             if not view.leader_address:
-                view = await self._leaders.find(group)
+                view = await self._found(name, group)
             queues = await self._at_leader(name, group)
             if queues is None:
-                await self._leaders.find(group, view.leader_address, view.term)  # it is not the leader any more: its answer does not count
-                raise NotReadyError(f"topic {name}: {view.leader_address} does not lead group {group} any more")
+                await self._found(name, group, view.leader_address, view.term)  # it is not the leader any more: its answer does not count
+                raise NotReadyError(f"topic {name}: {view.leader_address} does not lead replica group {group} any more")
             found += queues
         if found:
             return found
         if not groups:
-            raise NotReadyError(f"topic {name} is not known at {self._nodes.answered_last}, which knows no group either")
+            raise NotReadyError(f"topic {name} is not known at {self._nodes.answered_last}, which knows no replica group either")
         raise self._absent(name)
+
+    async def _found(self, name: str, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
+        """Who leads a replica group that may have the topic.  NotLeaderError that says so when nobody does."""
+        try:
+            return await self._leaders.find(group, failed, failed_term)
+        except NotLeaderError as error:
+            text = f"topic {name} was not found in the replica groups that answered; {error.message}"
+            raise NotLeaderError(text, **error.details) from None
 
 
 def _is_whole(route: routes_pb2.TopicRoute) -> bool:

@@ -166,7 +166,7 @@ class Rebalancer:
             del self._fetches[fetching]
             fetching.cancel()
         if fetching.cancelled():
-            raise UnreachableError(f"group {replica_group} has a new leader")
+            raise UnreachableError(f"replica group {replica_group} has a new leader")
         chunks = fetching.result()
         subscription, kind = self._subscriptions[request.topic], message_kind(request.topic)
         return [

@@ -261,7 +261,7 @@ class Fetcher:
                 if not (problem.retriable or problem.refresh_route):
                     raise problem from None
         await self._refresh(replica_group)
-        raise problem or UnreachableError(f"group {replica_group} has no replica to read from")
+        raise problem or UnreachableError(f"replica group {replica_group} has no replica to read from")
 
     async def judged(self, error: DledgerError, source: Source, replica_group: str) -> DledgerError:
         """The error; a retriable one when the node lacks something, was taken for the leader and does not lead: it may lag."""
@@ -286,7 +286,7 @@ def _only(node_id: str, known: list[Source], replica_group: str) -> Source:
         if source.node_id == node_id:
             return source
     expected = ", ".join(source.node_id for source in known)
-    raise InvalidArgumentError(f"no replica {node_id!r} in group {replica_group}; expected one of {expected}")
+    raise InvalidArgumentError(f"no replica {node_id!r} in replica group {replica_group}; expected one of {expected}")
 
 
 def _copied(request: broker_pb2.FetchRequest) -> broker_pb2.FetchRequest:

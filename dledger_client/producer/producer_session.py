@@ -43,6 +43,8 @@ class ProducerSession:
         try:
             response = await self._router.call_leader(self._replica_group, methods.INIT_PRODUCER, request, deadline_ms=deadline_ms)
         except OutcomeUnknownError as error:  # a registration may be repeated: no message depends on it
-            raise NotReadyError(f"no majority of group {self._replica_group} acknowledged the producer's registration in time") from error
+            raise NotReadyError(
+                f"no majority of replica group {self._replica_group} acknowledged the producer's registration in time"
+            ) from error
         self.producer_id, self.epoch = response.producer_id, response.epoch
         self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}

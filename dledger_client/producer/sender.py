@@ -408,7 +408,7 @@ class Sender:
     def _reason(self) -> str:
         """The last error, without its statement on what was stored, which is about one attempt only."""
         error = self._last_error
-        return error.message.removesuffix(f"; {NOTHING_STORED}") if error is not None else f"group {self.replica_group} is slow"
+        return error.message.removesuffix(f"; {NOTHING_STORED}") if error is not None else f"replica group {self.replica_group} is slow"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

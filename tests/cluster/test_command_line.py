@@ -39,7 +39,11 @@ def write(folder: Path, text: str) -> str:
     [
         ("cluster: t\n", "", "bad.yaml:1: cluster: required setting is missing"),
         ("name: g0", "nam: g0", "bad.yaml:3: groups[0].nam: unknown setting; did you mean name?"),
-        ("id: n2", "id: n1", "bad.yaml:7: groups[0].nodes[2].id: expected an id no other node has, got 'n1' again (first in group g0)"),
+        (
+            "id: n2",
+            "id: n1",
+            "bad.yaml:7: groups[0].nodes[2].id: expected an id no other node has, got 'n1' again (first in replica group g0)",
+        ),
         ("127.0.0.1:{2}", "127.0.0.1", "bad.yaml:7: groups[0].nodes[2].address: expected host:port, got '127.0.0.1'"),
         (
             "groups:",

@@ -76,7 +76,7 @@ def test_another_nodes_folder_is_refused(cluster: Cluster) -> None:
     shutil.copytree(cluster.data / "n0", cluster.data / "n1")
     result = dledger("node", "--config", str(cluster.local.file), "--id", "n1", "--data", str(cluster.data))
     assert result.returncode == 1
-    assert "belongs to node n0 of group g0, cluster private, not to node n1" in result.stderr.splitlines()[-1]
+    assert "belongs to node n0 of replica group g0, cluster private, not to node n1" in result.stderr.splitlines()[-1]
 
 
 def test_sigterm_hands_over_and_ends_with_0(cluster: Cluster) -> None:

@@ -96,7 +96,7 @@ def test_a_spare_node_starts_beside_the_group_and_is_taken_in(tmp_path: Path) ->
         assert started.returncode == 0, started.stderr
         assert "not a member: dledger member add --id n1" in started.stdout
         added = run_dledger("member", "add", "--id", "n1", cwd=tmp_path)
-        assert (added.returncode, added.stderr) == (0, "group g0: voters n0, learners n1\n")
+        assert (added.returncode, added.stderr) == (0, "replica group g0: voters n0, learners n1\n")
         healthy = run_dledger("status", "--until", "healthy", "--json", cwd=tmp_path)
         assert healthy.returncode == 0, healthy.stderr
         (group,) = json.loads(healthy.stdout)["groups"]

@@ -189,7 +189,7 @@ def test_status_of_a_half_dead_group(cluster: Cluster) -> None:
     victim = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
     cluster.kill(victim)
     text = cluster.cli_ok("status").splitlines()
-    assert text[0].split()[:5] == ["GROUP", "NODE", "ADDRESS", "ROLE", "TERM"]
+    assert text[0].split()[:5] == ["REPLICA-GROUP", "NODE", "ADDRESS", "ROLE", "TERM"]
     assert [line.split()[1] for line in text[1:4]][0::2] == [leader, victim], "the leader first, who does not answer last"
     assert "unreachable: " in text[3]
     assert text[4].startswith("replica group g0: in sync ")

@@ -70,7 +70,7 @@ MISTAKES = [
     ("#" * (2 << 20), "bad.yaml: more than 1048576 characters; expected a cluster file"),
     (
         edit("id: n1", "id: n0"),
-        "bad.yaml:7: groups[0].nodes[1].id: expected an id no other node has, got 'n0' again (first in group g0)",
+        "bad.yaml:7: groups[0].nodes[1].id: expected an id no other node has, got 'n0' again (first in replica group g0)",
     ),
     (
         edit("10912", "10911"),
@@ -144,7 +144,7 @@ MISTAKES = [
     ),
     (
         GOOD + "spares: [{id: n1, address: 127.0.0.1:9}]\n",
-        "bad.yaml:11: spares[0].id: expected an id no other node has, got 'n1' again (first in group g0)",
+        "bad.yaml:11: spares[0].id: expected an id no other node has, got 'n1' again (first in replica group g0)",
     ),
     (
         GOOD + "spares: [{id: sp0, address: 127.0.0.1:10912}]\n",

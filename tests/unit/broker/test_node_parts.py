@@ -32,7 +32,7 @@ def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
         assert len(first.store_id) == 32
         assert await open_identity(environment(tmp_path), "c", "g0", "n0") == first
         for other in (("d", "g0", "n0"), ("c", "g1", "n0"), ("c", "g0", "n1")):
-            with pytest.raises(DataDirectoryError, match="belongs to node n0 of group g0, cluster c, not to node"):
+            with pytest.raises(DataDirectoryError, match="belongs to node n0 of replica group g0, cluster c, not to node"):
                 await open_identity(environment(tmp_path), *other)
         fields = json.loads((tmp_path / "identity.json").read_text())
         (tmp_path / "identity.json").write_text(json.dumps(fields | {"format_version": 9}))

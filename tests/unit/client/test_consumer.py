@@ -48,7 +48,7 @@ def test_a_pinned_replica_is_the_only_one_asked() -> None:
             with pytest.raises(UnreachableError):
                 await consumer.fetch("t", 0, 0, 1)
         async with rig.consumer(replica="n9") as consumer:
-            with pytest.raises(InvalidArgumentError, match="no replica 'n9' in group g0; expected one of n0, n1, n2"):
+            with pytest.raises(InvalidArgumentError, match="no replica 'n9' in replica group g0; expected one of n0, n1, n2"):
                 await consumer.fetch("t", 0, 0, 1)
 
     Rig().run(scenario)
