@@ -117,7 +117,8 @@ def read_replica(spark: SparkSession, bootstrap: str, held: Held, replica: str) 
     ends = {topic: {f"{queue.group}:{queue.queue_id}": span[1] for queue, span in held.items()}}
     group = next(iter(held)).group
     reader = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", topic).option("replica", replica)
-    reader = reader.option("repair", "false").option("readTimeoutMs", READ_TIMEOUT_MS)
+    # Queues of other replica groups are not at this replica.
+    reader = reader.option("repair", "false").option("readTimeoutMs", READ_TIMEOUT_MS).option("queues", ",".join(starts[topic]))
     reader = reader.option("columns", COLUMNS).option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     return reader.load().where(f"`group` = '{group}'")
 

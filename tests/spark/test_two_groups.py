@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dledger_client import Admin, Message, Producer, PullConsumer
+from pyspark_dledger.jobs import audit as audit_job
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_S
 
@@ -144,6 +145,13 @@ def test_a_running_stream_reads_a_group_that_its_topic_is_given(spark: Any, two:
     finally:
         query.stop()
     assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == held(two, "live")
+
+
+def test_the_replicas_of_each_group_are_audited(spark: Any, two: Cluster) -> None:
+    results, problems = audit_job.audit(spark, two.bootstrap, ["both"], [])
+    assert problems == []
+    assert {(row.group, row.replica) for row in results} == {("g0", "n0"), ("g1", "n1")}
+    assert sum(row.count for row in results) == COUNT
 
 
 def test_a_dead_group_stops_only_queries_over_its_topics(spark: Any, two: Cluster, tmp_path: Path) -> None:
