@@ -87,7 +87,7 @@ class TopicLookup:
         own = info_of(group, response) if response is not None else None
         if response is None or own is None or own.leader_address != address:
             return None
-        return [queues for queues in queues_of(name, response) if queues.replica_group == group]
+        return _in_group(group, queues_of(name, response))
 
     def _absent(self, name: str) -> TopicNotFoundError:
         given = ", ".join(self._nodes.bootstrap)  # the same text each time, whoever has answered
@@ -133,9 +133,9 @@ class TopicLookup:
 
         if not any(enough(answer) for answer in answers):
             answers = answers + await self._nodes.survey(addresses, [name], enough)
-        # A node knows the term of its own group only.
+        # A node knows the term of its own group only, a name server those of all groups.
         answers_by_group = [
-            (self._leads(address, info), info.term, info.name, queues_of(name, response))
+            (self._leads(address, info), info.term, info.name, _in_group(info.name, queues_of(name, response)))
             for address, response in answers
             for info in response.groups
             if info.term
@@ -181,6 +181,10 @@ def _is_whole(route: routes_pb2.TopicRoute) -> bool:
     """Whether a route has every replica group that may have queues of the topic, as these groups tell themselves."""
     here = {queues.group for queues in route.queues}
     return bool(here) and all(queues.groups and here.issuperset(queues.groups) for queues in route.queues)
+
+
+def _in_group(group: str, queues: list[TopicQueues]) -> list[TopicQueues]:
+    return [each for each in queues if each.replica_group == group]
 
 
 def _is_newer(queues: list[TopicQueues], known: list[TopicQueues]) -> bool:

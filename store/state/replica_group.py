@@ -2,8 +2,9 @@
 
     active <--> draining --nothing is left--> removed
 
-While a group is draining, users store nothing new in it: their messages and topics are refused.  Services go on, since what they store was
-accepted before.  A group that was removed stays so: its nodes are to be stopped, and its name is used by a new one at most.
+While a group is draining, users store nothing new in it: their messages and topics are refused.  What was accepted before the command was
+applied is stored behind it.  Services go on, since what they store was accepted before.  A group that was removed stays so: its nodes are
+to be stopped, and its name is used by a new one at most.
 """
 
 from __future__ import annotations

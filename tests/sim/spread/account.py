@@ -25,6 +25,7 @@ class StoredAt:
     queue_id: int
     offset: int
     body: bytes
+    stored_ms: int  # by the time of its group, which never goes back
 
 
 async def stored_in(node: BrokerNode, topic: str) -> list[StoredAt]:
@@ -41,7 +42,7 @@ async def stored_in(node: BrokerNode, topic: str) -> list[StoredAt]:
             frames = [decode_frame(data, place) for place in places.tolist()]
             if not frames:
                 raise AssertionError(f"{topic} {group}:{queue_id}: nothing at {offset}, it ends at {end}")
-            found += [StoredAt(group, queue_id, offset + place, frame.body) for place, frame in enumerate(frames)]
+            found += [StoredAt(group, queue_id, offset + place, frame.body, frame.store_timestamp) for place, frame in enumerate(frames)]
             offset += len(frames)
     return found
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from broker.node import BrokerNode
 from dledger_client.aio import Admin
 from dledger_wire.errors import DledgerError
+from dledger_wire.status import DRAINING
 from tests.sim.faults import carry_out
 from tests.sim.result import LivenessError
+from tests.sim.spread.account import stored_in
 from tests.sim.spread.plans import plan_of_group
 from tests.sim.spread.visitors import Place
 
@@ -95,32 +97,23 @@ class DrainGroup(Operation):
 
     def __init__(self, world: SpreadWorld) -> None:
         super().__init__(world)
-        self.ends: dict[tuple[str, int], int] = {}  # of queues, when the group was drained
+        self.before: dict[str, set[bytes]] = {}  # what had been sent when the group was drained: some of it may have been on its way
 
     async def during(self) -> None:
         await asyncio.sleep(self.world.draw.random() * 2)
         await self.repeated(f"drain {DRAINED}", lambda admin: admin.drain_replica_group(DRAINED))
-        self.ends = self._queue_ends()
-
-    def _queue_ends(self) -> dict[tuple[str, int], int]:
-        """As far as any of its nodes has applied."""
-        found: dict[tuple[str, int], int] = {}
-        for host in self.world.cluster.hosts_of(DRAINED):
-            if host.node is None or not host.node.is_open:
-                continue
-            for topic in self.world.acknowledged:
-                known = host.node.store.topics.get(topic)
-                for queue_id in range(known.read_queues if known is not None else 0):
-                    key = topic, queue_id
-                    found[key] = max(found.get(key, 0), host.node.store.queues.max_offset(key))
-        return found
+        self.before = {topic: set(sent) for topic, sent in self.world.sent.items()}
 
     def last_queues(self, topic: str, _masters: Mapping[str, BrokerNode]) -> set[Place]:
         return {(group, number) for group, number in self.world.first_queues(topic) if group != DRAINED}
 
     async def afterwards(self) -> None:
-        grown = {queue: (self.ends[queue], end) for queue, end in self._queue_ends().items() if self.ends.get(queue, 0) < end}
-        assert not grown, f"{DRAINED} was drained, and took messages after that: {grown}"
+        (node, *_) = self.world.settled_nodes(DRAINED) or ()
+        drained_ms = node.store.replica_group.settings.since_ms
+        stored = [(topic, each) for topic in self.world.acknowledged for each in await stored_in(node, topic)]
+        late = [each for topic, each in stored if each.stored_ms > drained_ms and each.body not in self.before[topic]]
+        assert node.store.replica_group.state == DRAINING, "drained, and active again"
+        assert late == [], f"{DRAINED} was drained at {drained_ms}, and took messages after that"
         await self.repeated(f"remove {DRAINED}", lambda admin: admin.remove_replica_group(DRAINED))
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dledger_client.aio import Message, PullConsumer
 from dledger_client.cluster.missing_parts import TopicParts, find_parts
+from dledger_client.cluster.node_metadata import NodeAnswer
+from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.cluster.topic_lookup import TopicLookup
+from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import NotReadyError, NotSentError
 from tests.unit.client.sim_rig import CLIENT_IP, Rig
 from tests.unit.client.test_topics_over_groups import kill_group, start_group
@@ -116,3 +122,23 @@ def test_offsets_are_those_of_the_leader_whoever_was_named_as_the_leader() -> No
             assert (await consumer.offsets("t"))["g0", 0].max_offset == 2
 
     Rig().run(scenario)
+
+
+def test_what_a_name_server_tells_of_all_replica_groups_counts_for_each_by_itself() -> None:
+    """Queues of one group were taken for those of another one too, so keys went to other queues (``groups-added``, seed 41)."""
+    cache, asked = RouteCache(), "10.0.9.1:9876"
+    told = broker_pb2.MetadataResponse(cluster="c", version=3)
+    for name in ("g0", "g1", "g2"):
+        cache.set_group(ReplicaGroup(name, 2, "", "", ()))
+        told.groups.add(name=name, term=2)
+    for name in ("g0", "g1"):
+        told.topics.add(name="t", group=name, read_queues=2, write_queues=2, perm=6, found=True)
+
+    async def survey(*_args: object) -> list[NodeAnswer]:
+        return []
+
+    nodes: Any = SimpleNamespace(survey=survey)
+    nobody: Any = None
+    lookup = TopicLookup(nobody, nobody, nodes, cache, nobody)
+    found = asyncio.run(lookup._of_groups("t", cache.groups, [asked], [(asked, told)]))
+    assert sorted(each.replica_group for each in found) == ["g0", "g1"]
