@@ -92,6 +92,9 @@ class TopicRoutes:
         if missing and self._accumulator.knows(topic, by_key=True):  # what is known of those that are away still holds
             queues += [each for each in self._accumulator.queues(topic) if each[0] in missing]
             missing = []
+        if not queues and missing:
+            text = f"topic {topic}: {', '.join(missing)} did not answer, and no queue elsewhere takes messages; nothing was stored"
+            raise NotSentError(text)
         if not queues:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         self._missing[topic] = self._router.clock.monotonic_ms(), ", ".join(missing)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dledger_client.aio import Message, PullConsumer
+from dledger_client.aio import Message, Producer, PullConsumer
 from dledger_client.cluster.missing_parts import TopicParts, find_parts
 from dledger_client.cluster.node_metadata import NodeAnswer
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.cluster.topic_lookup import TopicLookup
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import NotReadyError, NotSentError
+from dledger_wire.errors import NotLeaderError, NotReadyError, NotSentError
 from tests.unit.client.sim_rig import CLIENT_IP, Rig
 from tests.unit.client.test_topics_over_groups import kill_group, start_group
 
@@ -30,6 +30,17 @@ async def places(consumer: PullConsumer) -> set[tuple[str, int]]:
 
 async def offsets(consumer: PullConsumer) -> set[tuple[str, int]]:
     return set(await consumer.offsets("t"))
+
+
+async def until_sent(producer: Producer) -> None:
+    """Send until a message is stored."""
+    while True:
+        try:
+            assert (await producer.send(Message("t", b"x"))).replica_group == "g1"
+        except (NotSentError, NotReadyError, NotLeaderError):
+            await asyncio.sleep(0.1)
+        else:
+            return
 
 
 async def forget(rig: Rig) -> None:
@@ -72,6 +83,23 @@ def test_a_producer_sends_no_key_to_a_queue_chosen_from_a_part() -> None:
             with pytest.raises(NotSentError, match="g1 did not answer"):
                 await producer.send(Message("t", b"x"), queue_key="k")
             await producer.send(Message("t", b"free"))
+
+    Rig(groups=2, name_servers=3).run(scenario)
+
+
+def test_a_topic_is_not_closed_while_a_replica_group_that_may_take_messages_is_away() -> None:
+    """Scenario groups-drained, seed 2010: who began while the other group was away was told that writing is not permitted."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            await admin.create_topic("t", 4)
+            await admin.drain_replica_group("g0")
+        await forget(rig)
+        async with rig.producer(send_timeout_ms=2000) as producer:
+            with pytest.raises(NotSentError, match="g1 did not answer, and no queue elsewhere takes messages"):
+                await producer.send(Message("t", b"x"))
+            await start_group(rig, "g1")
+            await until_sent(producer)
 
     Rig(groups=2, name_servers=3).run(scenario)
 
