@@ -32,7 +32,7 @@ class QueueOffsetsService:
         reply = broker_pb2.OffsetsResponse(applied_index=store.applied_index, master=is_master)
         at_most(len(request.queues), "queues")
         async for queue in in_slices(request.queues):
-            if store.topics.get(queue.topic) is None and not is_master:
+            if not is_master and store.topics.get(queue.topic) is None:
                 raise NotYetError(f"{self._context.settings.node.id} knows no topic {queue.topic!r} yet, and is not the master")
             low, high = store.reader.bounds(queue.topic, queue.queue_id)
             found = reply.queues.add(topic=queue.topic, queue_id=queue.queue_id, min_offset=low, max_offset=high, offset_for_time=high)

@@ -96,7 +96,7 @@ class EveryQueue:
 
 def test_other_work_goes_on_while_many_times_are_searched() -> None:
     async def main() -> None:
-        service = QueueOffsetsService(cast("ServiceContext", SimpleNamespace(store=EveryQueue())))
+        service = QueueOffsetsService(cast("ServiceContext", SimpleNamespace(store=EveryQueue(), roles=SimpleNamespace(master_term=1))))
         refs = [broker_pb2.QueueRef(topic="t", queue_id=number, timestamp_ms=number % 2 - 1) for number in range(MAX_ITEMS)]
         request, turns = broker_pb2.OffsetsRequest(queues=refs), 0
         calls = [asyncio.ensure_future(service.offsets(request, cast("CallContext", None))) for _ in range(3)]
