@@ -39,7 +39,7 @@ async def _strike_client(world: SpreadWorld, strike: Strike) -> None:
     if strike.kind == "kill":
         group.kill(name, silent=strike.number % 2 == 0)
         await asyncio.sleep(strike.lasts_s)
-        await world.join(group)
+        await world.join_again(group)
     elif strike.kind == "pause":
         await _pause(cluster, [process], strike.lasts_s)
     else:

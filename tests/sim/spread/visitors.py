@@ -20,6 +20,7 @@ from dledger_wire.errors import (
     NotLeaderError,
     NotReadyError,
     NotSentError,
+    NotYetError,
     UnreachableError,
 )
 from dledger_wire.java_hash import cached_java_hash
@@ -38,8 +39,9 @@ Place = tuple[str, int]
 NOTHING_STORED = (NotReadyError, NotLeaderError, NotSentError)
 # It was sent, and no answer came before the deadline; or neither a name server nor a node was reachable.
 MAYBE_STORED = (DeadlineExceededError, UnreachableError)
-# A consumer that asks for the offsets of all queues: not all queues are known, or a leader is not there, or does not answer in time.
-NOT_READ = (NotReadyError, NotLeaderError, UnreachableError, DeadlineExceededError)
+# A consumer that asks for the offsets of all queues: not all queues are known, a leader is not there or does not answer in time, or who was
+# taken for it had not heard of the topic when the time was over.
+NOT_READ = (NotReadyError, NotYetError, NotLeaderError, UnreachableError, DeadlineExceededError)
 
 
 class Visitors:

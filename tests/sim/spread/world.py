@@ -109,6 +109,18 @@ class SpreadWorld:
         self._names += 1
         await group.start(f"c{self._names}")
 
+    async def join_again(self, group: Group) -> None:
+        """Join in place of one that was killed; this one may be killed before it has joined."""
+        self._names += 1
+        name = f"c{self._names}"
+        process, starting = group.add(name).process, asyncio.ensure_future(group.start(name))
+        while not starting.done() and process.alive:  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(0.02)
+        if starting.done():
+            starting.result()
+        else:
+            starting.cancel()
+
     # Producers
 
     async def _produce(self, topic: str) -> None:
