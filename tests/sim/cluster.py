@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -31,11 +31,17 @@ from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
 from tests.sim.name_servers import SimNameServers
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
-from tests.sim.result import FINDINGS, replay_command
+from tests.sim.result import FINDINGS, LivenessError, replay_command
 from tests.sim.spare_hosts import SimSpares
 from tests.sim.trace import Trace
 
 SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=16 << 10, fill_window_bytes=0, open_files_limit=16)
+
+
+def are_equal(nodes: Sequence[BrokerNode]) -> bool:
+    """Whether these replicas have the same log, and have applied all of it."""
+    marks = {(node.raft.log.last.index, node.store.applied_index) for node in nodes}
+    return len(marks) == 1 and all(last == applied for last, applied in marks)
 
 
 class SimCluster:
@@ -270,6 +276,21 @@ class SimCluster:
     def running(self, group: str | None = None) -> list[Host]:
         """The hosts with a process, of one group or of all."""
         return [host for host in self.hosts.values() if host.process is not None and group in (None, host.group)]
+
+    async def until(self, condition: Callable[[], bool], otherwise: str, limit_s: float, *, every_s: float = 0.02) -> None:
+        """Wait for what must come about once everything is healed; LivenessError with ``otherwise`` after ``limit_s``."""
+        end_s = self.loop.now_s + limit_s
+        while not condition():
+            if self.problems():
+                raise AssertionError(self.problems())
+            if self.loop.now_s > end_s:
+                raise LivenessError(f"{otherwise}, long after everything was healed")
+            await asyncio.sleep(every_s)
+
+    def master_node(self, group: str = "g0") -> BrokerNode | None:
+        """The node that is the master of a group; None while there is none."""
+        name = self.master(group)
+        return self.hosts[name].node if name is not None else None
 
     def master(self, group: str = "g0") -> str | None:
         """The node that is master of a group in the highest term, among those that run."""

@@ -19,6 +19,7 @@ from broker.node import BrokerNode
 from dledger.core.types import Membership
 from dledger_client.aio import Message
 from dledger_wire.errors import DledgerError
+from tests.sim.cluster import are_equal
 from tests.sim.disk_content import Loss
 from tests.sim.host import Host
 from tests.sim.invariants import check_logs_match
@@ -91,7 +92,7 @@ class ReplacingWorld:
         await asyncio.gather(*running)
         self._repair()
         await producing
-        await self._until(self._is_well, "the groups are not whole")
+        await self.cluster.until(self._is_well, "the groups are not whole", SETTLE_S, every_s=WATCH_S)
         watching.cancel()
         await self._account()
 
@@ -113,7 +114,7 @@ class ReplacingWorld:
 
     async def _carry_out(self, absence: Absence) -> None:
         cluster, draw = self.cluster, self.draw
-        master = self._master(absence.group)
+        master = self.cluster.master_node(absence.group)
         if master is None:
             return
         voters = [str(node) for node in master.raft.membership.voters]
@@ -177,12 +178,7 @@ class ReplacingWorld:
             self.cluster.kill(name)
 
     def _start(self, name: str) -> None:
-        host = self._host(name)
-        if host.process is not None:
-            return
-        if name in self.cluster.spares.hosts:
-            self.cluster.spares.start(name)
-        else:
+        if self._host(name).process is None:
             self.cluster.start(name)
 
     def _repair(self) -> None:
@@ -197,12 +193,8 @@ class ReplacingWorld:
     def _host(self, name: str) -> Host:
         return self.cluster.spares.hosts.get(name) or self.cluster.hosts[name]
 
-    def _master(self, group: str) -> BrokerNode | None:
-        name = self.cluster.master(group)
-        return self.cluster.hosts[name].node if name is not None else None
-
     def _is_under_way(self, group: str) -> bool:
-        master = self._master(group)
+        master = self.cluster.master_node(group)
         return master is not None and master.store.replica_group.replacement is not None
 
     def _is_voter(self, name: str) -> bool:
@@ -256,23 +248,13 @@ class ReplacingWorld:
 
     def _settled_voters(self, group: str) -> list[BrokerNode] | None:
         """The voters of a group that is whole, when all have applied the same; None before that."""
-        master = self._master(group)
+        master = self.cluster.master_node(group)
         if master is None or self._is_under_way(group):
             return None
         voters = master.raft.committed_members()[1].voters
         hosts = [self.cluster.hosts[name] for name in voters]
         nodes = [host.node for host in hosts if host.node is not None and self.cluster.is_up(host)]
-        marks = {(node.raft.log.last.index, node.store.applied_index) for node in nodes}
-        last, applied = next(iter(marks))
-        return nodes if len(nodes) == VOTERS and len(marks) == 1 and last == applied else None
-
-    async def _until(self, condition: object, otherwise: str) -> None:
-        limit_s = self.cluster.loop.now_s + SETTLE_S
-        while not condition():  # type: ignore[operator]
-            problems = self.cluster.problems()
-            assert not problems, problems
-            assert self.cluster.loop.now_s < limit_s, f"{otherwise}, long after everything was repaired"
-            await asyncio.sleep(WATCH_S)
+        return nodes if len(nodes) == VOTERS and are_equal(nodes) else None
 
     async def _account(self) -> None:
         found = []

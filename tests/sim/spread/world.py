@@ -17,9 +17,9 @@ from dledger_client.aio import Action, Message
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_wire.errors import DledgerError
 from tests.sim import messaging_account
+from tests.sim.cluster import are_equal
 from tests.sim.faults import Fault, carry_out
 from tests.sim.invariants import check_logs_match
-from tests.sim.result import LivenessError
 from tests.sim.spread import account
 from tests.sim.spread.name_watch import NameWatch
 from tests.sim.spread.operations import OPERATIONS
@@ -74,7 +74,6 @@ class SpreadWorld:
         self.may_lie_dead = not operation and self.draw.random() < 0.3 and self.cluster.config.name_service.expireAfter < 5000
         self.stops_at_once = random.Random(f"stops {seed}").random() < 0.5  # consumers, before they have committed regularly
         self.operation = OPERATIONS[operation](self)
-        self.failed: list[str] = []  # sends of which nobody knows whether they are stored
         self._names = 0
 
     # The acts
@@ -142,7 +141,6 @@ class SpreadWorld:
         except DledgerError as error:
             if not error.outcome_unknown:
                 raise
-            self.failed.append(f"{topic} {body!r}: {error.code}")
         else:
             self.acknowledged[topic].add(body)
 
@@ -192,20 +190,10 @@ class SpreadWorld:
         """All nodes of a group, when all are up and have applied the same."""
         hosts = self.cluster.hosts_of(group)
         nodes = [host.node for host in hosts if host.node is not None and self.cluster.is_up(host)]
-        if len(nodes) < len(hosts):
-            return None
-        marks = {(node.raft.log.last.index, node.store.applied_index) for node in nodes}
-        last, applied = next(iter(marks))
-        return nodes if len(marks) == 1 and last == applied else None
+        return nodes if len(nodes) == len(hosts) and are_equal(nodes) else None
 
     async def until(self, condition: Callable[[], bool], otherwise: str, limit_s: float = SETTLE_S) -> None:
-        limit_s += self.cluster.loop.now_s
-        while not condition():
-            if self.cluster.problems():
-                raise AssertionError(self.cluster.problems())
-            if self.cluster.loop.now_s > limit_s:
-                raise LivenessError(f"{otherwise}, long after everything was healed")
-            await asyncio.sleep(0.02)
+        await self.cluster.until(condition, otherwise, limit_s)
 
     async def _stop_consumers(self, group: Group) -> dict[MessageQueue, int]:
         """One member after the other.  How far they had consumed when each was told to stop, retries included."""

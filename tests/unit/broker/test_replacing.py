@@ -24,8 +24,7 @@ LEARNERS = "name_service: {registerInterval: 500ms, expireAfter: 3s}\n"
 
 
 def master(rig: Rig, group: str = "g0") -> BrokerNode | None:
-    name = rig.cluster.master(group)
-    return rig.cluster.hosts[name].node if name is not None else None
+    return rig.cluster.master_node(group)
 
 
 def voters(rig: Rig, group: str = "g0") -> set[str]:
@@ -47,6 +46,13 @@ def is_done(rig: Rig, wanted: set[str], group: str = "g0") -> Callable[[], bool]
     return lambda: voters(rig, group) == wanted and master(rig, group) is not None and under_way(rig, group) is None
 
 
+def kill_follower(rig: Rig) -> tuple[set[str], str]:
+    """The first members of g0, and the one of them that is dead now."""
+    nodes, victim = {*rig.cluster.groups["g0"].node_ids}, rig.followers[0]
+    rig.cluster.kill(victim)
+    return nodes, victim
+
+
 async def send(rig: Rig, count: int, topic: str = "t") -> None:
     async with rig.producer() as producer:
         for number in range(count):
@@ -62,9 +68,8 @@ def test_a_voter_that_is_away_is_replaced_and_nothing_is_lost() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await send(rig, 50)
-        victim = rig.followers[0]
-        rest = {*rig.cluster.groups["g0"].node_ids} - {victim}
-        rig.cluster.kill(victim)
+        nodes, victim = kill_follower(rig)
+        rest = nodes - {victim}
         await until(is_done(rig, {*rest, "sp0"}))
         await send(rig, 50)
         rig.cluster.start(victim)
@@ -81,9 +86,7 @@ def test_any_master_finishes_what_another_one_began() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await send(rig, 20)
-        nodes = {*rig.cluster.groups["g0"].node_ids}
-        victim = rig.followers[0]
-        rig.cluster.kill(victim)
+        nodes, victim = kill_follower(rig)
         await until(lambda: under_way(rig) is not None)
         first = rig.master
         rig.cluster.kill(first)  # the spare node may be bound, and is no member: nobody but the log knows of it
@@ -101,9 +104,7 @@ def test_any_master_finishes_what_another_one_began() -> None:
 def test_a_member_that_comes_back_in_the_middle_stays_and_the_spare_node_is_ready_for_the_next_time() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
-        nodes = {*rig.cluster.groups["g0"].node_ids}
-        victim = rig.followers[0]
-        rig.cluster.kill(victim)
+        nodes, victim = kill_follower(rig)
         await until(lambda: under_way(rig) is not None)
         rig.cluster.start(victim)
         await until(is_done(rig, nodes))
@@ -121,9 +122,7 @@ def test_a_member_that_comes_back_in_the_middle_stays_and_the_spare_node_is_read
 def test_a_spare_node_that_dies_in_the_middle_is_dropped_for_another_one() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
-        nodes = {*rig.cluster.groups["g0"].node_ids}
-        victim = rig.followers[0]
-        rig.cluster.kill(victim)
+        nodes, victim = kill_follower(rig)
         await until(lambda: under_way(rig) is not None)
         rig.cluster.spares.kill("sp0")
         await until(is_done(rig, {*nodes, "sp1"} - {victim}))
@@ -137,9 +136,7 @@ def test_a_spare_node_that_is_wiped_while_it_joins_is_taken_anew() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await send(rig, 20)
-        nodes = {*rig.cluster.groups["g0"].node_ids}
-        victim = rig.followers[0]
-        rig.cluster.kill(victim)
+        nodes, victim = kill_follower(rig)
         await until(lambda: rig.cluster.spares.hosts["sp0"].group == "g0")
         rig.cluster.spares.wipe("sp0")
         rig.cluster.spares.start("sp0")
@@ -245,9 +242,7 @@ def test_a_spare_node_that_is_wiped_as_a_voter_is_replaced_and_is_spare_again() 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await send(rig, 20)
-        nodes = {*rig.cluster.groups["g0"].node_ids}
-        victim = rig.followers[0]
-        rig.cluster.kill(victim)
+        nodes, victim = kill_follower(rig)
         await until(is_done(rig, {*nodes, "sp0"} - {victim}))
         rig.cluster.spares.wipe("sp0")
         rig.cluster.spares.start("sp0")
