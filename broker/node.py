@@ -257,8 +257,7 @@ class BrokerNode:
             self._registrar.touch()
 
     async def wait_tail_applied(self, term: int) -> None:
-        await self.raft.read_barrier(TAIL_TIMEOUT_S)
-        await self.raft.drain_proposals(TAIL_TIMEOUT_S)
+        await self.raft.apply_all(TAIL_TIMEOUT_S)
         await self.raft.clocks.wait_for_time(self.store.applied.store_ms)
 
     async def confirm_leader(self) -> None:

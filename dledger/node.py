@@ -180,6 +180,14 @@ class RaftNode:
         except TimeoutError:
             raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
 
+    async def apply_all(self, timeout_s: float) -> None:
+        """Return when everything committed or proposed before this call is applied here or certainly not stored.
+
+        Raises what ``read_barrier`` and ``drain_proposals`` do; each has ``timeout_s``.
+        """
+        await self.read_barrier(timeout_s)
+        await self.drain_proposals(timeout_s)
+
     async def wait_applied(self, index: int, timeout_s: float) -> int:
         """Wait until this replica has applied ``index``; DeadlineExceededError when it has not in time."""
         applier = self._replica.applier

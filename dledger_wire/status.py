@@ -60,6 +60,14 @@ TRANSACTION_MASK = 0xC
 COMPRESSION_MASK = 0x700
 
 
+class Turn(IntEnum):
+    """Of a replica group, to take a spare node in: what its master registers, and the directory tells."""
+
+    NONE = 0
+    ASKED = 1
+    HELD = 2
+
+
 class Compression(IntEnum):
     """Compression types as they stand in bits 8 to 10 of SYSFLAG; 0 beside the compressed bit means zlib (older clients)."""
 

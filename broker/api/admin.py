@@ -96,8 +96,7 @@ class AdminService:
         """UnsafeShrinkError when messages that were acknowledged for the topic are still to be stored in it."""
         context = self._context
         context.require_master()
-        await context.raft.read_barrier(COMMAND_TIMEOUT_S)
-        await context.raft.drain_proposals(COMMAND_TIMEOUT_S)
+        await context.raft.apply_all(COMMAND_TIMEOUT_S)
         topic = context.store.topics.get(name)
         if topic is None or topic.perm & Perm.WRITE:
             return  # the command is refused for that

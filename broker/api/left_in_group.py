@@ -113,8 +113,7 @@ async def _waiting_timers(context: ServiceContext) -> int:
         if not len(units):
             break
         offsets = np.arange(offset, offset + len(units), dtype=np.int64)
-        waiting = progress.waiting(offsets, units["tag_hash"].astype(np.int64))
-        count += int(np.count_nonzero(waiting | (offsets >= progress.seen) | np.isin(offsets, progress.held)))
+        count += int(np.count_nonzero(progress.undelivered(offsets, units["tag_hash"].astype(np.int64))))
         offset += len(units)
     return count
 

@@ -64,8 +64,7 @@ class ReplicaGroupService:
         """Set the state removed, at an index at which nothing is left.  UnsafeShrinkError names what is."""
         context = self._context
         for attempt in range(1, REMOVE_ATTEMPTS + 1):
-            await context.raft.read_barrier(COMMAND_TIMEOUT_S)
-            await context.raft.drain_proposals(COMMAND_TIMEOUT_S)
+            await context.raft.apply_all(COMMAND_TIMEOUT_S)
             at_index = context.store.applied_index
             left = [row for row in await left_in_group(context) if not (discard and row.kind in DISCARDABLE)]
             if left:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+import numpy as np
+
 from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages
 from dledger_wire.frames.frame import Frame
@@ -49,10 +51,8 @@ def _waits_in(context: ServiceContext, name: str) -> Callable[[Frame], bool]:
 
 
 def _is_to_come(context: ServiceContext, frame: Frame) -> bool:
-    progress, offset = context.store.timers.progress, frame.queue_offset
-    if offset >= progress.seen or offset in progress.held:
-        return True
-    return (int(frame.properties[TIMER_OUT]), offset) > (progress.done_ms, progress.done_offset)
+    offsets, due = np.array([frame.queue_offset], np.int64), np.array([int(frame.properties[TIMER_OUT])], np.int64)
+    return bool(context.store.timers.progress.undelivered(offsets, due)[0])
 
 
 async def _messages(context: ServiceContext, name: str, queue_id: int, offset: int) -> AsyncIterator[Frame]:

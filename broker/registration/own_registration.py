@@ -14,9 +14,9 @@ from broker.process.process_stats import ProcessStats
 from broker.registration.rates import Rates
 from dledger.core.types import NodeId
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import Turn
 from store.state.topics import Topic
 
-ASKS, HAS_TURN = 1, 2  # ``Registration.replacing``
 KEPT_CHANGES = 10_000  # of topics; a name server that is further behind gets the whole table
 
 
@@ -92,7 +92,7 @@ class OwnRegistration:
     def _turn(self) -> tuple[int, str, str]:
         """Whether the group asks for its turn to take a spare node in, or has it; the spare node, and the member whose place it takes."""
         now = self._context.store.replica_group.replacement
-        return (ASKS if self.asks_turn else 0, "", "") if now is None else (HAS_TURN, now.spare, now.absent)
+        return (Turn.ASKED if self.asks_turn else Turn.NONE, "", "") if now is None else (Turn.HELD, now.spare, now.absent)
 
     def message(self, known_version: int | None) -> routes_pb2.Registration:
         """To be sent; ``known_version``: send what is newer than that in the table of topics (-1: all of it), None: nothing of it."""

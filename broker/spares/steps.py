@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 from dledger.core.types import Membership, NodeId
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import Turn
 from store.commands.replacement import Replacement
-
-ASKS, HAS_TURN = 1, 2  # ``RegisteredGroup.replacing``
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ def may_ask(others: Mapping[str, int]) -> bool:
 
 def must_give_way(own: str, others: Mapping[str, int]) -> bool:
     """Of groups that ask at once the one with the first name stays; it goes on when the others have given way."""
-    return any(turn == HAS_TURN or name < own for name, turn in others.items())
+    return any(turn == Turn.HELD or name < own for name, turn in others.items())
 
 
 def free_spares(

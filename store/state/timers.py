@@ -43,6 +43,10 @@ class TimerProgress:
         result: npt.NDArray[np.bool_] = later & (offsets >= self.low)
         return result
 
+    def undelivered(self, offsets: npt.NDArray[np.int64], due: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which messages are still to be delivered, whatever they wait for."""
+        return self.waiting(offsets, due) | (offsets >= self.seen) | np.isin(offsets, self.held)
+
 
 class Timers:
     """Implements ``StateMachineSection``."""
