@@ -16,6 +16,8 @@
      |- MessageTooLargeError / CorruptBatchError / CorruptFrameError
      |- OffsetOutOfRangeError     carries min_offset and max_offset
      |- OutOfOrderSequenceError / ProducerFencedError
+     |- AuthenticationFailedError the caller did not prove who it is, or the server did not
+     |- PermissionDeniedError     the caller is known, and may not do this
      |- DataDirectoryError / AddressInUseError / ConfigError
      |- StorageDamagedError       names file and position
      |- StorageFailedError        a write or sync failed; this node's log takes nothing more
@@ -34,6 +36,7 @@ from dledger_wire.status import SendStatus
 
 __all__ = [
     "AddressInUseError",
+    "AuthenticationFailedError",
     "BusyError",
     "ConfigError",
     "CorruptBatchError",
@@ -54,6 +57,7 @@ __all__ = [
     "OffsetsResetError",
     "OutOfOrderSequenceError",
     "OutcomeUnknownError",
+    "PermissionDeniedError",
     "ProducerFencedError",
     "ReadOnlyError",
     "ReplicaGroupDrainingError",
@@ -303,6 +307,18 @@ class OffsetsResetError(DledgerError):
     """The group's offsets in this queue were reset since the consumer read them; the commit does not count. Read them again."""
 
     code = "OFFSETS_RESET"
+
+
+class AuthenticationFailedError(DledgerError):
+    """One side did not prove who it is: wrong user, password, certificate or cluster secret, or none where one is needed."""
+
+    code = "UNAUTHENTICATED"
+
+
+class PermissionDeniedError(DledgerError):
+    """The caller is known and may not do this; ``user``, ``action`` and ``resource`` in ``details`` say what was refused."""
+
+    code = "PERMISSION_DENIED"
 
 
 class DataDirectoryError(DledgerError):

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -22,8 +22,16 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from dledger_wire._pb import types_pb2
-from dledger_wire.errors import AddressInUseError, DeadlineExceededError, DledgerError, MessageTooLargeError, UnreachableError
+from dledger_wire.errors import (
+    AddressInUseError,
+    AuthenticationFailedError,
+    DeadlineExceededError,
+    DledgerError,
+    MessageTooLargeError,
+    UnreachableError,
+)
 from dledger_wire.rpc.error_detail import from_detail, to_detail
+from dledger_wire.rpc.grpc_callers import GrpcCallers
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, ByteStream, StreamHandler, UnaryHandler
 
 UNIX = "unix:"  # an address that is the path of a socket
@@ -83,6 +91,8 @@ _STATUS_OF_CODE = {
     "TOPIC_PERMISSION": grpc.StatusCode.PERMISSION_DENIED,
     "OFFSET_OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
     "STORAGE_DAMAGED": grpc.StatusCode.DATA_LOSS,
+    "UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
+    "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
     "INTERNAL": grpc.StatusCode.INTERNAL,
 }
 
@@ -132,10 +142,6 @@ def _to_wire(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]
         (key, value) if value.isascii() and value.isprintable() and value == value.strip() else (key + "-bin", value.encode())
         for key, value in metadata.items()
     )
-
-
-def _from_wire(pairs: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
-    return {key.removesuffix("-bin"): value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in pairs or ()}
 
 
 class _ClientStream:
@@ -232,27 +238,6 @@ class GrpcChannel:
             raise UnreachableError(f"{self._address} {method}: the channel was closed on this side", address=self._address)
 
 
-class _CallContext:
-    """The caller as gRPC tells it."""
-
-    __slots__ = ("_context", "_metadata")
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._metadata: dict[str, str] | None = None
-
-    @property
-    def peer(self) -> str:
-        peer: str = self._context.peer()
-        return peer
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        if self._metadata is None:
-            self._metadata = _from_wire(self._context.invocation_metadata())
-        return self._metadata
-
-
 class _ServerStream:
     """The acceptor's end.  ``broken`` is set when gRPC reports that the caller is gone."""
 
@@ -312,10 +297,10 @@ async def _abort(context: Any, error: DledgerError) -> None:
     await context.abort(_STATUS_OF_CODE.get(error.code, grpc.StatusCode.INVALID_ARGUMENT), error.message[:200], metadata)
 
 
-def _unary_behaviour(method: str, handler: UnaryHandler) -> Callable[[bytes, Any], Awaitable[bytes | None]]:
+def _unary_behaviour(method: str, handler: UnaryHandler, callers: GrpcCallers) -> Callable[[bytes, Any], Awaitable[bytes | None]]:
     async def serve(request: bytes, context: Any) -> bytes | None:
         try:
-            return await handler(request, _CallContext(context))
+            return await handler(request, await callers.caller(method, context))
         except DledgerError as error:
             await _abort(context, error)
         except Exception as error:  # supervisor of one request: a bug neither takes the server down nor passes silently
@@ -326,9 +311,13 @@ def _unary_behaviour(method: str, handler: UnaryHandler) -> Callable[[bytes, Any
     return serve
 
 
-def _stream_behaviour(method: str, handler: StreamHandler) -> Callable[[Any, Any], Awaitable[None]]:
+def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers) -> Callable[[Any, Any], Awaitable[None]]:
     async def serve(_requests: Any, context: Any) -> None:
-        caller = _CallContext(context)
+        try:
+            caller = await callers.caller(method, context)
+        except AuthenticationFailedError as refusal:
+            await _abort(context, refusal)
+            return
         stream = _ServerStream(context, caller.peer)
         # A task of its own, so that a broken connection reaches the handler at its next read, as the contract says.
         task = asyncio.ensure_future(handler(stream, caller))
@@ -381,19 +370,24 @@ class GrpcServer:
     """Serves registered handlers on one address; ``address`` has the real port after ``start`` (port 0 takes a free one)."""
 
     def __init__(
-        self, address: str, credentials: grpc.ServerCredentials | None, configure: Callable[[grpc.aio.Server], None] | None
+        self,
+        address: str,
+        credentials: grpc.ServerCredentials | None,
+        configure: Callable[[grpc.aio.Server], None] | None,
+        callers: GrpcCallers,
     ) -> None:
         self.address = address
+        self._callers = callers
         self._credentials = credentials
         self._configure = configure
         self._handlers = _Handlers()
         self._server: grpc.aio.Server | None = None
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
-        self._handlers.by_method[method] = grpc.unary_unary_rpc_method_handler(_unary_behaviour(method, handler))
+        self._handlers.by_method[method] = grpc.unary_unary_rpc_method_handler(_unary_behaviour(method, handler, self._callers))
 
     def add_stream(self, method: str, handler: StreamHandler) -> None:
-        self._handlers.by_method[method] = grpc.stream_stream_rpc_method_handler(_stream_behaviour(method, handler))
+        self._handlers.by_method[method] = grpc.stream_stream_rpc_method_handler(_stream_behaviour(method, handler, self._callers))
 
     async def start(self) -> None:
         server = grpc.aio.server(options=_SERVER_OPTIONS)
@@ -441,13 +435,15 @@ class GrpcNetwork:
         channel_credentials: grpc.ChannelCredentials | None = None,
         server_credentials: grpc.ServerCredentials | None = None,
         configure_server: Callable[[grpc.aio.Server], None] | None = None,
+        callers: GrpcCallers | None = None,
     ) -> None:
         self._channel_credentials = channel_credentials
         self._server_credentials = server_credentials
         self._configure_server = configure_server
+        self._callers = callers or GrpcCallers()
 
     def connect(self, address: str) -> GrpcChannel:
         return GrpcChannel(address, self._channel_credentials)
 
     def serve(self, address: str) -> GrpcServer:
-        return GrpcServer(address, self._server_credentials, self._configure_server)
+        return GrpcServer(address, self._server_credentials, self._configure_server, self._callers)

@@ -22,6 +22,7 @@ from dledger_wire._pb import (
     retention_pb2,
     retry_pb2,
     routes_pb2,
+    security_pb2,
     sessions_pb2,
     topics_pb2,
     transaction_pb2,
@@ -193,6 +194,16 @@ CONSUMED = UnaryMethod("/dledger.v1.Query/Consumed", query_pb2.ConsumedRequest, 
 REGISTER = UnaryMethod("/dledger.v1.NameService/Register", routes_pb2.Registration, routes_pb2.RegisterReply, LIST_BYTES)
 ROUTES = UnaryMethod("/dledger.v1.NameService/Routes", routes_pb2.RoutesRequest, routes_pb2.RoutesReply)
 DIRECTORY = UnaryMethod("/dledger.v1.NameService/Directory", routes_pb2.DirectoryRequest, routes_pb2.DirectoryReply)
+
+# Service Security
+
+PUT_USER = UnaryMethod("/dledger.v1.Security/PutUser", security_pb2.PutUserRequest, security_pb2.SecurityChanged)
+DELETE_USER = UnaryMethod("/dledger.v1.Security/DeleteUser", security_pb2.DeleteUserRequest, security_pb2.SecurityChanged)
+LIST_USERS = UnaryMethod("/dledger.v1.Security/ListUsers", security_pb2.SecurityListRequest, security_pb2.SecurityUsers)
+CHANGE_RULES = UnaryMethod("/dledger.v1.Security/ChangeRules", security_pb2.ChangeRulesRequest, security_pb2.SecurityChanged, LIST_BYTES)
+LIST_RULES = UnaryMethod("/dledger.v1.Security/ListRules", security_pb2.SecurityListRequest, security_pb2.SecurityRules)
+CHECK_ACCESS = UnaryMethod("/dledger.v1.Security/CheckAccess", security_pb2.CheckAccessRequest, security_pb2.CheckAccessReply)
+WATCH_SECURITY = UnaryMethod("/dledger.v1.Security/WatchSecurity", security_pb2.WatchSecurityRequest, security_pb2.SecurityCopy)
 
 # Between replicas: services Raft and Copy
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from dledger_wire.security.principal import Principal
+
 MAX_MESSAGE_BYTES = 64 << 20  # of one message, in either direction
 
 UnaryHandler = Callable[[bytes, "CallContext"], Awaitable[bytes]]
@@ -18,12 +20,15 @@ StreamHandler = Callable[["ByteStream", "CallContext"], Awaitable[None]]
 
 
 class CallContext(Protocol):
-    """Who calls: ``peer`` is the caller's transport address, ``metadata`` what it sent along (lower-case keys)."""
+    """Who calls: ``peer`` is the caller's transport address, ``metadata`` what it sent along (lower-case keys), ``principal`` who it has
+    proved to be."""
 
     @property
     def peer(self) -> str: ...
     @property
     def metadata(self) -> Mapping[str, str]: ...
+    @property
+    def principal(self) -> Principal: ...
 
 
 class ByteStream(Protocol):

@@ -37,7 +37,7 @@ RECEIVED_BYTES_LIMIT = 512 << 20
 REPEAT_WARNING_S = 10.0
 
 FRAME = struct.Struct(">BI")
-MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL = range(1, 9)
+MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL, AUTHENTICATION = range(1, 10)
 
 _logger = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
             if filled < start:
                 return at
             kind, length = FRAME.unpack_from(scratch, at)
-            if not MESSAGE <= kind <= CANCEL or length > self.max_frame:
+            if not MESSAGE <= kind <= AUTHENTICATION or length > self.max_frame:
                 self.violate(f"a frame of kind {kind} and {length} bytes")
                 return filled
             if filled - start < length:

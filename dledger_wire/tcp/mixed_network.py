@@ -9,54 +9,59 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
-import ssl
+import socket
 import tempfile
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
+from dledger_wire.security.network_security import OPEN, NetworkSecurity
+from dledger_wire.tcp.authentication import certified
 from dledger_wire.tcp.connection import Connection
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.server import TcpServer
+
+if TYPE_CHECKING:
+    from dledger_wire.rpc.grpc_callers import GrpcCallers
 
 SOCKET_NAME = "grpc-{}.sock"
 MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 FAR_WRITE_BUFFER = 1 << 20
 OPENED_S = 5.0
 
+_numbers = itertools.count(1)  # of joined connections, over all servers of this process
+
 
 class MixedNetwork:
     """Channels over TCP; servers over TCP with gRPC behind the same port.  ``socket_folder`` is where the sockets between the two go, else
-    a temporary folder is made.  With contexts given, over TLS (the server's context has to offer ``h2`` by ALPN, which gRPC clients
-    insist on)."""
+    a temporary folder is made."""
 
-    def __init__(
-        self,
-        *,
-        socket_folder: str = "",
-        client_context: ssl.SSLContext | None = None,
-        server_context: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, security: NetworkSecurity = OPEN, *, socket_folder: str = "") -> None:
         self._socket_folder = socket_folder
-        self._tcp = TcpNetwork(client_context=client_context, server_context=server_context)
+        self._security = security
+        self._tcp = TcpNetwork(security)
 
     def connect(self, address: str) -> TcpChannel:
         return self._tcp.connect(address)
 
     def serve(self, address: str) -> Server:
+        from dledger_wire.rpc.grpc_callers import GrpcCallers
         from dledger_wire.rpc.grpc_network import GrpcNetwork
 
-        name = SOCKET_NAME.format(address.rpartition(":")[2])
-        return MixedServer(self._tcp.serve(address), GrpcNetwork().serve, self._socket_folder, name)
+        name, callers = SOCKET_NAME.format(address.rpartition(":")[2]), GrpcCallers(self._security.admission)
+        return MixedServer(self._tcp.serve(address), GrpcNetwork(callers=callers).serve, callers, self._socket_folder, name)
 
 
 class MixedServer:
     """One set of handlers, two protocols."""
 
-    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], folder: str, name: str) -> None:
+    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], callers: GrpcCallers, folder: str, name: str) -> None:
         self._tcp = tcp
+        self._callers = callers
         self._temporary = "" if folder and _fits(os.path.join(folder, name)) else _temporary_folder(name)
         self._path = os.path.join(self._temporary or folder, name)
         self._grpc = make_grpc(f"unix:{self._path}")
@@ -68,9 +73,15 @@ class MixedServer:
         return self._tcp.port
 
     def _join(self, connection: Connection) -> None:
-        joint = _Joint(connection, self._path)
+        name = f"dledger-{os.getpid()}-{next(_numbers)}"
+        self._callers.joined(name, connection.peer, certified(connection.transport))
+        joint = _Joint(connection, self._path, name)
         self._joints.add(joint)
-        connection.closed.add_done_callback(lambda _: self._joints.discard(joint))
+        connection.closed.add_done_callback(lambda _: self._parted(joint, name))
+
+    def _parted(self, joint: _Joint, name: str) -> None:
+        self._joints.discard(joint)
+        self._callers.parted(name)
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         self._grpc.add_unary(method, handler)
@@ -117,8 +128,9 @@ def _temporary_folder(name: str) -> str:
 class _Joint(asyncio.Protocol):
     """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow."""
 
-    def __init__(self, near: Connection, path: str) -> None:
+    def __init__(self, near: Connection, path: str, name: str) -> None:
         self._near = near
+        self._name = name
         self._far: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
         near.receiver = self
@@ -129,11 +141,24 @@ class _Joint(asyncio.Protocol):
     async def _connect(self, path: str) -> None:
         try:
             async with asyncio.timeout(OPENED_S):
-                await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+                await self._connect_named(path)
         except (OSError, TimeoutError):
             self._near.abort()
         else:
             self._near.resume_reading()
+
+    async def _connect_named(self, path: str) -> None:
+        """Connect from a socket with an abstract name: the server tells its callers apart by that."""
+        loop = asyncio.get_running_loop()
+        own = socket.socket(socket.AF_UNIX)
+        try:
+            own.setblocking(False)
+            own.bind("\0" + self._name)
+            await loop.sock_connect(own, path)
+            await loop.create_unix_connection(lambda: self, sock=own)
+        except BaseException:
+            own.close()
+            raise
 
     # -- near: the accepted connection's receiver
 

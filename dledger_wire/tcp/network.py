@@ -15,14 +15,17 @@ import ssl
 import struct
 from collections.abc import Mapping
 
-from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.methods import request_limit
+from dledger_wire.security.network_security import OPEN, NetworkSecurity
+from dledger_wire.tcp.authentication import DialledAuthentication
 from dledger_wire.tcp.calls import Calls
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
 from dledger_wire.tcp.server import PREFACE, TcpServer
 from dledger_wire.tcp.stream import Stream
 
 CONNECT_TIMEOUT_S = 2.0
+AUTHENTICATION_S = 5.0
 CALLS_IDLE_S = 20.0  # without a call, before the connection is closed: less than clients look at routes; a server waits longer
 MAX_METHOD_BYTES = 255
 
@@ -60,9 +63,9 @@ def _retrieve(task: asyncio.Task[Stream] | asyncio.Task[Calls]) -> None:
 class TcpChannel:
     """Connections to one address."""
 
-    def __init__(self, address: str, context: ssl.SSLContext | None, memory: ReceivedBytes) -> None:
+    def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes) -> None:
         self._address = address
-        self._context = context
+        self._security = security
         self._memory = memory
         self._connections: dict[Connection, None] = {}
         self._calls: Calls | None = None
@@ -77,13 +80,16 @@ class TcpChannel:
         reason = "no answer"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(self._made, host.strip("[]"), int(port), ssl=self._context)
+                tls = self._security.tls.client() if self._security.tls is not None else None
+                _, connection = await loop.create_connection(self._made, host.strip("[]"), int(port), ssl=tls)
         except asyncio.CancelledError:
             if self._closed:
                 raise self._closed_here() from None
             raise
         except TimeoutError:
             pass
+        except ssl.SSLError as error:
+            raise AuthenticationFailedError(f"{self._address}: {_tls_failure(error)}") from None
         except OSError as error:
             reason = (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
         else:
@@ -100,14 +106,33 @@ class TcpChannel:
 
     async def dial_stream(self, opening: dict[str, object]) -> Stream:
         connection = await self._dial()
-        stream = connection.receiver = Stream(connection, dialled=True)
-        send_opening(connection, opening)
+        stream = Stream(connection, dialled=True)
+        await self._begin(connection, opening, stream)
         return stream
+
+    async def _begin(self, connection: Connection, opening: dict[str, object], carried: Stream | Calls) -> None:
+        """Say what the connection is for, and prove who dialled it; closed again when that fails."""
+        if self._security.credentials is None:
+            connection.receiver = carried
+            send_opening(connection, opening)
+            return
+        try:
+            async with asyncio.timeout(AUTHENTICATION_S):
+                authentication = DialledAuthentication(connection, await self._security.credentials.exchange(), carried)
+                send_opening(connection, {**opening, "auth": authentication.opening()})
+                await authentication.done()
+        except TimeoutError:
+            connection.abort()
+            text = f"{self._address}: did not authenticate within {AUTHENTICATION_S:g} s"
+            raise UnreachableError(text, address=self._address) from None
+        except BaseException:
+            connection.abort()
+            raise
 
     async def _dial_calls(self) -> Calls:
         connection = await self._dial()
-        calls = connection.receiver = Calls(connection)
-        send_opening(connection, {"calls": True})
+        calls = Calls(connection)
+        await self._begin(connection, {"calls": True}, calls)
         self._calls = calls
         self._watch_idle(calls)
         return calls
@@ -175,15 +200,20 @@ def send_opening(connection: Connection, opening: dict[str, object]) -> None:
 
 
 class TcpNetwork:
-    """Makes channels and servers over TCP; with contexts given, over TLS."""
+    """Makes channels and servers over TCP; ``security`` says whether over TLS, and who proves what."""
 
-    def __init__(self, *, client_context: ssl.SSLContext | None = None, server_context: ssl.SSLContext | None = None) -> None:
-        self._client_context = client_context
-        self._server_context = server_context
+    def __init__(self, security: NetworkSecurity = OPEN) -> None:
+        self._security = security
         self._memory = ReceivedBytes()
 
     def connect(self, address: str) -> TcpChannel:
-        return TcpChannel(address, self._client_context, self._memory)
+        return TcpChannel(address, self._security, self._memory)
 
     def serve(self, address: str) -> TcpServer:
-        return TcpServer(address, self._server_context, self._memory)
+        return TcpServer(address, self._security, self._memory)
+
+
+def _tls_failure(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    return f"no TLS connection: {(error.reason or 'not TLS').replace('_', ' ').lower()}"

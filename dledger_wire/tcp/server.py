@@ -16,12 +16,14 @@ import errno
 import json
 import logging
 import resource
-import ssl
 from collections.abc import Callable, Mapping
 
-from dledger_wire.errors import AddressInUseError, BusyError, DledgerError
+from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, BusyError, DledgerError
 from dledger_wire.rpc.methods import is_raft, request_limit
-from dledger_wire.rpc.transport import StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, StreamHandler, UnaryHandler
+from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.security.principal import ANONYMOUS, Principal
+from dledger_wire.tcp.authentication import MAX_FRAME, AcceptedAuthentication, certified
 from dledger_wire.tcp.calls import ServedCalls
 from dledger_wire.tcp.connection import Connection, RareWarning, ReceivedBytes
 from dledger_wire.tcp.stream import Stream
@@ -41,9 +43,10 @@ _logger = logging.getLogger(__name__)
 
 
 class _Context:
-    def __init__(self, peer: str, metadata: Mapping[str, str]) -> None:
+    def __init__(self, peer: str, metadata: Mapping[str, str], principal: Principal) -> None:
         self.peer = peer
         self.metadata = metadata
+        self.principal = principal
 
 
 class _Accepted(Connection):
@@ -52,6 +55,7 @@ class _Accepted(Connection):
     def __init__(self, server: TcpServer, memory: ReceivedBytes) -> None:
         super().__init__("a peer", memory)
         self.prologue = self._opening
+        self.max_frame = MAX_FRAME  # until it is known who this is
         self.near_limit = False
         self._server = server
         self._deadline = self._loop.call_later(OPENING_S, self._too_late)
@@ -93,7 +97,6 @@ class _Accepted(Connection):
             return 0
         if len(begun) < _HEAD + length:
             return -1
-        self._deadline.cancel()
         self.prologue = None
         self._open(bytes(begun[_HEAD : _HEAD + length]))
         return _HEAD + length
@@ -104,19 +107,35 @@ class _Accepted(Connection):
         except (ValueError, RecursionError):
             opening = None
         if isinstance(opening, dict):
-            self._server.opened(self, opening)
+            self._authenticate(opening)
         else:
             self.violate("an opening that is no JSON object")
+
+    def _authenticate(self, opening: dict[str, object]) -> None:
+        admission, given = self._server.admission, opening.get("auth")
+        certificate = certified(self.transport)
+        if admission is not None:
+            AcceptedAuthentication(self, admission, certificate, lambda principal: self._admitted(opening, principal)).begin(given)
+        elif given is not None:
+            self.refuse(AuthenticationFailedError("this cluster has no users; expected none"))
+        else:
+            self._admitted(opening, certificate or ANONYMOUS)
+
+    def _admitted(self, opening: dict[str, object], principal: Principal) -> None:
+        self._deadline.cancel()
+        self.max_frame = MAX_MESSAGE_BYTES
+        self._server.opened(self, opening, principal)
 
 
 class TcpServer:
     """Serves registered handlers on one address.  ``foreign`` takes over connections that speak HTTP/2."""
 
-    def __init__(self, address: str, context: ssl.SSLContext | None, memory: ReceivedBytes) -> None:
+    def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes) -> None:
         self.foreign: Callable[[Connection], None] | None = None
         self.warning = RareWarning()
         self._address = address
-        self._context = context
+        self.admission = security.admission
+        self._tls = security.tls
         self._memory = memory
         self._unary: dict[bytes, tuple[str, UnaryHandler]] = {}
         self._streams: dict[str, StreamHandler] = {}
@@ -139,7 +158,8 @@ class TcpServer:
     async def start(self) -> None:
         host, _, port = self._address.rpartition(":")
         loop = asyncio.get_running_loop()
-        tls, handshake_s = self._context, OPENING_S if self._context is not None else None
+        tls = self._tls.server() if self._tls is not None else None
+        handshake_s = OPENING_S if tls is not None else None
         try:
             self._server = await loop.create_server(
                 self._accept, host.strip("[]"), int(port), backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
@@ -184,14 +204,14 @@ class TcpServer:
             if connection.last_received_s < before_s and isinstance(calls, ServedCalls) and calls.is_idle:
                 connection.close_after_flush()
 
-    def opened(self, connection: _Accepted, opening: dict[str, object]) -> None:
-        """A connection has said what it is for."""
+    def opened(self, connection: _Accepted, opening: dict[str, object], principal: Principal) -> None:
+        """A connection has said what it is for, and ``principal`` is who dialled it."""
         method, given = str(opening.get("method") or ""), opening.get("metadata")
         if connection.near_limit and not is_raft(method):
             connection.refuse(BusyError(f"{self._address}: too many connections"))
             return
         metadata = {str(key).lower(): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
-        context = _Context(connection.peer, metadata)
+        context = _Context(connection.peer, metadata, principal)
         if opening.get("calls"):
             connection.receiver = ServedCalls(connection, self._unary, context)
             return

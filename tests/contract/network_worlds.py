@@ -15,6 +15,7 @@ from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import Channel, Network
 from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpNetwork
+from tests.contract import secured
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import SimNetwork
 from tests.sim.trace import Trace
@@ -66,6 +67,16 @@ class MixedWorld(SocketWorld):
     make = MixedNetwork
 
 
+class SecuredTcpWorld(SocketWorld):
+    """TLS and authentication on every connection."""
+
+    name = "tcp-secured"
+
+    @staticmethod
+    def make() -> Network:  # type: ignore[override]
+        return TcpNetwork(secured.everything())
+
+
 class StockGrpcWorld(SocketWorld):
     """A stock gRPC client at a node's port."""
 
@@ -110,4 +121,4 @@ class ShuffledSimWorld(SimWorld):
         super().__init__(shuffle=True)
 
 
-WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, MixedWorld, StockGrpcWorld, SimWorld, ShuffledSimWorld]
+WORLDS: list[Callable[[], World]] = [SocketWorld, TcpWorld, SecuredTcpWorld, MixedWorld, StockGrpcWorld, SimWorld, ShuffledSimWorld]

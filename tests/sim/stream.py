@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError, UnreachableError, error_from_code
 from dledger_wire.rpc.transport import StreamHandler
+from dledger_wire.security.principal import ANONYMOUS, Principal
 from tests.sim.loop import Process
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _logger = logging.getLogger(__name__)
 class CallContext:
     peer: str
     metadata: Mapping[str, str]
+    principal: Principal = ANONYMOUS
 
 
 def as_travelled(error: DledgerError) -> DledgerError:

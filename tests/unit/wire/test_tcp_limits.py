@@ -18,6 +18,7 @@ from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext
+from dledger_wire.security.network_security import OPEN
 from dledger_wire.tcp import connection as tcp_connection
 from dledger_wire.tcp import server as tcp_server
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
@@ -48,7 +49,7 @@ class Rig:
     def __init__(self, limit: int = 1 << 30) -> None:
         self.memory = ReceivedBytes(limit)
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
-        self.server = TcpServer(self.address, None, self.memory)
+        self.server = TcpServer(self.address, OPEN, self.memory)
         self.server.add_unary(CALL, echo)
         for method in (STREAM, SMALL, LINK):
             self.server.add_stream(method, read_all)

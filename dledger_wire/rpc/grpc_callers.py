@@ -1,0 +1,87 @@
+"""Who calls a gRPC server that stands behind a node's own port (``dledger_wire/tcp/mixed_network.py``).
+
+Owns the callers of its connections, and authentication of stock gRPC clients: by their certificate, or by a user and password in the
+metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).  Health checks need neither.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.security.admission import Admission
+from dledger_wire.security.principal import ANONYMOUS, Principal
+
+AUTHORIZATION = "authorization"
+PUBLIC = "/grpc.health.v1.Health/"
+_ABSTRACT = "unix-abstract:"
+_BASIC = "basic "
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcCaller:
+    """One caller of one call.  Implements ``CallContext``."""
+
+    peer: str
+    metadata: Mapping[str, str]
+    principal: Principal
+
+
+class GrpcCallers:
+    """The connections that were joined to a gRPC server: each has a socket name of its own, by which the server tells them apart."""
+
+    def __init__(self, admission: Admission | None = None) -> None:
+        self._admission = admission
+        self._joined: dict[str, tuple[str, Principal | None]] = {}
+
+    def joined(self, name: str, address: str, certificate: Principal | None) -> None:
+        """A connection from ``address`` was joined under the abstract socket name ``name``."""
+        self._joined[name] = address, certificate
+
+    def parted(self, name: str) -> None:
+        """Its connection is gone."""
+        self._joined.pop(name, None)
+
+    async def caller(self, method: str, context: Any) -> GrpcCaller:
+        """Who makes this call.  AuthenticationFailedError when it may not come in."""
+        peer: str = context.peer()
+        address, certificate = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None))
+        metadata = from_wire(context.invocation_metadata())
+        if self._admission is None or method.startswith(PUBLIC):
+            return GrpcCaller(address, metadata, certificate or ANONYMOUS)
+        try:
+            principal = self._admission.admit(certificate, await self._authenticated(self._admission, metadata))
+        except AuthenticationFailedError as error:
+            self._admission.refused(address, error)
+            raise
+        return GrpcCaller(address, {key: value for key, value in metadata.items() if key != AUTHORIZATION}, principal)
+
+    async def _authenticated(self, admission: Admission, metadata: Mapping[str, str]) -> str:
+        given = metadata.get(AUTHORIZATION, "")
+        if not given:
+            return ""
+        name, password = _basic(given)
+        if not await admission.password_fits(name, password):
+            raise AuthenticationFailedError(f"{name}: wrong name or password")
+        return name
+
+
+def _basic(given: str) -> tuple[str, str]:
+    if not given.lower().startswith(_BASIC):
+        raise AuthenticationFailedError("authorization: expected Basic BASE64(USER:PASSWORD)")
+    try:
+        name, colon, password = base64.b64decode(given[len(_BASIC) :], validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        name = colon = password = ""
+    if not colon:
+        raise AuthenticationFailedError("authorization: expected Basic BASE64(USER:PASSWORD)")
+    return name, password
+
+
+def from_wire(pairs: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
+    """Metadata as gRPC gives it, with what had to go as bytes under its own name again."""
+    return {key.removesuffix("-bin"): value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in pairs or ()}

@@ -1,0 +1,35 @@
+"""What a server has to know to let a caller in.
+
+Owns the interface only: a node implements it from its users, and what a network does with it is in ``dledger_wire/tcp/authentication.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.security.principal import Principal
+from dledger_wire.security.scram import Verifier
+
+
+class Admission(Protocol):
+    """Decides who a caller is; without one every caller is let in and nobody authenticates."""
+
+    def verifier_of(self, name: str) -> Verifier:
+        """Of a user, or of a principal of the cluster by its URI; of an unknown name one that nothing fits."""
+        ...
+
+    async def password_fits(self, name: str, password: str) -> bool:
+        """Whether it is this user's, for clients that cannot do more than send it."""
+        ...
+
+    def admit(self, certificate: Principal | None, name: str) -> Principal:
+        """The principal of a caller with this certificate who has proved to be ``name`` (empty: it did not authenticate).
+
+        AuthenticationFailedError when it may not come in.
+        """
+        ...
+
+    def refused(self, peer: str, error: AuthenticationFailedError) -> None:
+        """A caller at the address ``peer`` was not let in."""
+        ...

@@ -1,0 +1,88 @@
+"""What a dialler proves who it is with, besides a certificate.
+
+Owns reading passwords and secrets from files: a file that others can read is refused, and one that was replaced is read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from typing import Protocol
+
+from dledger_wire.errors import ConfigError
+from dledger_wire.security.principal import Principal, is_user_name
+from dledger_wire.security.scram import ClientExchange, hashed_password
+
+MAX_SECRET_BYTES = 1024
+MIN_SECRET_BYTES = 16  # of a cluster
+
+
+class Credentials(Protocol):
+    """Begins an exchange for each connection."""
+
+    async def exchange(self) -> ClientExchange: ...
+
+
+def read_secret(path: str, what: str) -> str:
+    """The first line of a file with a password or secret.  ConfigError when it is missing, empty, or readable by others."""
+    check_private(path, what)
+    with open(path, "rb") as file:
+        data = file.read(MAX_SECRET_BYTES + 1)
+    line = data.partition(b"\n")[0].rstrip(b"\r")
+    if not line or len(line) > MAX_SECRET_BYTES:
+        raise ConfigError(f"{path}: expected {what} of 1 to {MAX_SECRET_BYTES} bytes in the first line")
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: expected {what} as UTF-8 text") from None
+
+
+def check_private(path: str, what: str) -> None:
+    """ConfigError unless ``path`` is a file that only its owner can read; one of root's may be read by its group as well."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read {what}: {os.strerror(error.errno or 0).lower()}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path}: expected a file with {what}")
+    allowed = 0o640 if found.st_uid == 0 else 0o600
+    if stat.S_IMODE(found.st_mode) & 0o077 & ~allowed:
+        mode = stat.S_IMODE(found.st_mode)
+        raise ConfigError(f"{path}: {what} can be read by others (mode {mode:04o}); expected mode {allowed:04o}: chmod {allowed:o} {path}")
+
+
+class PasswordCredentials:
+    """A user with a password, given or in a file."""
+
+    def __init__(self, user: str, *, password: str = "", password_file: str = "") -> None:
+        if not is_user_name(user):
+            raise ConfigError(f"user {user!r}: expected letters, digits and . _ @ - (1 to 127)")
+        if bool(password) == bool(password_file):
+            raise ConfigError(f"user {user}: expected either a password or a file with it")
+        self.user = user
+        self._password = password
+        self._file = password_file
+        if password_file:
+            read_secret(password_file, "a password")
+
+    def __repr__(self) -> str:
+        return f"PasswordCredentials({self.user!r})"
+
+    async def exchange(self) -> ClientExchange:
+        password = read_secret(self._file, "a password") if self._file else self._password
+        return ClientExchange(self.user, await asyncio.to_thread(hashed_password, self.user, password))
+
+
+class ClusterCredentials:
+    """A node or a name server with the secret of its cluster."""
+
+    def __init__(self, principal: Principal, secret: str) -> None:
+        self.principal = principal
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return f"ClusterCredentials({self.principal.uri!r})"
+
+    async def exchange(self) -> ClientExchange:
+        return ClientExchange(self.principal.uri, self._secret)

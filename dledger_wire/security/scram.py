@@ -1,0 +1,183 @@
+"""Authentication by SCRAM-SHA-256 (RFC 5802, RFC 7677), without I/O: what each side says next.
+
+Owns the exchange, and what is stored of a password.  Both sides prove that they know the secret, nothing of it is sent, and an exchange
+that was recorded is worth nothing, since both contribute a nonce.  Users authenticate with their password, nodes with the cluster's
+secret under the name of their principal (``principal.py``), which the proof covers.
+
+A password is first hashed with scrypt under the user's name, then SCRAM's own hash is made of that: who steals the stored verifiers has to
+pay for scrypt with each guess.  The secret of a cluster is drawn at random and needs no such protection.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dledger_wire.errors import AuthenticationFailedError
+
+MECHANISM = "SCRAM-SHA-256"
+ITERATIONS = 4096  # the least that RFC 7677 allows: scrypt is what makes guessing expensive
+MAX_ITERATIONS = 100_000  # a server may not keep a client busy
+MAX_MESSAGE = 1024
+SALT_BYTES = 16
+SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 15, 8, 1  # 32 MiB, some 0.1 s
+_SCRYPT_MEMORY = 64 << 20
+
+_ITERATION_COUNT = re.compile(r"(?:^|,)i=(\d{1,9})(?:,|$)")
+
+
+@functools.cache
+def _mechanism() -> Any:
+    from scramp import ScramMechanism  # only processes that authenticate pay for the import
+
+    return ScramMechanism(MECHANISM)
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What a server keeps of a secret: enough to check it, not to know it."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int = ITERATIONS
+
+    def __repr__(self) -> str:
+        return "Verifier(...)"
+
+
+def hashed_password(user: str, password: str) -> str:
+    """What takes the place of the password in an exchange; takes some 0.1 s and 32 MiB once for each user and password of a process."""
+    return _hashed(user, hashlib.sha256(password.encode()).digest())
+
+
+@functools.lru_cache(maxsize=64)
+def _hashed(user: str, digest: bytes) -> str:
+    salt = b"dledger user " + user.encode()
+    key = hashlib.scrypt(digest, salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=SCRYPT_P, maxmem=_SCRYPT_MEMORY, dklen=32)
+    return base64.b64encode(key).decode()
+
+
+def password_verifier(user: str, password: str) -> Verifier:
+    """The verifier of a user's password, with a fresh salt."""
+    return _verifier(hashed_password(user, password), secrets.token_bytes(SALT_BYTES))
+
+
+def secret_verifier(secret: str) -> Verifier:
+    """The verifier of a cluster's secret: the same on all nodes."""
+    return _verifier(secret, hashlib.sha256(b"dledger cluster secret").digest()[:SALT_BYTES])
+
+
+def _verifier(secret: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
+    salt, stored_key, server_key, iterations = _mechanism().make_auth_info(secret, iterations, salt)
+    return Verifier(salt, stored_key, server_key, iterations)
+
+
+def fits(verifier: Verifier, secret: str) -> bool:
+    """Whether ``secret`` (a hashed password) is the one that the verifier was made of."""
+    return hmac.compare_digest(_verifier(secret, verifier.salt, verifier.iterations).stored_key, verifier.stored_key)
+
+
+class Decoys:
+    """Verifiers for users that there are not: the same for each name, so that an answer does not tell which users there are."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def verifier(self, name: str) -> Verifier:
+        """A verifier that no password fits."""
+        drawn = [hmac.digest(self._key, part + name.encode(), "sha256") for part in (b"salt ", b"stored ", b"server ")]
+        return Verifier(drawn[0][:SALT_BYTES], drawn[1], drawn[2])
+
+
+class ClientExchange:
+    """The dialler's side.  ``secret`` is a hashed password or the cluster's secret."""
+
+    def __init__(self, name: str, secret: str, *, nonce: str | None = None) -> None:
+        from scramp import ScramClient
+
+        self._name = name
+        self._client = ScramClient([MECHANISM], name, secret, c_nonce=nonce)
+        self._steps: list[Callable[[str], str]] = [self._challenged, self._confirmed]
+
+    def first(self) -> str:
+        """What to say first."""
+        said: str = self._client.get_client_first()
+        return said
+
+    def answer(self, message: str) -> str:
+        """What to say next, nothing when the server has proved itself.  AuthenticationFailedError when it has not."""
+        from scramp import ScramException
+
+        try:
+            return self._steps.pop(0)(_checked(message))
+        except (ScramException, IndexError) as error:
+            raise AuthenticationFailedError(f"the server did not prove that it knows {self._name!r}: {error}") from None
+
+    @property
+    def is_over(self) -> bool:
+        return not self._steps
+
+    def _challenged(self, message: str) -> str:
+        asked = _ITERATION_COUNT.search(message)
+        if asked is None or int(asked[1]) > MAX_ITERATIONS:
+            raise AuthenticationFailedError(f"the server asks for more than {MAX_ITERATIONS} iterations")
+        self._client.set_server_first(message)
+        said: str = self._client.get_client_final()
+        return said
+
+    def _confirmed(self, message: str) -> str:
+        self._client.set_server_final(message)
+        return ""
+
+
+class ServerExchange:
+    """The acceptor's side: ``name`` is who the caller says to be, and true once ``answer`` has returned the second time."""
+
+    def __init__(self, verifier_of: Callable[[str], Verifier], *, nonce: str | None = None) -> None:
+        self.name = ""
+        self._verifier_of = verifier_of
+        self._server = _mechanism().make_server(self._look_up, s_nonce=nonce)
+        self._steps: list[Callable[[str], str]] = [self._begin, self._check]
+
+    def answer(self, message: str) -> str:
+        """What to say next.  AuthenticationFailedError when the caller does not know the secret, or does not speak SCRAM."""
+        from scramp import ScramException
+
+        try:
+            return self._steps.pop(0)(_checked(message))
+        except (ScramException, IndexError):
+            self._steps.clear()
+            raise AuthenticationFailedError(f"{self.name or 'the caller'}: wrong name or password") from None
+
+    @property
+    def is_over(self) -> bool:
+        return not self._steps
+
+    def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self.name = name
+        found = self._verifier_of(name)
+        return found.salt, found.stored_key, found.server_key, found.iterations
+
+    def _begin(self, message: str) -> str:
+        self._server.set_client_first(message)
+        said: str = self._server.get_server_first()
+        return said
+
+    def _check(self, message: str) -> str:
+        self._server.set_client_final(message)
+        said: str = self._server.get_server_final()
+        return said
+
+
+def _checked(message: str) -> str:
+    if len(message) > MAX_MESSAGE:
+        raise AuthenticationFailedError(f"a message of {len(message)} characters; expected at most {MAX_MESSAGE}")
+    return message

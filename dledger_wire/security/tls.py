@@ -1,0 +1,188 @@
+"""TLS of one process: its certificate, whom it trusts, and contexts that follow the files.
+
+Owns ``TlsSettings`` (the block ``security.tls`` of cluster files and the ``tls`` parameter of clients) and ``TlsContexts``.  Files that
+were replaced are read anew for the next connection; connections that are there stay.  A set of files that does not fit together (a key
+that was replaced before its certificate) changes nothing until it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+from dledger_wire.errors import ConfigError
+from dledger_wire.security.credentials import check_private
+
+MinVersion: TypeAlias = Literal["TLSv1.2", "TLSv1.3"]
+ClientAuth: TypeAlias = Literal["none", "optional", "required"]
+
+LOOK_S = 1.0  # how often the files are looked at
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files and rules of one side.
+
+    Attributes:
+        ca: File with the certificates of the authorities that are trusted, PEM.
+        cert: File with the own certificate and what leads to its authority, PEM.  A client may go without.
+        key: File with the key of ``cert``, PEM, without a password; only its owner may be able to read it.
+        min_version: The oldest version of the protocol that is spoken.
+        client_auth: Of a server, whether it asks for certificates of clients: ``none``, ``optional`` or ``required``.
+    """
+
+    ca: str
+    cert: str = ""
+    key: str = ""
+    min_version: MinVersion = "TLSv1.3"
+    client_auth: ClientAuth = "optional"
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A context, of files that looked like this."""
+
+    context: ssl.SSLContext
+    stamps: tuple[tuple[int, int, int], ...]
+    looked_s: float
+
+
+@dataclass(slots=True)
+class TlsContexts:
+    """The contexts of a process for dialling and accepting.  ConfigError at once when a file is missing or wrong."""
+
+    settings: TlsSettings
+    clock: Callable[[], float] = time.monotonic
+    _client: _Loaded | None = field(default=None, init=False)
+    _server: _Loaded | None = field(default=None, init=False)
+    _trouble: str = field(default="", init=False)
+
+    def client(self) -> ssl.SSLContext:
+        """For the next connection that is dialled."""
+        self._client = self._fresh(self._client, self._new_client)
+        return self._client.context
+
+    def server(self) -> ssl.SSLContext:
+        """For a listener: each connection that it accepts gets the context of the files as they are then."""
+        self._server = self._fresh(self._server, self._new_server)
+        return self._server.context
+
+    @property
+    def trouble(self) -> str:
+        """Why the files as they are now are not in use; empty when they are."""
+        return self._trouble
+
+    def expires_at(self) -> datetime | None:
+        """When the own certificate expires; None without one."""
+        return expiry(self.settings.cert) if self.settings.cert else None
+
+    # -- contexts
+
+    def _fresh(self, loaded: _Loaded | None, make: Callable[[], ssl.SSLContext]) -> _Loaded:
+        now_s = self.clock()
+        if loaded is not None and now_s - loaded.looked_s < LOOK_S:
+            return loaded
+        stamps = self._stamps()
+        if loaded is not None and loaded.stamps == stamps:
+            loaded.looked_s = now_s
+            return loaded
+        try:
+            made = _Loaded(make(), stamps, now_s)
+        except ConfigError as error:
+            if loaded is None:
+                raise
+            loaded.looked_s = now_s
+            if self._trouble != error.message:
+                self._trouble = error.message
+                _logger.warning("certificates were replaced and cannot be used; the old ones stay in use: %s", error.message)
+            return loaded
+        if loaded is not None:
+            _logger.info("certificates were read anew")
+        self._trouble = ""
+        return made
+
+    def _stamps(self) -> tuple[tuple[int, int, int], ...]:
+        found = []
+        for path in (self.settings.ca, self.settings.cert, self.settings.key):
+            try:
+                stat = os.stat(path) if path else None
+            except OSError:
+                stat = None
+            found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size) if stat is not None else (0, 0, 0))
+        return tuple(found)
+
+    def _new_client(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._load(context)
+        return context
+
+    def _new_server(self) -> ssl.SSLContext:
+        if not self.settings.cert:
+            raise ConfigError("security.tls: a server needs cert and key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load(context)
+        context.verify_mode = _CLIENT_AUTH[self.settings.client_auth]
+        context.set_alpn_protocols(["h2"])  # gRPC clients insist on it; ours do not ask
+        context.sni_callback = self._replace_context
+        return context
+
+    def _replace_context(self, connection: ssl.SSLObject, _name: str | None, accepted: ssl.SSLContext) -> None:
+        """A listener has one context for its life: what it accepts moves to the newest."""
+        newest = self.server()
+        if newest is not accepted:
+            connection.context = newest
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        settings = self.settings
+        context.minimum_version = _VERSIONS[settings.min_version]
+        try:
+            context.load_verify_locations(settings.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise _unusable(settings.ca, "certificates of authorities", error) from None
+        if not settings.cert:
+            return
+        check_private(settings.key, "a private key")
+        try:
+            context.load_cert_chain(settings.cert, settings.key, password=_no_password)
+        except (OSError, ssl.SSLError, _EncryptedKeyError) as error:
+            raise _unusable(f"{settings.cert}, {settings.key}", "a certificate and its key", error) from None
+
+
+class _EncryptedKeyError(Exception):
+    """The key needs a password."""
+
+
+def _no_password() -> str:
+    raise _EncryptedKeyError("the key is encrypted; expected one without a password")
+
+
+def _unusable(files: str, expected: str, error: Exception) -> ConfigError:
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "not PEM").replace("_", " ").lower()
+    else:
+        reason = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
+    return ConfigError(f"{files}: expected {expected}: {reason}")
+
+
+def expiry(path: str) -> datetime:
+    """When the first certificate in a PEM file expires.  ConfigError when there is none."""
+    from cryptography import x509
+
+    try:
+        with open(path, "rb") as file:
+            found = x509.load_pem_x509_certificate(file.read())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: expected a certificate: {error}") from None
+    expires: datetime = found.not_valid_after_utc
+    return expires.astimezone(UTC)

@@ -1,0 +1,149 @@
+"""Authentication on a connection of ours, between the opening and the first frame of a call or stream.
+
+Owns the frames of it; what they say is SCRAM's (``dledger_wire/security/scram.py``).
+
+    dialler    opening with "auth": {"mechanism": "SCRAM-SHA-256", "message": client-first-message}
+    acceptor   9 authentication   server-first-message
+    dialler    9 authentication   client-final-message
+    acceptor   9 authentication   server-final-message     the dialler is let in, and knows that the acceptor knows the secret, too
+    acceptor   3 error            ErrorDetail, then the connection is closed
+
+A dialler without "auth" sends its first frame at once: who it is says its certificate, or nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.security.admission import Admission
+from dledger_wire.security.principal import Principal, of_uri
+from dledger_wire.security.scram import MECHANISM, ClientExchange, ServerExchange
+from dledger_wire.tcp.connection import AUTHENTICATION, ERROR, NOBODY, Connection, Receiver
+from dledger_wire.tcp.stream import error_of
+
+MAX_FRAME = 64 << 10  # before the caller is known
+
+
+class DialledAuthentication:
+    """The dialler's side: receives the frames until it is over, then ``carried`` does, before the next frame is looked at."""
+
+    def __init__(self, connection: Connection, exchange: ClientExchange, carried: Receiver) -> None:
+        self._connection = connection
+        self._exchange = exchange
+        self._carried = carried
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection.receiver = self
+
+    def opening(self) -> dict[str, str]:
+        """What the opening carries."""
+        return {"mechanism": MECHANISM, "message": self._exchange.first()}
+
+    async def done(self) -> None:
+        """Wait until both sides have proved what they know.  AuthenticationFailedError, or UnreachableError when the connection is lost."""
+        await self._over
+
+    # -- the connection's receiver
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        if self._over.done():
+            return
+        if kind == ERROR:
+            self._over.set_exception(error_of(payload, self._connection.peer))
+        elif kind != AUTHENTICATION:
+            self._over.set_exception(AuthenticationFailedError(f"{self._connection.peer} does not authenticate its callers"))
+        else:
+            self._next(payload)
+
+    def _next(self, payload: bytes) -> None:
+        try:
+            answer = self._exchange.answer(bytes(payload).decode(errors="replace"))
+        except AuthenticationFailedError as error:
+            self._over.set_exception(AuthenticationFailedError(f"{self._connection.peer}: {error.message}"))
+            return
+        if answer:
+            self._connection.put(AUTHENTICATION, answer.encode())
+        if self._exchange.is_over:
+            self._connection.receiver = self._carried
+            self._over.set_result(None)
+
+    def lost(self) -> None:
+        if not self._over.done():
+            self._over.set_exception(self._connection.gone())
+
+
+class AcceptedAuthentication:
+    """The acceptor's side: calls ``admitted`` with the principal, or refuses the connection."""
+
+    def __init__(
+        self, connection: Connection, admission: Admission, certificate: Principal | None, admitted: Callable[[Principal], None]
+    ) -> None:
+        self._connection = connection
+        self._admission = admission
+        self._certificate = certificate
+        self._admitted = admitted
+        self._exchange: ServerExchange | None = None
+
+    def begin(self, given: object) -> None:
+        """The opening's ``auth``, None when it had none."""
+        if given is None:
+            self._admit("")
+            return
+        known = isinstance(given, Mapping) and given.get("mechanism") == MECHANISM and isinstance(given.get("message"), str)
+        if not known:
+            self._refuse(AuthenticationFailedError(f"unknown authentication; expected {MECHANISM}"))
+            return
+        self._exchange = ServerExchange(self._admission.verifier_of)
+        self._connection.receiver = self
+        self._answer(given["message"])  # type: ignore[index]
+
+    # -- the connection's receiver
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        if kind == AUTHENTICATION:
+            self._answer(bytes(payload).decode(errors="replace"))
+        else:
+            self._connection.violate(f"a frame of kind {kind} before it had authenticated")
+
+    def lost(self) -> None: ...
+
+    def _answer(self, message: str) -> None:
+        exchange = cast(ServerExchange, self._exchange)
+        try:
+            answer = exchange.answer(message)
+        except AuthenticationFailedError as error:
+            self._refuse(error)
+            return
+        if exchange.is_over:
+            self._admit(exchange.name, answer)
+        else:
+            self._connection.put(AUTHENTICATION, answer.encode())
+
+    def _admit(self, name: str, confirmation: str = "") -> None:
+        try:
+            principal = self._admission.admit(self._certificate, name)
+        except AuthenticationFailedError as error:
+            self._refuse(error)
+            return
+        self._connection.receiver = NOBODY
+        if confirmation:
+            self._connection.put(AUTHENTICATION, confirmation.encode())
+        self._admitted(principal)
+
+    def _refuse(self, error: AuthenticationFailedError) -> None:
+        self._admission.refused(self._connection.peer, error)
+        self._connection.refuse(error)
+
+
+def certified(transport: asyncio.BaseTransport | None) -> Principal | None:
+    """Who the verified certificate of the other side names; None without one, or when it has no name of ours."""
+    tls = transport.get_extra_info("ssl_object") if transport is not None else None
+    if not isinstance(tls, ssl.SSLObject):
+        return None
+    names: Any = (tls.getpeercert() or {}).get("subjectAltName", ())
+    found = [of_uri(value) for kind, value in names if kind == "URI"]
+    known = [principal for principal in found if principal is not None]
+    return known[0] if len(known) == 1 else None

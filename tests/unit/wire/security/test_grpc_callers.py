@@ -1,0 +1,138 @@
+"""Stock gRPC clients at a node's port: who they are, and who of them is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from dledger_cli.local.ports import free_ports
+from dledger_wire.event_loop import new_event_loop
+from dledger_wire.rpc.transport import ByteStream, CallContext
+from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.tcp.mixed_network import MixedNetwork
+from tests.contract import secured
+from tests.contract.secured import NODE, Users, tls
+
+WHO = "/test.Security/Who"
+STREAM = "/test.Security/Stream"
+HEALTH = "/grpc.health.v1.Health/Check"
+Metadata = Sequence[tuple[str, str]]
+
+
+async def who(_request: bytes, context: CallContext) -> bytes:
+    return f"{context.principal} at {context.peer.rpartition(':')[0]} with {sorted(context.metadata)}".encode()
+
+
+async def who_streams(stream: ByteStream, context: CallContext) -> None:
+    await stream.write(str(context.principal).encode())
+
+
+def serving(security: NetworkSecurity, scenario: Callable[[str], Awaitable[None]]) -> None:
+    async def run() -> None:
+        (port,) = free_ports(1)
+        server = MixedNetwork(security).serve(f"127.0.0.1:{port}")
+        for method in (WHO, HEALTH):
+            server.add_unary(method, who)
+        server.add_stream(STREAM, who_streams)
+        await server.start()
+        try:
+            await asyncio.wait_for(scenario(f"127.0.0.1:{port}"), 60)
+        finally:
+            await server.stop(0)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
+
+
+def channel(address: str, *, name: str = "", plain: bool = False) -> grpc.aio.Channel:
+    if plain:
+        return grpc.aio.insecure_channel(address)
+    pair = (
+        (Path(f"{secured.folder() / name}.key").read_bytes(), Path(f"{secured.folder() / name}.crt").read_bytes()) if name else (None, None)
+    )
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials((secured.folder() / "ca.crt").read_bytes(), *pair))
+
+
+async def asked(address: str, method: str = WHO, *, metadata: Metadata = (), name: str = "", plain: bool = False) -> str:
+    async with channel(address, name=name, plain=plain) as opened:
+        answer: bytes = await opened.unary_unary(method)(b"", metadata=metadata, timeout=20)
+        return answer.decode()
+
+
+def basic(name: str, password: str) -> Metadata:
+    return (("authorization", "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()),)
+
+
+def secured_server() -> NetworkSecurity:
+    secured.certificate(NODE, "n0")
+    secured.certificate(secured.ALICE, "alice")
+    return NetworkSecurity(tls("n0"), admission=Users())
+
+
+def test_a_password_and_a_certificate_name_the_caller_and_the_password_goes_no_further() -> None:
+    async def scenario(address: str) -> None:
+        assert await asked(address, metadata=basic("alice", "wonderland")) == "user alice at 127.0.0.1 with ['user-agent']"
+        assert (await asked(address, name="alice")).startswith("user alice at 127.0.0.1 ")
+        async with channel(address) as opened:
+            stream = opened.stream_stream(STREAM)(metadata=basic("alice", "wonderland"))
+            assert await stream.read() == b"user alice"
+
+    serving(secured_server(), scenario)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        basic("alice", "cheshire"),
+        basic("bob", "wonderland"),
+        basic("dledger://shop/node/g0/n0", "wonderland"),
+        (("authorization", "Bearer abc"),),
+        (("authorization", "Basic !!!"),),
+        (("authorization", "Basic YWxpY2U="),),
+    ],
+)
+def test_everybody_else_is_refused_in_calls_and_streams(metadata: Metadata) -> None:
+    security = secured_server()
+
+    async def scenario(address: str) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asked(address, metadata=metadata)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        async with channel(address) as opened:
+            stream = opened.stream_stream(STREAM)(metadata=metadata)
+            assert await stream.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert isinstance(security.admission, Users)
+        assert len(security.admission.refusals) == 2
+        assert security.admission.refusals[0].startswith("127.0.0.1:")
+
+    serving(security, scenario)
+
+
+def test_health_is_told_to_everybody() -> None:
+    async def scenario(address: str) -> None:
+        assert (await asked(address, HEALTH)).startswith("a client without credentials")
+
+    serving(secured_server(), scenario)
+
+
+def test_plaintext_grpc_at_a_tls_port_is_refused() -> None:
+    async def scenario(address: str) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asked(address, plain=True)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    serving(secured_server(), scenario)
+
+
+def test_without_security_a_callers_address_is_known() -> None:
+    async def scenario(address: str) -> None:
+        assert (await asked(address, plain=True)).startswith("a client without credentials at 127.0.0.1 ")
+
+    serving(NetworkSecurity(), scenario)
