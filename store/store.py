@@ -62,6 +62,7 @@ class MessageStore:
         self.queues = QueueTable(settings, env.disk)
         self._state = state = StoreState(settings, self.queues.max_offset)
         self.replica_group = state.replica_group
+        self.security = state.security
         self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions
         self.consumer_offsets, self.offset_history = state.consumer_offsets, state.offset_history
         self.queue_locks, self.subscription_groups = state.queue_locks, state.subscription_groups
@@ -242,14 +243,16 @@ class MessageStore:
     def resign(self) -> None:
         self._message_log.resign()
 
-    def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
+    def prepare(
+        self, records: Buffer, *, for_service: bool = False, check_writer: Callable[[str], object] = lambda _topic: None
+    ) -> PreparedBatches:
         """Check a produce payload; see ``MessageLog.prepare``.  ReadOnlyError while the disk is too full for new messages.
 
         What services store again is not new: as long as it waits, the log's head cannot be deleted.
         """
         if not for_service:
             self.require_disk_room()
-        return self._message_log.prepare(records, for_service=for_service)
+        return self._message_log.prepare(records, for_service=for_service, check_writer=check_writer)
 
     def require_disk_room(self) -> None:
         """ReadOnlyError while the disk is too full for new messages and producers."""

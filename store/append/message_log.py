@@ -185,8 +185,12 @@ class MessageLog:
 
     # Checking
 
-    def prepare(self, records: Buffer, *, for_service: bool = False) -> PreparedBatches:
+    def prepare(
+        self, records: Buffer, *, for_service: bool = False, check_writer: Callable[[str], object] = lambda _topic: None
+    ) -> PreparedBatches:
         """Check a produce payload.  CorruptBatchError when it is no sequence of records; single batches are refused in ``outcomes``.
+
+        ``check_writer`` raises what refuses a batch for a topic; it is asked for every topic that messages are to come to.
 
         Permissions and limits are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed
         or a limit lowered since.
@@ -201,7 +205,7 @@ class MessageLog:
             outcome = BatchOutcome()
             outcomes.append(outcome)
             try:
-                part = self._check(record, outcome, for_service=for_service)
+                part = self._check(record, outcome, check_writer, for_service=for_service)
             except DledgerError as error:
                 outcome.error = error
                 continue
@@ -211,8 +215,10 @@ class MessageLog:
             raise CorruptBatchError("a produce payload without a batch", first_bad=-1)
         return PreparedBatches(self, self._term, outcomes, parts)
 
-    def _check(self, batch: BatchView, outcome: BatchOutcome, *, for_service: bool) -> _Part | None:
+    def _check(self, batch: BatchView, outcome: BatchOutcome, check_writer: Callable[[str], object], *, for_service: bool) -> _Part | None:
         """Check one batch; None when it needs no place in the log."""
+        if batch.topic not in MADE_BY_SERVICES:
+            check_writer(batch.topic)
         if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
             raise NotReadyError(f"topic {batch.topic} is not created yet; nothing was stored")
         check_batch(batch, self._settings.maxMessageSize if not for_service else ANY_SIZE)
@@ -228,7 +234,7 @@ class MessageLog:
         if batch.topic in MADE_BY_SERVICES and not for_service:
             if batch.topic == TIMER_TOPIC:
                 self._check_timers(batch)
-            check_staged(batch, self._is_topic)
+            check_staged(batch, lambda name: self._is_target(name, check_writer))
         if batch.topic == HALF_TOPIC:
             self._require_room_for_half_messages(self._applied_offset((HALF_TOPIC, 0)))
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
@@ -241,6 +247,10 @@ class MessageLog:
             raise verdict.error
         part.void = verdict.duplicate_offset is not None
         return part
+
+    def _is_target(self, name: str, check_writer: Callable[[str], object]) -> bool:
+        check_writer(name)
+        return self._is_topic(name)
 
     def _is_topic(self, name: str) -> bool:
         return self._topics.get(name) is not None and name not in self._deleting

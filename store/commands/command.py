@@ -68,6 +68,10 @@ class Fields:
             raise self._wrong(name, value)
         return [tuple(row) for row in value]
 
+    def row(self, name: str) -> tuple[Any, ...]:
+        """One row of a table; empty when the field is missing."""
+        return tuple(self._typed(name, list) or [])
+
     def integers(self, name: str) -> tuple[int, ...]:
         value = self._typed(name, list) or []
         if not all(isinstance(number, int) for number in value):

@@ -18,6 +18,7 @@ from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
+from store.commands.security import ChangeRules, CopySecurity, DeleteUser, PutUser
 from store.commands.topics import CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 
@@ -44,6 +45,10 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         InitProducer,
         SetReplicaGroup,
         SetReplacement,
+        PutUser,
+        DeleteUser,
+        ChangeRules,
+        CopySecurity,
     )
 }
 

@@ -12,6 +12,7 @@ from store.state.offset_history import OffsetHistory
 from store.state.producers import ProducerRegistrations
 from store.state.queue_locks import QueueLocks
 from store.state.replica_group import ReplicaGroupState
+from store.state.security import SecurityState
 from store.state.send_backs import SendBacks
 from store.state.sequences import QueueKey, SequenceTable
 from store.state.state_machine import ReplicatedState, StateMachineSection
@@ -33,6 +34,7 @@ class StoreState:
     def __init__(self, settings: StoreSettings, max_offset: Callable[[QueueKey], int]) -> None:
         self._max_offset = max_offset
         self.replica_group = ReplicaGroupState()
+        self.security = SecurityState()
         self.topics = Topics(self._undrained, self._stored, self.replica_group)
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
         self.queue_locks = QueueLocks(self._has_queue)
@@ -56,6 +58,7 @@ class StoreState:
             self.transactions,
             self.offset_history,
             self.replica_group,
+            self.security,
         ]
         self.machine = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
 

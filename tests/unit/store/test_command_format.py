@@ -15,6 +15,7 @@ import pytest
 from dledger.runtime.env import Buffer
 from dledger_wire.batches.batch import CommandView, Sequence64, encode_command, iter_records
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.security.scram import Verifier
 from store.commands.command import Command
 from store.commands.consumer_groups import (
     CommitOffsets,
@@ -30,6 +31,7 @@ from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedr
 from store.commands.registry import COMMANDS, decode_command
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
+from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, User
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.json_pieces import encode
@@ -87,6 +89,29 @@ CASES: list[tuple[str, Command[object]]] = [
     ("replacement of a voter", SetReplacement(spare="sp0", address="10.0.9.1:1", absent="n2", voter=True)),
     ("replacement of a learner", SetReplacement(spare="sp0", address="10.0.9.1:1")),
     ("replacement that ended", SetReplacement()),
+    ("put_user", PutUser(user=User("alice", Verifier(bytes(16), b"s" * 32, b"k" * 32)))),
+    ("put_user without a password", PutUser(user=User("bob@example.org"))),
+    ("put_user that is there", PutUser(user=User("alice", Verifier(b"n" * 16, b"t" * 32, b"l" * 32, 8192)), create=False)),
+    ("put_user to be deleted", PutUser(user=User("carol"))),
+    ("delete_user", DeleteUser(name="carol")),
+    (
+        "change_rules",
+        ChangeRules(
+            added=(
+                Rule("alice", Effect.ALLOW, Resource.TOPIC, "orders*", Action.WRITE),
+                Rule("*", Effect.DENY, Resource.GROUP, "audit", Action.READ),
+            )
+        ),
+    ),
+    ("change_rules back", ChangeRules(removed=(Rule("*", Effect.DENY, Resource.GROUP, "audit", Action.READ),))),
+    (
+        "copy_security",
+        CopySecurity(
+            version=9,
+            users=(User("alice", Verifier(bytes(16), b"s" * 32, b"k" * 32)), User("bob")),
+            rules=(Rule("alice", Effect.ALLOW, Resource.CLUSTER, "*", Action.ADMINISTER),),
+        ),
+    ),
 ]
 
 

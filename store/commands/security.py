@@ -1,0 +1,198 @@
+"""Commands that change users and rules: in the log of the cluster's first replica group, and as a copy in those of the others."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.security.principal import is_user_name
+from dledger_wire.security.scram import Verifier
+from store.commands.command import Command, Fields, JsonObject
+
+EVERYBODY = "*"
+MAX_USERS = 10_000
+MAX_RULES = 50_000
+MAX_RULES_OF_COMMAND = 1_000
+MAX_PATTERN = 255
+
+
+class Effect(StrEnum):
+    """What a rule does."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Resource(StrEnum):
+    """What a rule is about."""
+
+    TOPIC = "topic"
+    GROUP = "group"  # a consumer group, or the group of transaction producers
+    PRODUCER = "producer"  # a producer id
+    CLUSTER = "cluster"
+
+
+class Action(StrEnum):
+    """What is done with it."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    DESCRIBE = "describe"
+    ADMINISTER = "administer"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user; one without a verifier comes in with a certificate only."""
+
+    name: str
+    verifier: Verifier | None = None
+
+    def encode(self) -> list[Any]:
+        """As a row of JSON."""
+        found = self.verifier
+        if found is None:
+            return [self.name]
+        keys = [base64.b64encode(part).decode() for part in (found.salt, found.stored_key, found.server_key)]
+        return [self.name, *keys, found.iterations]
+
+    @classmethod
+    def decode(cls, row: tuple[Any, ...]) -> User:
+        """The user of a row."""
+        name, *rest = row
+        if not rest:
+            return cls(str(name))
+        salt, stored_key, server_key, iterations = rest
+        try:
+            keys = [base64.b64decode(part, validate=True) for part in (salt, stored_key, server_key)]
+        except binascii.Error as error:
+            raise InvalidArgumentError(f"verifier of user {name!r}: {error}") from None
+        return cls(str(name), Verifier(keys[0], keys[1], keys[2], int(iterations)))
+
+    def check(self) -> None:
+        """InvalidArgumentError for a name that no user can have."""
+        if not is_user_name(self.name):
+            raise InvalidArgumentError(f"user {self.name!r}: expected letters, digits and . _ @ - (1 to 127)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rule:
+    """``user`` may, or may not, do ``action`` with the resources of this type that fit ``pattern``: a name, or its beginning and *."""
+
+    user: str
+    effect: Effect
+    resource: Resource
+    pattern: str
+    action: Action
+
+    def encode(self) -> list[str]:
+        """As a row of JSON."""
+        return [self.user, self.effect.value, self.resource.value, self.pattern, self.action.value]
+
+    @classmethod
+    def decode(cls, row: tuple[Any, ...]) -> Rule:
+        """The rule of a row.  ValueError when it is none."""
+        user, effect, resource, pattern, action = row
+        return cls(str(user), Effect(effect), Resource(resource), str(pattern), Action(action))
+
+    def fits(self, name: str) -> bool:
+        """Whether the pattern is that of ``name``."""
+        return name.startswith(self.pattern[:-1]) if self.pattern.endswith("*") else name == self.pattern
+
+    def check(self) -> None:
+        """InvalidArgumentError for a rule that means nothing."""
+        if self.user != EVERYBODY and not is_user_name(self.user):
+            raise InvalidArgumentError(f"user {self.user!r}: expected a name or {EVERYBODY} for all users")
+        plain = self.pattern.removesuffix("*")
+        if not self.pattern or len(self.pattern) > MAX_PATTERN or "*" in plain or not plain.isprintable():
+            raise InvalidArgumentError(f"pattern {self.pattern!r}: expected a name, a beginning followed by *, or * for all")
+        if self.resource is Resource.CLUSTER and self.pattern != "*":
+            raise InvalidArgumentError(f"pattern {self.pattern!r}: expected * for the cluster, which is one")
+
+    def __str__(self) -> str:
+        return f"{self.effect} {self.user} {self.action} {self.resource} {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutUser(Command[int]):
+    """Creates a user or gives one another password; returns the version.  ``create``: the user must not be there; else it must be."""
+
+    KIND: ClassVar[str] = "put_user"
+    user: User
+    create: bool = True
+
+    def encode(self) -> JsonObject:
+        return {"user": self.user.encode(), "create": self.create}
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        return cls(user=User.decode(fields.row("user")), create=fields.flag("create"))
+
+    def check(self) -> None:
+        self.user.check()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteUser(Command[int]):
+    """Deletes a user and the rules that name it; returns the version."""
+
+    KIND: ClassVar[str] = "delete_user"
+    name: str
+
+    def encode(self) -> JsonObject:
+        return {"name": self.name}
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        return cls(name=fields.text("name"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRules(Command[int]):
+    """Takes rules away, then adds some, at once; returns the version.  Rules that are there already, or not, change nothing."""
+
+    KIND: ClassVar[str] = "change_rules"
+    added: tuple[Rule, ...] = ()
+    removed: tuple[Rule, ...] = ()
+
+    def encode(self) -> JsonObject:
+        return {"added": [rule.encode() for rule in self.added], "removed": [rule.encode() for rule in self.removed]}
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        added, removed = (tuple(Rule.decode(row) for row in fields.rows(name)) for name in ("added", "removed"))
+        return cls(added=added, removed=removed)
+
+    def check(self) -> None:
+        if not 0 < len(self.added) + len(self.removed) <= MAX_RULES_OF_COMMAND:
+            raise InvalidArgumentError(f"{len(self.added) + len(self.removed)} rules; expected 1 to {MAX_RULES_OF_COMMAND}")
+        for rule in self.added:
+            rule.check()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySecurity(Command[int]):
+    """All users and rules of the first replica group, at its ``version``; an older one than is there changes nothing."""
+
+    KIND: ClassVar[str] = "copy_security"
+    version: int
+    users: tuple[User, ...]
+    rules: tuple[Rule, ...]
+
+    def encode(self) -> JsonObject:
+        users, rules = [user.encode() for user in self.users], [rule.encode() for rule in self.rules]
+        return {"version": self.version, "users": users, "rules": rules}
+
+    @classmethod
+    def decode(cls, fields: Fields) -> Self:
+        users, rules = fields.rows("users"), fields.rows("rules")
+        return cls(
+            version=fields.integer("version"),
+            users=tuple(User.decode(row) for row in users),
+            rules=tuple(Rule.decode(row) for row in rules),
+        )
