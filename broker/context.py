@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from broker.config.cluster_file import NodeSettings
 from broker.leadership.role_manager import RoleManager
+from broker.security.access import AccessControl
 from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
@@ -39,6 +40,7 @@ class ServiceContext:
     store: MessageStore
     raft: RaftNode
     roles: RoleManager
+    access: AccessControl = AccessControl(None)  # noqa: RUF009 - it has no state of its own
 
     def require_master(self) -> int:
         """The term in which this node is master; NotLeaderError with the leader's address, or NotReadyError, otherwise."""

@@ -90,15 +90,19 @@ def _run_replica(settings: NodeSettings, folder: str) -> None:
 async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str) -> Binding | None:
     """The replica group that it belongs to; None when a signal ends the process first."""
     from broker.process.process_stats import read_process_stats
+    from broker.security.setup import process_security
     from broker.spares.waiting import WaitingSpare
     from dledger.runtime.real_env import real_environment
+    from dledger_wire.security import principal
     from dledger_wire.tcp.mixed_network import MixedNetwork
 
-    env = real_environment(folder, MixedNetwork(socket_folder=folder))
+    own = principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id)
+    security = process_security(cluster, own)
+    env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     bound = await read_binding(env.disk)
     if bound is not None:
         return bound
-    waiting = WaitingSpare(cluster, spare, env, process=read_process_stats)
+    waiting = WaitingSpare(cluster, spare, env, process=read_process_stats, security=security)
     return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, lambda: waiting.bound)
 
 
@@ -134,11 +138,17 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
     from broker.process.process_stats import local_utc_offset_ms, read_process_stats
+    from broker.security.setup import process_security
     from dledger.runtime.real_env import real_environment
+    from dledger_wire.security import principal
     from dledger_wire.tcp.mixed_network import MixedNetwork
 
-    network = MixedNetwork(socket_folder=folder)
-    node = BrokerNode(settings, real_environment(folder, network), process=read_process_stats, utc_offset_ms=local_utc_offset_ms)
+    is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
+    group = principal.SPARE_GROUP if is_spare else settings.group.name
+    own = principal.node(settings.cluster.cluster, group, settings.node.id)
+    security = process_security(settings.cluster, own, lambda: node.users())
+    env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
+    node = BrokerNode(settings, env, process=read_process_stats, utc_offset_ms=local_utc_offset_ms, security=security)
     await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
 
 
@@ -146,13 +156,17 @@ async def _serve_names(settings: NameServerSettings, folder: str) -> None:
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
     from broker.process.process_stats import read_process_stats
+    from broker.security.setup import process_security
     from dledger.runtime.real_env import real_environment
+    from dledger_wire.security import principal
     from dledger_wire.tcp.mixed_network import MixedNetwork
 
     quorum = quorum_of(settings)
-    env = real_environment(folder, MixedNetwork(socket_folder=folder))
+    own = principal.name_server(settings.cluster.cluster, settings.server.id)
+    security = process_security(settings.cluster, own, lambda: server.users())
+    env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     await open_identity(env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
-    server = NameServerNode(settings, env, quorum, process=read_process_stats)
+    server = NameServerNode(settings, env, quorum, process=read_process_stats, security=security)
     await _until_stopped(server, server.stop, settings.addresses, folder)
 
 

@@ -43,8 +43,14 @@ from broker.nameserver.table import RouteTable
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
 from broker.process.process_stats import ProcessStats
+from broker.registration.known_groups import KnownGroups
 from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
+from broker.security.access import AccessControl
+from broker.security.gate import AccessGate
+from broker.security.service import SecurityService
+from broker.security.setup import NO_SECURITY, ProcessSecurity
+from broker.security.watching import SecurityCopies, SecurityWatch
 from broker.spares.bound import BoundService
 from broker.spares.taking import SpareTaking
 from broker.transactions.api import TransactionService
@@ -57,12 +63,15 @@ from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
 from dledger_wire.status import REMOVED
+from dledger_wire.tasks import BackgroundTasks
+from store.commands.security import Action
 from store.durability.checkpoint import CHECKPOINT_PATH
 from store.durability.persistence import ABORT_PATH
 from store.durability.snapshots import CONFIG_FOLDER
 from store.key_index.index_file import INDEX_FOLDER
 from store.queues.queue_files import QUEUE_FOLDER
 from store.settings import StoreSettings
+from store.state.security import SecurityState
 from store.store import MessageStore
 
 _logger = logging.getLogger(__name__)
@@ -97,8 +106,10 @@ class BrokerNode:
         utc_offset_ms: Callable[[], int] = lambda: 0,
         log_config: LogConfig | None = None,
         store_settings: StoreSettings | None = None,
+        security: ProcessSecurity = NO_SECURITY,
     ) -> None:
         self.settings = settings
+        self._security = security
         self._env = env
         self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
         # What stores and serves lives by the group's time; the log below by this machine's.
@@ -117,7 +128,10 @@ class BrokerNode:
         self._identity: FolderIdentity | None = None
         self._raft: RaftNode | None = None
         self._registrar: Registrar | None = None
+        self._access = AccessControl(None)
         self._names: NameService | None = None
+        self._users: SecurityWatch | None = None  # of a node that does not belong to the first group
+        self._tasks = BackgroundTasks(node_id, self.fail)
 
     # Life
 
@@ -163,13 +177,30 @@ class BrokerNode:
             )
             # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
-            await self._listen(self._services(ServiceContext(settings, self._group_env, self.store, self.raft, self.roles)))
+            access = self._access = self._security.access(self.users)
+            await self._listen(self._services(ServiceContext(settings, self._group_env, self.store, self.raft, self.roles, access)))
         except BaseException:
             await self.stop(hand_over=False)
             raise
         self.raft.failed.add_done_callback(self._raft_failed)
         if self._registrar is not None:
             self._registrar.start()
+        if self._users is not None:
+            self._tasks.spawn(self._users.run(), "watch users")
+
+    def users(self) -> SecurityState:
+        """Users and rules as this node knows them now."""
+        return self.store.security if self._users is None else self._users.newest()
+
+    def _security_services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[RpcService]:
+        """Users are changed in the first replica group; the other groups watch it."""
+        if not self._security.has_users:
+            return ()
+        first = self.settings.cluster.groups[0].name
+        if self.settings.group.name != first:
+            self._users = SecurityWatch(self._env.network, lambda: groups.addresses_of(first), self.store.security)
+            self.roles.register(SecurityCopies(context, self._users))
+        return (SecurityService(context, self._security.administrators, is_home=self._users is None),)
 
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
@@ -181,6 +212,7 @@ class BrokerNode:
         registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail)
         self.roles.register(LeaderSpread(context, registrar.directory))
         self.roles.register(SpareTaking(context, registrar, self._env.network))
+        names.sees = lambda caller, topic: context.access.may_topic(caller, Action.DESCRIBE, topic)
         names.before_answer, names.name_servers = registrar.refresh, registrar.name_servers
         return (
             names,
@@ -201,6 +233,7 @@ class BrokerNode:
             ReplicaGroupService(context),
             RetentionService(context),
             BoundService(self.settings),
+            *self._security_services(context, registrar.groups),
             HealthService(self._serving),
         )
 
@@ -215,7 +248,9 @@ class BrokerNode:
     async def _listen(self, services: Sequence[RpcService]) -> None:
         """Serve the same on every address."""
         for address in self.settings.addresses:
-            served = self._env.network.serve(address)
+            served: Server = self._env.network.serve(address)
+            if self._security.admission is not None:
+                served = AccessGate(served, self._access, self.settings.group.name)
             server = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
             self.raft.register(server)
             for service in services:
@@ -228,6 +263,7 @@ class BrokerNode:
         if self._raft is not None:
             await self._raft.stop(hand_over=hand_over)
         await self.roles.stop()
+        await self._tasks.stop()
         if self._registrar is not None:
             await self._registrar.stop()
         if self._names is not None:

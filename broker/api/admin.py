@@ -7,6 +7,7 @@ master answers NOT_LEADER with the master's address.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
@@ -25,6 +26,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.status import Perm
 from store.commands.command import Command
+from store.commands.security import Action
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
 
 COMMAND_TIMEOUT_S = 5.0
@@ -122,10 +124,12 @@ class AdminService:
             created=topic.created,
         )
 
-    async def list_topics(self, _request: admin_pb2.Empty, _caller: CallContext) -> admin_pb2.TopicList:
+    async def list_topics(self, _request: admin_pb2.Empty, caller: CallContext) -> admin_pb2.TopicList:
         group = self._context.settings.group.name
         reply = admin_pb2.TopicList()
-        async for topic in in_slices([topic for topic in self._context.store.topics if not is_system_topic(topic.name)]):
+        sees = partial(self._context.access.may_topic, caller.principal, Action.DESCRIBE)
+        shown = [topic for topic in self._context.store.topics if not is_system_topic(topic.name) and sees(topic.name)]
+        async for topic in in_slices(shown):
             reply.topics.add(name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group)
         return reply
 

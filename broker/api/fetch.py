@@ -26,6 +26,8 @@ from dledger_wire.errors import (
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from dledger_wire.security.principal import Principal
+from store.commands.security import Action, Resource
 from store.queues.fetch_filter import FetchFilter
 from store.queues.read import Chunk
 from store.queues.sql92 import compiled
@@ -119,15 +121,22 @@ class FetchService:
     def register(self, server: Server) -> None:
         methods.FETCH.serve(server, self.fetch)
 
-    async def fetch(self, stream: ByteStream, _caller: CallContext) -> None:
+    async def fetch(self, stream: ByteStream, caller: CallContext) -> None:
         while (message := await stream.read()) is not None:
             request = methods.decode(broker_pb2.FetchRequest, message)
             try:
+                self._check_reader(request, caller.principal)
                 await self._serve(request, stream)
             except DledgerError as error:
                 header = self._header(request, request.offset, end=True)
                 header.error.CopyFrom(to_detail(error))
                 await stream.write(envelope.encode(header, ()))
+
+    def _check_reader(self, request: broker_pb2.FetchRequest, caller: Principal) -> None:
+        access = self._context.access
+        access.require_topic(caller, Action.READ, request.topic)
+        if request.group:
+            access.require(caller, Action.READ, Resource.GROUP, request.group)
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
         if request.group and not self._context.store.subscription_groups.of(request.group).consumeEnable:

@@ -67,14 +67,15 @@ class GroupOffsetsService:
         store = self._context.store
         return store.topics.get(row.topic) is not None and row.offset > store.queues.max_offset((row.topic, row.queue_id))
 
-    async def offsets(self, request: broker_pb2.GroupOffsetsRequest, _caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
+    async def offsets(self, request: broker_pb2.GroupOffsetsRequest, caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
         self._context.require_master()
         known = self._context.store.consumer_offsets
         reply = broker_pb2.GroupOffsetsResponse()
         asked = request.groups
         at_most(len(asked), "consumer groups")
         positions = known.of_groups(set(asked) or None)
-        async for group in in_slices(dict.fromkeys(asked) or sorted(positions)):
+        shown = dict.fromkeys(asked) or self._context.access.seen_groups(caller.principal, sorted(positions))
+        async for group in in_slices(shown):
             found = reply.groups.add(group=group)
             async for topic in in_slices(sorted(positions.get(group, {})), TOPICS_AT_ONCE):
                 for queue_id, offset in sorted(positions[group][topic].items()):

@@ -44,13 +44,14 @@ class GroupSettingsService:
         await self._context.command(DeleteOffsets(group=name), TIMEOUT_S)
         return retry_pb2.GroupSettings(name=name)
 
-    async def list_groups(self, request: retry_pb2.GroupSettings, _caller: CallContext) -> retry_pb2.GroupSettingsList:
+    async def list_groups(self, request: retry_pb2.GroupSettings, caller: CallContext) -> retry_pb2.GroupSettingsList:
         """Those somebody configured, or the one asked for, with defaults when nobody did."""
         self._context.require_master()
         name = request.name
         groups = self._context.store.subscription_groups
         found = [groups.of(name)] if name else groups.configured()
-        return retry_pb2.GroupSettingsList(groups=[_message(group) for group in found])
+        seen = set(self._context.access.seen_groups(caller.principal, [group.groupName for group in found]))
+        return retry_pb2.GroupSettingsList(groups=[_message(group) for group in found if group.groupName in seen])
 
 
 def _message(group: SubscriptionGroup) -> retry_pb2.GroupSettings:

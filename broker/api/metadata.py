@@ -6,6 +6,8 @@ answering node's own view of its peers.
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from broker.registration.known_groups import KnownGroups
@@ -14,6 +16,7 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from store.commands.security import Action
 from store.state.topics import Topic
 
 
@@ -27,9 +30,10 @@ class MetadataService:
     def register(self, server: Server) -> None:
         methods.METADATA.serve(server, self.metadata)
 
-    async def metadata(self, request: broker_pb2.MetadataRequest, _caller: CallContext) -> broker_pb2.MetadataResponse:
+    async def metadata(self, request: broker_pb2.MetadataRequest, caller: CallContext) -> broker_pb2.MetadataResponse:
         at_most(len(request.topics), "topics")
         context = self._context
+        sees = partial(context.access.may_topic, caller.principal, Action.DESCRIBE)
         reply = broker_pb2.MetadataResponse(cluster=context.settings.cluster.cluster, version=context.store.topics.version)
         reply.max_message_bytes = context.store.settings.maxMessageSize
         reply.default_topic_queues = context.settings.cluster.broker.defaultTopicQueueNums
@@ -43,10 +47,11 @@ class MetadataService:
                     name=name, nodes=[broker_pb2.NodeInfo(id=node.id, address=node.address, voter=node.voter) for node in known]
                 )
         if request.all_topics:
-            async for topic in in_slices([topic for topic in context.store.topics if not is_system_topic(topic.name)]):
+            shown = [topic for topic in context.store.topics if not is_system_topic(topic.name) and sees(topic.name)]
+            async for topic in in_slices(shown):
                 reply.topics.append(self._topic(topic))
         async for name in in_slices(request.topics):
-            found = context.store.topics.get(name)
+            found = context.store.topics.get(name) if sees(name) else None
             reply.topics.append(self._topic(found) if found is not None else broker_pb2.TopicInfo(name=name, found=False))
         return reply
 

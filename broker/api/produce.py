@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from broker.api.limits import at_most
 from broker.api.send_status import waiting_for
@@ -21,7 +22,9 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from dledger_wire.security.principal import Principal
 from store.append.message_log import BatchOutcome
+from store.commands.security import Action
 
 STREAM_BYTES = 16 << 20  # in flight on one stream
 STREAM_REQUESTS = 4096
@@ -56,8 +59,8 @@ class ProduceService:
     def register(self, server: Server) -> None:
         methods.PRODUCE.serve(server, self.produce)
 
-    async def produce(self, stream: ByteStream, _caller: CallContext) -> None:
-        requests = _ProduceStream(self._context, stream)
+    async def produce(self, stream: ByteStream, caller: CallContext) -> None:
+        requests = _ProduceStream(self._context, stream, caller.principal)
         answers = asyncio.get_running_loop().create_task(requests.answer(), name="produce answers")
         try:
             while (message := await stream.read()) is not None:
@@ -77,9 +80,10 @@ class ProduceService:
 class _ProduceStream:
     """One stream's requests, oldest first."""
 
-    def __init__(self, context: ServiceContext, stream: ByteStream) -> None:
+    def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal) -> None:
         self._context = context
         self._stream = stream
+        self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
         self._accepted = asyncio.Event()
@@ -117,7 +121,7 @@ class _ProduceStream:
     def _proposed(self, payload: memoryview, count: int) -> _Slice:
         try:
             self._context.require_master()
-            prepared = self._context.store.prepare(payload)
+            prepared = self._context.store.prepare(payload, check_writer=self._check_writer)
         except DledgerError as error:
             return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
         part = _Slice(prepared.outcomes)

@@ -1,10 +1,12 @@
 """The Query service: single messages by key, id or position, and which groups consumed one.  Any replica answers from what it applied.
 
-Owns the translation between requests and ``store.key_index.message_query``.  Operators and tools use it, so read permissions
-are not checked.
+Owns the translation between requests and ``store.key_index.message_query``.  Operators and tools use it, so the permissions of topics
+(perm) are not checked; the rights of users are.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from broker.api.limits import MAX_NAME_CHARS, at_most, in_slices
 from broker.context import ServiceContext
@@ -12,6 +14,7 @@ from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import CallContext, Server
+from store.commands.security import Action
 from store.key_index.index_file import NO_LIMIT, Window
 from store.key_index.message_query import Answer
 
@@ -26,8 +29,10 @@ class QueryService:
         methods.QUERY_MESSAGES.serve_payload(server, self.query_messages)
         methods.CONSUMED.serve(server, self.consumed)
 
-    async def query_messages(self, request: query_pb2.QueryMessagesRequest, _caller: CallContext) -> bytes:
+    async def query_messages(self, request: query_pb2.QueryMessagesRequest, caller: CallContext) -> bytes:
         store = self._context.store
+        if request.topic:
+            self._context.access.require_topic(caller.principal, Action.READ, request.topic)
         answer = await self._answer(request)
         reply = query_pb2.QueryMessagesResponse(
             complete=answer.complete,
@@ -35,12 +40,14 @@ class QueryService:
             applied_index=store.applied_index,
             node_id=self._context.settings.node.id,
         )
-        for found in answer.messages:
+        reads = partial(self._context.access.may_topic, caller.principal, Action.READ)
+        shown = [found for found in answer.messages if reads(found.frame.topic)]
+        for found in shown:
             frame = found.frame
             reply.messages.add(
                 pos=found.pos, topic=frame.topic, queue_id=frame.queue_id, queue_offset=frame.queue_offset, size=len(found.data)
             )
-        return envelope.encode(reply, [] if request.places_only else [found.data for found in answer.messages])
+        return envelope.encode(reply, [] if request.places_only else [found.data for found in shown])
 
     async def _answer(self, request: query_pb2.QueryMessagesRequest) -> Answer:
         at_most(max(len(request.key), len(request.unique_id)), "characters to look for", MAX_NAME_CHARS)
@@ -59,11 +66,12 @@ class QueryService:
         topics = [request.topic] if request.topic else sorted(topic.name for topic in store.topics)
         return await query.by_unique_id(topics, request.unique_id, window, max_results=request.max_messages, max_bytes=request.max_bytes)
 
-    async def consumed(self, request: query_pb2.ConsumedRequest, _caller: CallContext) -> query_pb2.ConsumedResponse:
+    async def consumed(self, request: query_pb2.ConsumedRequest, caller: CallContext) -> query_pb2.ConsumedResponse:
         store = self._context.store
         store.topics.require(request.topic)
         reply = query_pb2.ConsumedResponse(applied_index=store.applied_index)
-        async for group in in_slices(store.consumer_offsets.groups()):
+        seen = self._context.access.seen_groups(caller.principal, store.consumer_offsets.groups())
+        async for group in in_slices(seen):
             committed = store.consumer_offsets.known_position(group, request.topic, request.queue_id)
             if committed is None:
                 continue

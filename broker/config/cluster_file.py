@@ -7,16 +7,18 @@ layer's own settings, so it stands once.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from broker.config.mistakes import kind_of, problem_of
 from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
 from broker.config.replicas import ConfigModel as _Model
 from broker.config.replicas import Label, ReplaceAfter, ReplicasConfig, SpareConfig
 from broker.config.rules import problems_between
+from broker.config.security import SecurityConfig
 from broker.config.values import (
     DAY_MS,
     HOUR_MS,
@@ -189,7 +191,14 @@ class ClusterConfig(_Model):
     raft: RaftConfig = Field(default_factory=RaftConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
     broker: ServiceConfig = Field(default_factory=ServiceConfig)
-    security: Any = None
+    security: SecurityConfig | None = None
+    _folder: str = PrivateAttr(default="")
+
+    @property
+    def folder(self) -> str:
+        """Where relative paths of the block ``security`` begin."""
+        own = self.security.folder if self.security is not None else None
+        return os.path.join(self._folder, own) if own is not None else self._folder
 
     @classmethod
     def load(cls, path: str) -> Self:
@@ -209,6 +218,7 @@ class ClusterConfig(_Model):
         except ValidationError as error:
             problems += [problem_of(detail, cls) for detail in error.errors()]
         else:
+            config._folder = os.path.dirname(os.path.abspath(file))
             problems += problems_between(config)
             if not problems:
                 return config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
+from broker.config.placement import is_loopback
 from broker.config.values import MAX_NODES, split_address
 from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
@@ -24,8 +25,7 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
                 text += "; spare: true is for one that member add takes in, or has taken in"
             problems.append(Problem(("groups", number, "nodes"), text))
     problems += _name_servers(config)
-    if config.security is not None:
-        problems.append(Problem(("security",), "TLS and access control are not available in this version; remove this section"))
+    problems += _security(config)
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
         text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
         problems.append(Problem(("raft", "maxAppendBytes"), text))
@@ -70,6 +70,25 @@ def _name_servers(config: ClusterConfig) -> list[Problem]:
         text = f"expected expireAfter at least twice registerInterval, got {service.expireAfter} ms and {service.registerInterval} ms"
         problems.append(Problem(("name_service", given), text))
     return problems
+
+
+def _security(config: ClusterConfig) -> list[Problem]:
+    """Who is to prove something needs something to prove it with, and passwords and messages do not cross a network in the clear."""
+    security = config.security
+    if security is None:
+        return []
+    problems: list[Problem] = []
+    if security.cluster_secret_file is None and (security.tls is None or security.tls.client_auth == "none"):
+        text = "nodes cannot prove who they are: expected cluster_secret_file, or tls with client_auth optional or required"
+        problems.append(Problem(("security",), text))
+    if security.users is not None and security.tls is None and not all(is_loopback(split_address(each)[0]) for each in _reached(config)):
+        problems.append(Problem(("security", "users"), "users outside loopback need security.tls"))
+    return problems
+
+
+def _reached(config: ClusterConfig) -> list[str]:
+    nodes = [node.address for _group, node in config.all_nodes()]
+    return [*nodes, *(server.address for server in config.name_servers), *(spare.address for spare in config.spares)]
 
 
 def _message_and_segment_size(store: StoreConfig) -> Problem:

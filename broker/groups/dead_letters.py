@@ -39,14 +39,14 @@ class DeadLetterService:
         methods.DEAD_LETTERS.serve(server, self.dead_letters)
         methods.REDRIVE.serve(server, self.redrive)
 
-    async def dead_letters(self, request: retry_pb2.DeadLettersRequest, _caller: CallContext) -> retry_pb2.DeadLettersResponse:
+    async def dead_letters(self, request: retry_pb2.DeadLettersRequest, caller: CallContext) -> retry_pb2.DeadLettersResponse:
         self._context.require_master()
         store = self._context.store
         asked = list(request.groups)
         at_most(len(asked), "consumer groups")
         known = sorted(topic.name.removeprefix(DLQ_PREFIX) for topic in store.topics if topic.name.startswith(DLQ_PREFIX))
         reply = retry_pb2.DeadLettersResponse()
-        async for group in in_slices(dict.fromkeys(asked) or known):
+        async for group in in_slices(dict.fromkeys(asked) or self._context.access.seen_groups(caller.principal, known)):
             topic = store.topics.get(dlq_topic(group))
             if topic is not None:
                 low, high = store.reader.bounds(topic.name, 0, for_service=True)

@@ -13,6 +13,7 @@ from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyEr
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.tasks import BackgroundTasks
+from store.commands.security import Action, Resource
 
 GROUPS_AT_ONCE = 20  # of many members each
 
@@ -56,12 +57,17 @@ class SessionService:
         first = methods.decode(sessions_pb2.MemberMessage, message)
         if first.WhichOneof("body") != "join":
             raise InvalidArgumentError("a session begins with a join")
-        await self._sessions().join(first.join, stream, caller.peer)
+        access, join = self._context.access, first.join
+        access.require(caller.principal, Action.READ, Resource.GROUP, join.group)
+        for subscription in join.subscriptions:
+            access.require_topic(caller.principal, Action.READ, subscription.topic)
+        await self._sessions().join(join, stream, caller.peer)
 
-    async def describe(self, request: sessions_pb2.DescribeMembersRequest, _caller: CallContext) -> sessions_pb2.DescribeMembersResponse:
+    async def describe(self, request: sessions_pb2.DescribeMembersRequest, caller: CallContext) -> sessions_pb2.DescribeMembersResponse:
         table = self._sessions().table
         reply = sessions_pb2.DescribeMembersResponse()
         at_most(len(request.groups), "consumer groups")
-        async for group in in_slices(dict.fromkeys(request.groups) or table.groups(), GROUPS_AT_ONCE):
+        shown = dict.fromkeys(request.groups) or self._context.access.seen_groups(caller.principal, table.groups())
+        async for group in in_slices(shown, GROUPS_AT_ONCE):
             reply.groups.add(group=group, members=table.of(group).member_infos())
         return reply

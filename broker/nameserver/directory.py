@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.nameserver.encoding import leader_of, nodes_of
 from broker.nameserver.registered import GroupRow, NodeRow
 from broker.nameserver.table import RouteTable
@@ -71,15 +73,23 @@ def _registered(row: NodeRow, now_ms: int) -> routes_pb2.RegisteredNode:
     )
 
 
-def metadata_reply(table: RouteTable, request: broker_pb2.MetadataRequest) -> broker_pb2.MetadataResponse:
-    """What clients of before the name service ask for: all groups, and topics with their queues in each group."""
+def metadata_reply(
+    table: RouteTable, request: broker_pb2.MetadataRequest, sees: Callable[[str], bool] = lambda _topic: True
+) -> broker_pb2.MetadataResponse:
+    """What clients of before the name service ask for: all groups, and topics with their queues in each group.
+
+    A topic that the caller does not see is one that does not exist.
+    """
     reply = broker_pb2.MetadataResponse()
     for group in sorted(table.groups, key=lambda group: group.name):
         if not group.removed:
             reply.groups.append(_group_info(group))
     everyone = [name for name in sorted(table.topics) if not is_system_topic(name)] if request.all_topics else []
-    names = dict.fromkeys([*request.topics, *everyone])
+    names = dict.fromkeys([*request.topics, *(name for name in everyone if sees(name))])
     for name in names:
+        if not sees(name):
+            reply.topics.add(name=name)
+            continue
         route = routes_pb2.RoutesReply.FromString(table.topic_route(name).data).topics[0]
         if not route.found:
             reply.topics.add(name=name)

@@ -18,12 +18,16 @@ from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.spreading import Spreading
 from broker.nameserver.table import RouteTable
 from broker.process.process_stats import ProcessStats
+from broker.security.setup import NO_SECURITY, ProcessSecurity
+from broker.security.watching import SecurityWatch
 from dledger.runtime.env import Environment
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.tasks import BackgroundTasks
+from store.commands.security import Action
+from store.state.security import SecurityState
 
 EXPIRE_CHECK_S = 1.0
 STOP_GRACE_S = 0.5
@@ -35,8 +39,15 @@ class NameServerNode:
     """One name server: ``open`` it once, ``stop`` it once."""
 
     def __init__(
-        self, settings: NameServerSettings, env: Environment, quorum: Quorum, *, process: Callable[[], ProcessStats] = ProcessStats
+        self,
+        settings: NameServerSettings,
+        env: Environment,
+        quorum: Quorum,
+        *,
+        process: Callable[[], ProcessStats] = ProcessStats,
+        security: ProcessSecurity = NO_SECURITY,
     ) -> None:
+        self._security = security
         self.settings = settings
         self._env = env
         self._quorum = quorum
@@ -48,6 +59,7 @@ class NameServerNode:
         self.service = NameService(self.table, place, env.clock, process=process)
         self.service.servers = self._rows
         self._spreading = Spreading(settings.server.id, self.service, quorum, env.clock, service.registerInterval)
+        self._users = SecurityWatch(env.network, self._first_group)
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(settings.server.id, self.fail)
         self._server: Server | None = None
@@ -68,7 +80,9 @@ class NameServerNode:
         """Listen and take part.  Raises what is wrong; then everything is stopped again."""
         self._failed = asyncio.get_running_loop().create_future()
         try:
-            server = self._env.network.serve(self.settings.server.address)
+            access = self._security.access(self.users)
+            self.service.sees = lambda caller, topic: access.may_topic(caller, Action.DESCRIBE, topic)
+            server = self._security.guarded(self._env.network.serve(self.settings.server.address), self.users)
             self.service.register(server)
             methods.METADATA.serve(server, self._metadata)
             HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
@@ -77,6 +91,8 @@ class NameServerNode:
             await self._quorum.start(self._spreading.deliver)
             self._tasks.spawn(self._spreading.run(), "spreading")
             self._tasks.spawn(self._expire(), "expiry")
+            if self._security.has_users:
+                self._tasks.spawn(self._users.run(), "watch users")
         except BaseException:
             await self.stop()
             raise
@@ -90,6 +106,17 @@ class NameServerNode:
             await server.stop(STOP_GRACE_S)
         await self._quorum.stop()
 
+    def users(self) -> SecurityState:
+        """Users and rules as the first replica group told them last; nobody before it has."""
+        return self._users.newest()
+
+    def _first_group(self) -> list[str]:
+        """Addresses of the replicas that registered, and of those that the cluster file names."""
+        first = self.settings.cluster.groups[0]
+        found = self.table.group(first.name)
+        registered = [row.address for row in found.rows.values() if row.address] if found is not None else []
+        return list(dict.fromkeys([*registered, *(node.address for node in first.nodes)]))
+
     def fail(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
@@ -99,8 +126,8 @@ class NameServerNode:
             await asyncio.sleep(EXPIRE_CHECK_S)
             self.service.expire()
 
-    async def _metadata(self, request: broker_pb2.MetadataRequest, _caller: CallContext) -> broker_pb2.MetadataResponse:
-        reply = metadata_reply(self.table, request)
+    async def _metadata(self, request: broker_pb2.MetadataRequest, caller: CallContext) -> broker_pb2.MetadataResponse:
+        reply = metadata_reply(self.table, request, lambda topic: self.service.sees(caller.principal, topic))
         reply.cluster = self.settings.cluster.cluster
         reply.max_message_bytes = self.settings.cluster.store.maxMessageSize
         return reply

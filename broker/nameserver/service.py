@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from broker.api.limits import at_most
 from broker.nameserver.directory import directory_reply
-from broker.nameserver.encoding import Route
+from broker.nameserver.encoding import Route, absent_topic
 from broker.nameserver.table import Change, RouteTable
 from broker.nameserver.waiters import RouteWaiters
 from broker.process.process_stats import ProcessStats
@@ -21,6 +21,7 @@ from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import is_node_name
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.security.principal import Principal
 
 MAX_WAIT_MS = 60_000
 MAX_GROUPS = 10_000  # a bound on what strangers could fill the memory with
@@ -58,6 +59,7 @@ class NameService:
         self.spread: Callable[[routes_pb2.Registration], None] = lambda _told: None
         self.servers: Callable[[], list[routes_pb2.NameServerRow]] = list
         self.name_servers: Callable[[], Sequence[str]] = lambda: place.name_servers
+        self.sees: Callable[[Principal, str], bool] = lambda _caller, _topic: True  # whether a caller may know of a topic
         self._clock = clock
         self._process = process
         self._waiters = RouteWaiters()
@@ -121,7 +123,7 @@ class NameService:
 
     # Routes
 
-    async def routes(self, request: routes_pb2.RoutesRequest, _caller: CallContext) -> bytes:
+    async def routes(self, request: routes_pb2.RoutesRequest, caller: CallContext) -> bytes:
         """What changed of the topics and groups asked for, as a RoutesReply; waits for a change as the request says."""
         at_most(len(request.topics) + len(request.groups), "topics and groups")
         topics = {each.name: each.version for each in request.topics}
@@ -130,7 +132,7 @@ class NameService:
         self.figures.routes_requests += 1
         while True:
             self.before_answer()
-            changed = self._changed_routes(topics, groups)
+            changed = self._changed_routes(topics, groups, caller.principal)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if changed or left_ms <= 0 or self._stopped:
                 data = b"".join((self._head(), *(route.data for route in changed)))
@@ -146,10 +148,11 @@ class NameService:
             found.update(dict.fromkeys(self.table.groups_of(topic)))
         return found
 
-    def _changed_routes(self, topics: dict[str, int], groups: dict[str, int]) -> list[Route]:
-        """What is new to who knows these versions."""
+    def _changed_routes(self, topics: dict[str, int], groups: dict[str, int], caller: Principal) -> list[Route]:
+        """What is new to who knows these versions; a topic that the caller may not know of is one that does not exist."""
         table = self.table
-        found = [route for name, version in topics.items() if (route := table.topic_route(name)).version != version]
+        routes = {name: table.topic_route(name) if self.sees(caller, name) else absent_topic(name) for name in topics}
+        found = [route for name, route in routes.items() if route.version != topics[name]]
         for name in self._groups_of(topics, groups):
             route = table.group_route(name)
             if route.version != groups.get(name, 0):

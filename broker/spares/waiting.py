@@ -14,6 +14,7 @@ from broker.config.cluster_file import ClusterConfig
 from broker.config.replicas import SpareConfig
 from broker.config.values import split_address
 from broker.process.process_stats import ProcessStats
+from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.spares.binding import Binding, write_binding
 from dledger.runtime.env import Environment
 from dledger_wire._pb import admin_pb2, routes_pb2
@@ -22,6 +23,7 @@ from dledger_wire.names import is_node_name
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Channel, Server
 from dledger_wire.tasks import BackgroundTasks
+from store.state.security import SecurityState
 
 CALL_TIMEOUT_S = 3.0
 STOP_GRACE_S = 0.5
@@ -34,8 +36,15 @@ class WaitingSpare:
     """``open`` it once, ``stop`` it once; ``bound`` resolves when a replica group has taken it in."""
 
     def __init__(
-        self, cluster: ClusterConfig, spare: SpareConfig, env: Environment, *, process: Callable[[], ProcessStats] = ProcessStats
+        self,
+        cluster: ClusterConfig,
+        spare: SpareConfig,
+        env: Environment,
+        *,
+        process: Callable[[], ProcessStats] = ProcessStats,
+        security: ProcessSecurity = NO_SECURITY,
     ) -> None:
+        self._security = security
         self._cluster, self._spare, self._env, self._process = cluster, spare, env, process
         self._started_at_ms = env.clock.wall_ms()
         self.bound: asyncio.Future[Binding] | None = None
@@ -61,7 +70,7 @@ class WaitingSpare:
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self._failed, self.bound = loop.create_future(), loop.create_future()
-        server = self._env.network.serve(self.addresses[0])
+        server = self._security.guarded(self._env.network.serve(self.addresses[0]), SecurityState)
         methods.TAKE_SPARE.serve(server, self.take)
         methods.NODE_STATUS.serve(server, self._status)
         HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)

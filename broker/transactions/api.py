@@ -7,6 +7,7 @@ Owns the calls, and what runs in one term: the producers' sessions (``producer_s
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import islice
 
 from broker.context import ServiceContext
@@ -23,6 +24,7 @@ from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_QUEUE, REAL_TOPIC, producer_group, transaction_id
+from store.commands.security import Action, Resource
 from store.state.transactions import Outcome
 
 TIMEOUT_S = 5.0
@@ -81,10 +83,12 @@ class TransactionService:
             raise NotReadyError(f"{self._context.settings.node.id}: transactions of term {term} have not started yet")
         return self._current
 
-    async def join(self, stream: ByteStream, _caller: CallContext) -> None:
+    async def join(self, stream: ByteStream, caller: CallContext) -> None:
         message = await stream.read()
         if message is not None:
-            await self._term().members.join(methods.decode(transaction_pb2.ProducerJoin, message), stream)
+            join = methods.decode(transaction_pb2.ProducerJoin, message)
+            self._context.access.require(caller.principal, Action.WRITE, Resource.GROUP, join.producer_group)
+            await self._term().members.join(join, stream)
 
     async def end(self, request: transaction_pb2.EndTransactionsRequest, _caller: CallContext) -> transaction_pb2.EndTransactionsResponse:
         term = self._term()
@@ -103,17 +107,20 @@ class TransactionService:
         return transaction_pb2.EndTransactionsResponse(results=[_result(each) for each in answers])
 
     async def describe(
-        self, request: transaction_pb2.DescribeTransactionsRequest, _caller: CallContext
+        self, request: transaction_pb2.DescribeTransactionsRequest, caller: CallContext
     ) -> transaction_pb2.DescribeTransactionsResponse:
         term, store = self._term(), self._context.store
         low, high = store.reader.bounds(HALF_TOPIC, 0, for_service=True)
         parked = store.reader.bounds(CHECK_MAX_TIME_TOPIC, 0, for_service=True)
         reply = transaction_pb2.DescribeTransactionsResponse(open=store.transactions.open_count(high), parked=parked[1] - parked[0])
+        sees = partial(self._context.access.may, caller.principal, Action.DESCRIBE, Resource.GROUP)
         for group, count in term.members.counts().items():
-            reply.attending.add(producer_group=group, producers=count)
+            if sees(group):
+                reply.attending.add(producer_group=group, producers=count)
         offsets = list(islice(store.transactions.open_from(low, high), min(request.max_transactions or MAX_SHOWN, MAX_SHOWN)))
         for half in await read_halves(self._context, offsets):
-            if request.producer_group in ("", producer_group(half)):
+            group = producer_group(half)
+            if request.producer_group in ("", group) and sees(group):
                 self._describe(half, reply)
         return reply
 

@@ -135,7 +135,7 @@ MISTAKES = [
     (GOOD + "cluster: again\n", "bad.yaml:1: cluster: given twice, on lines 1 and 11"),
     (
         GOOD + "security: {tls: {}}\n",
-        "bad.yaml:11: security: TLS and access control are not available in this version; remove this section",
+        "bad.yaml:11: security.tls.ca: required setting is missing",
     ),
     (edit("groups:\n", "groups: []\nx:\n"), "bad.yaml:3: groups: expected at least 1, got 0"),
     (

@@ -1,0 +1,84 @@
+"""What a caller may do: the one place where services ask.
+
+Owns the decision for every kind of principal; that for users comes from the replicated users and rules.  Decisions are remembered until
+these change, so that a stream asks for each of its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from dledger_wire.errors import PermissionDeniedError
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from dledger_wire.security.principal import Kind, Principal
+from store.commands.security import Action, Resource
+from store.state.security import SecurityState
+
+MAX_REMEMBERED = 20_000
+
+CLUSTER_NAME = "*"
+
+Question = tuple[Principal, Action, Resource, str]
+
+
+def resource_of(topic: str) -> tuple[Resource, str]:
+    """What rights on a topic are rights on: retries and dead letters belong to their group, topics of the system to the cluster."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return Resource.GROUP, topic.removeprefix(prefix)
+    return (Resource.CLUSTER, CLUSTER_NAME) if is_system_topic(topic) else (Resource.TOPIC, topic)
+
+
+class AccessControl:
+    """Of one process.  ``state`` gives users and rules as they are now; None: there are no users, and every caller may do everything."""
+
+    def __init__(self, state: Callable[[], SecurityState] | None, administrators: Collection[str] = ()) -> None:
+        self._state = state
+        self._administrators = frozenset(administrators)
+        self._remembered: dict[Question, bool] = {}
+        self._version = -1
+        self.denied: Callable[[Principal, Action, Resource, str], object] = lambda *_: None
+
+    def may(self, principal: Principal, action: Action, resource: Resource, name: str) -> bool:
+        """Whether ``principal`` may do ``action`` with the resource of this name."""
+        if self._state is None:
+            return True
+        state = self._state()
+        if self._version != state.version or len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.clear()
+            self._version = state.version
+        question = (principal, action, resource, name)
+        known = self._remembered.get(question)
+        if known is None:
+            known = self._remembered[question] = self._decide(state, principal, action, resource, name)
+        return known
+
+    def require(self, principal: Principal, action: Action, resource: Resource, name: str) -> None:
+        """PermissionDeniedError unless ``principal`` may."""
+        if not self.may(principal, action, resource, name):
+            self.denied(principal, action, resource, name)
+            place = "the cluster" if resource is Resource.CLUSTER else f"{resource} {name}"
+            text = f"{principal} may not {action} {place}"
+            raise PermissionDeniedError(text, user=principal.name, action=action.value, resource=resource.value, name=name)
+
+    def may_topic(self, principal: Principal, action: Action, topic: str) -> bool:
+        """As ``may``, for a topic of whatever kind."""
+        return self.may(principal, action, *resource_of(topic))
+
+    def require_topic(self, principal: Principal, action: Action, topic: str) -> None:
+        """As ``require``, for a topic of whatever kind."""
+        self.require(principal, action, *resource_of(topic))
+
+    def seen_groups(self, principal: Principal, groups: Iterable[str]) -> list[str]:
+        """Those groups that ``principal`` may know of."""
+        return [group for group in groups if self.may(principal, Action.DESCRIBE, Resource.GROUP, group)]
+
+    def _decide(self, state: SecurityState, principal: Principal, action: Action, resource: Resource, name: str) -> bool:
+        if principal.is_cluster:
+            return True
+        if principal.kind is not Kind.USER:
+            return False
+        if principal.name in self._administrators:
+            return True
+        known = state.user(principal.name) is not None
+        return known and state.allowed(principal.name, action, resource, name)

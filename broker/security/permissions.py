@@ -1,0 +1,180 @@
+"""What each method of a node needs: one row a method, so that none can be forgotten.
+
+Owns the checks that a request alone decides.  ``asks_itself``: the service asks ``AccessControl`` for each message of a stream, or leaves
+out of its answer what the caller may not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from broker.security.access import CLUSTER_NAME, AccessControl
+from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.methods import StreamMethod, UnaryMethod
+from dledger_wire.security.principal import SPARE_GROUP, Kind, Principal
+from store.commands.security import Action, Resource
+
+Check: TypeAlias = Callable[[AccessControl, Principal, Any], None]
+HEALTH = "/grpc.health.v1.Health/"
+# How many checks one request may ask for.
+MAX_CHECKS = 10_000
+
+
+def nothing(_access: AccessControl, _caller: Principal, _request: Any) -> None:
+    """Everybody may."""
+
+
+def asks_itself(_access: AccessControl, _caller: Principal, _request: Any) -> None:
+    """The service decides."""
+
+
+def members_only(_access: AccessControl, caller: Principal, _request: Any) -> None:
+    """Nodes and name servers of the cluster."""
+    if not caller.is_cluster:
+        raise PermissionDeniedError(f"{caller} is no member of the cluster", user=caller.name, action="join", resource="cluster", name="")
+
+
+def _cluster(action: Action) -> Check:
+    return lambda access, caller, _request: access.require(caller, action, Resource.CLUSTER, CLUSTER_NAME)
+
+
+def _named(action: Action, resource: Resource, names: Callable[[Any], Iterable[str]]) -> Check:
+    def check(access: AccessControl, caller: Principal, request: Any) -> None:
+        for name in _few(names(request)):
+            access.require(caller, action, resource, name)
+
+    return check
+
+
+def _topic(action: Action) -> Check:
+    return _named(action, Resource.TOPIC, lambda request: [request.name])
+
+
+def _group(action: Action) -> Check:
+    return _named(action, Resource.GROUP, lambda request: [request.group])
+
+
+def _all_of(*checks: Check) -> Check:
+    def check(access: AccessControl, caller: Principal, request: Any) -> None:
+        for each in checks:
+            each(access, caller, request)
+
+    return check
+
+
+def _transactions(action: Action) -> Check:
+    return _named(action, Resource.GROUP, lambda request: [request.producer_group])
+
+
+def _topics(action: Action, names: Callable[[Any], Iterable[str]]) -> Check:
+    """Of topics of whatever kind: those of retries and dead letters are their groups'."""
+
+    def check(access: AccessControl, caller: Principal, request: Any) -> None:
+        for name in _few(names(request)):
+            access.require_topic(caller, action, name)
+
+    return check
+
+
+def _few(names: Iterable[str]) -> dict[str, None]:
+    found = dict.fromkeys(names)
+    if len(found) > MAX_CHECKS:
+        raise InvalidArgumentError(f"{len(found)} names in one request; expected at most {MAX_CHECKS}")
+    return found
+
+
+_READ_TOPIC = _topics(Action.READ, lambda request: [request.topic])
+# Groups that are named must be seen; when none is, the service leaves out those that are not.
+_SEEN_GROUPS = _named(Action.DESCRIBE, Resource.GROUP, lambda request: request.groups)
+_OWN_SETTINGS = _named(Action.ADMINISTER, Resource.GROUP, lambda request: [request.name])
+_ADMINISTER = _cluster(Action.ADMINISTER)
+_DESCRIBE = _cluster(Action.DESCRIBE)
+
+
+def _own_registration(_access: AccessControl, caller: Principal, request: Any) -> None:
+    """A node tells of itself only; a spare node that was taken in has a certificate without a group."""
+    if caller.kind is not Kind.NODE or caller.name != request.node_id or caller.group not in (request.group, SPARE_GROUP):
+        text = f"{caller} may not register node {request.node_id} of replica group {request.group}"
+        raise PermissionDeniedError(text, user=caller.name, action="register", resource="cluster", name=request.node_id)
+
+
+def _for_its_group(_access: AccessControl, caller: Principal, request: Any) -> None:
+    """A node takes a spare node into its own replica group."""
+    if caller.kind is not Kind.NODE or caller.group not in (request.group, SPARE_GROUP):
+        text = f"{caller} may not take a spare node into replica group {request.group}"
+        raise PermissionDeniedError(text, user=caller.name, action="take", resource="cluster", name=request.group)
+
+
+def _own_password(access: AccessControl, caller: Principal, request: Any) -> None:
+    """A user may give itself another password; everything else is for administrators."""
+    if caller.kind is not Kind.USER or request.create or request.user.name != caller.name:
+        _ADMINISTER(access, caller, request)
+
+
+def _own_rights(access: AccessControl, caller: Principal, request: Any) -> None:
+    """A user may ask about itself."""
+    if caller.kind is not Kind.USER or request.user != caller.name:
+        _DESCRIBE(access, caller, request)
+
+
+_ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
+    methods.PRODUCE: asks_itself,
+    methods.FETCH: asks_itself,
+    methods.METADATA: asks_itself,
+    methods.QUEUE_OFFSETS: _topics(Action.DESCRIBE, lambda request: [queue.topic for queue in request.queues]),
+    methods.COMMIT_OFFSETS: _all_of(_group(Action.READ), _topics(Action.READ, lambda request: [each.topic for each in request.offsets])),
+    methods.GROUP_OFFSETS: _SEEN_GROUPS,
+    methods.INIT_PRODUCER: _named(Action.WRITE, Resource.PRODUCER, lambda request: [request.stable_id] if request.stable_id else []),
+    methods.CREATE_TOPIC: _topic(Action.CREATE),
+    methods.UPDATE_TOPIC: _topic(Action.ADMINISTER),
+    methods.DELETE_TOPIC: _topic(Action.ADMINISTER),
+    methods.LIST_TOPICS: asks_itself,
+    methods.NODE_STATUS: _DESCRIBE,
+    methods.TRANSFER_LEADER: _ADMINISTER,
+    methods.CHANGE_MEMBER: _ADMINISTER,
+    methods.SEGMENT_CHECKSUMS: _ADMINISTER,
+    methods.DESCRIBE_REPLICA_GROUP: _DESCRIBE,
+    methods.SET_REPLICA_GROUP: _ADMINISTER,
+    methods.TAKE_SPARE: _for_its_group,
+    methods.EXPIRE: _ADMINISTER,
+    methods.AUTO_CREATE_TOPIC: _topic(Action.CREATE),
+    methods.JOIN_GROUP: asks_itself,
+    methods.DESCRIBE_MEMBERS: _SEEN_GROUPS,
+    methods.SEND_BACK: _all_of(_group(Action.READ), _READ_TOPIC),
+    methods.DEAD_LETTERS: _SEEN_GROUPS,
+    methods.REDRIVE: _group(Action.ADMINISTER),
+    methods.PUT_GROUP: _OWN_SETTINGS,
+    methods.DELETE_GROUP: _OWN_SETTINGS,
+    methods.LIST_GROUPS: asks_itself,
+    methods.JOIN_PRODUCER_GROUP: asks_itself,
+    methods.END_TRANSACTIONS: _transactions(Action.WRITE),
+    methods.DESCRIBE_TRANSACTIONS: _named(
+        Action.DESCRIBE, Resource.GROUP, lambda request: [request.producer_group] if request.producer_group else []
+    ),
+    methods.QUERY_MESSAGES: asks_itself,
+    methods.CONSUMED: _READ_TOPIC,
+    methods.REGISTER: _own_registration,
+    methods.ROUTES: asks_itself,
+    methods.DIRECTORY: _DESCRIBE,
+    methods.PUT_USER: _own_password,
+    methods.DELETE_USER: _ADMINISTER,
+    methods.LIST_USERS: _own_rights,
+    methods.CHANGE_RULES: _ADMINISTER,
+    methods.LIST_RULES: _own_rights,
+    methods.CHECK_ACCESS: _own_rights,
+    methods.WATCH_SECURITY: members_only,
+    methods.RAFT_LINK: members_only,
+    methods.FETCH_ENTRY: members_only,
+    methods.COPY_PLAN: members_only,
+    methods.COPY_LOG: members_only,
+    methods.COPY_STATE: members_only,
+}
+
+CHECKS: Mapping[str, Check] = {method.path: check for method, check in _ROWS.items()}
+
+
+def check_of(path: str) -> Check:
+    """What ``path`` needs; only members of the cluster may call a method without a row."""
+    return nothing if path.startswith(HEALTH) else CHECKS.get(path, members_only)

@@ -1,0 +1,107 @@
+"""Users and rules outside of the first replica group: each process watches a replica of that group, and masters keep a copy in their log.
+
+Owns the newest users and rules that this process has heard of.  A revocation counts here as soon as one replica of the first group that has
+a leader tells of it; the copy in the log is what a node begins with after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from broker.context import ServiceContext
+from broker.security.messages import command_of
+from dledger_wire._pb import security_pb2
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import Network
+from dledger_wire.tasks import BackgroundTasks
+from store.state.security import SecurityState
+
+WAIT_MS = 1_000
+ANSWER_S = 2.0
+PAUSE_S = 0.2  # between replicas that do not answer
+COPY_TIMEOUT_S = 5.0
+COPY_PAUSE_S = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class SecurityWatch:
+    """``own`` is the state in the own log, if there is one; ``addresses`` are those of the first group's replicas now."""
+
+    def __init__(self, network: Network, addresses: Callable[[], Sequence[str]], own: SecurityState | None = None) -> None:
+        self._network = network
+        self._addresses = addresses
+        self._own = own
+        self._heard = SecurityState()
+        self._news = asyncio.Event()
+
+    def newest(self) -> SecurityState:
+        """What counts now."""
+        own = self._own
+        return own if own is not None and own.version >= self._heard.version else self._heard
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        turn = 0
+        while True:
+            addresses = self._addresses()
+            if addresses and await self._watch(addresses[turn % len(addresses)]):
+                continue
+            turn += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async def _watch(self, address: str) -> bool:
+        """Ask one replica until it does not answer any more; False when it did not at all."""
+        channel, answered = self._network.connect(address), False
+        try:
+            while True:
+                request = security_pb2.WatchSecurityRequest(known_version=self.newest().version, wait_ms=WAIT_MS)
+                self._take(await methods.WATCH_SECURITY.call(channel, request, timeout_s=WAIT_MS / 1000 + ANSWER_S))
+                answered = True
+        except DledgerError:
+            return answered
+        finally:
+            await channel.close()
+
+    def _take(self, copy: security_pb2.SecurityCopy) -> None:
+        if copy.unchanged or copy.version <= self._heard.version:
+            return
+        heard = SecurityState()
+        heard.take(command_of(copy))
+        self._heard = heard
+        self._news.set()
+
+    async def wait_for_news(self) -> None:
+        """Return when something newer than the own log's state may have been heard of."""
+        await self._news.wait()
+        self._news.clear()
+
+
+class SecurityCopies:
+    """Writes what was heard into the own log.  Implements ``broker.leadership.role_manager.MasterService``."""
+
+    name = "security copies"
+
+    def __init__(self, context: ServiceContext, watch: SecurityWatch) -> None:
+        self._context, self._watch = context, watch
+
+    async def start(self, term: int, tasks: BackgroundTasks) -> None:
+        tasks.spawn(self._copy(), "copy")
+
+    async def stop(self) -> None:
+        """Nothing to do: everything is a task."""
+
+    async def _copy(self) -> None:
+        while True:
+            newest = self._watch.newest()
+            if newest.version <= self._context.store.security.version:
+                await self._watch.wait_for_news()
+                continue
+            try:
+                await self._context.command(newest.as_copy(), COPY_TIMEOUT_S)
+            except DledgerError as error:
+                _logger.info("users and rules of version %d were not copied: %s", newest.version, error.message)
+                await asyncio.sleep(COPY_PAUSE_S)

@@ -1,0 +1,85 @@
+"""Every method of every service has a row that says who may call it."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+from broker.security.access import AccessControl
+from broker.security.permissions import CHECKS, asks_itself, check_of
+from dledger_wire import _pb
+from dledger_wire.errors import DledgerError, PermissionDeniedError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.methods import METHODS
+from dledger_wire.security import principal
+from store.state.security import SecurityState
+
+MALLORY = principal.user("mallory")
+# What a user may ask about itself, or without naming anything: the answer then leaves out what it may not see.
+UNNAMED = {
+    methods.QUEUE_OFFSETS.path,
+    methods.GROUP_OFFSETS.path,
+    methods.INIT_PRODUCER.path,
+    methods.DESCRIBE_MEMBERS.path,
+    methods.DEAD_LETTERS.path,
+    methods.DESCRIBE_TRANSACTIONS.path,
+}
+
+
+def paths_of_services() -> list[str]:
+    """Every RPC of the services in proto/dledger/v1."""
+    found = []
+    for module in pkgutil.iter_modules(_pb.__path__):
+        descriptor = import_module(f"{_pb.__name__}.{module.name}").DESCRIPTOR
+        for service in descriptor.services_by_name.values():
+            found += [f"/{service.full_name}/{method.name}" for method in service.methods]
+    return found
+
+
+def access() -> AccessControl:
+    state = SecurityState()
+    return AccessControl(lambda: state)
+
+
+def test_every_method_has_a_row() -> None:
+    declared = set(paths_of_services())
+    assert len(declared) > 30
+    assert declared <= set(METHODS)
+    assert set(METHODS) == set(CHECKS)
+
+
+@pytest.mark.parametrize("path", sorted(set(CHECKS) - UNNAMED))
+def test_a_user_without_rights_is_refused_before_the_service_or_by_it(path: str) -> None:
+    check = CHECKS[path]
+    if check is asks_itself:
+        return  # tests/unit/broker/security/test_services.py
+    with pytest.raises(PermissionDeniedError):
+        check(access(), MALLORY, METHODS[path].request())
+
+
+@pytest.mark.parametrize("path", sorted(CHECKS))
+def test_who_has_no_credentials_is_refused_everywhere(path: str) -> None:
+    request = METHODS[path].request()
+    for field in request.DESCRIPTOR.fields:
+        if field.name in ("groups", "topics") and field.type == field.TYPE_STRING:
+            getattr(request, field.name).append("x")
+    if CHECKS[path] is not asks_itself and path not in UNNAMED:
+        with pytest.raises(PermissionDeniedError):
+            CHECKS[path](access(), principal.ANONYMOUS, request)
+
+
+def test_a_method_that_nobody_declared_is_for_members_of_the_cluster_only() -> None:
+    check = check_of(methods.PACKAGE + "Broker/AddedLater")
+    check(access(), principal.node("c", "g", "n"), None)
+    with pytest.raises(PermissionDeniedError):
+        check(access(), MALLORY, None)
+
+
+@pytest.mark.parametrize("method", [methods.RAFT_LINK, methods.COPY_PLAN, methods.FETCH_ENTRY, methods.WATCH_SECURITY, methods.REGISTER])
+def test_an_administrator_is_no_member_of_the_cluster(method: methods.UnaryMethod) -> None:  # type: ignore[type-arg]
+    state = SecurityState()
+    root = AccessControl(lambda: state, ["root"])
+    with pytest.raises(DledgerError):
+        CHECKS[method.path](root, principal.user("root"), method.request())
