@@ -35,6 +35,8 @@ wire, ``message`` the text, ``details`` its values as strings.
      |- OutOfOrderSequenceError, ProducerFencedError          another producer uses the same ``producer_id``
      |- CorruptBatchError, CorruptFrameError, CorruptEntryError
      |- StorageDamagedError, StorageFailedError               a replica's disk; other replicas serve the data
+     |- AuthenticationFailedError                             user, password or certificate was not accepted
+     |- PermissionDeniedError                                 carries ``user``, ``action``, ``resource``, ``name``
      |- DataDirectoryError, AddressInUseError, ConfigError    raised when a node starts
 
 Examples:

@@ -20,6 +20,7 @@ from dledger_client.admin.open_transactions import GroupTransactions, OpenTransa
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.replica_groups import LeftMessages, ReplicaGroupState
 from dledger_client.admin.retention import NodeExpiry
+from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUser, SecurityChange
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
@@ -46,6 +47,8 @@ from dledger_client.transactions.resolver import CheckListener, TransactionOutco
 from dledger_wire.status import Perm
 
 __all__ = [
+    "AccessDecision",
+    "AccessRule",
     "Action",
     "AsyncSendFuture",
     "Bootstrap",
@@ -54,6 +57,7 @@ __all__ = [
     "Chunk",
     "ClusterDescription",
     "ClusterDirectory",
+    "ClusterUser",
     "ConsumeContext",
     "ConsumerGroup",
     "ConsumerGroupDescription",
@@ -97,6 +101,7 @@ __all__ = [
     "ReplicaLag",
     "ReplicaState",
     "RoutePart",
+    "SecurityChange",
     "SendBackResult",
     "SendFuture",
     "SendResult",

@@ -25,7 +25,7 @@ from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, named_groups
 from dledger_client.aio.consumer import PullConsumer
-from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin
+from dledger_client.aio.security_admin import SecurityAdmin
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.routes import TopicQueues
@@ -37,7 +37,7 @@ from dledger_client.transactions.resolver import TransactionOutcome, Transaction
 from dledger_wire.errors import InvalidArgumentError
 
 
-class Admin(ReplicaGroupAdmin):
+class Admin(SecurityAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:

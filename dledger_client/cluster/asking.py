@@ -6,10 +6,10 @@ Owns the order of the questions: the next address is asked when one has failed, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
 
 HEDGE_S = 0.15  # without an answer by then, the next address is asked in parallel
 
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 async def ask_in_turn(
-    next_address: Callable[[], str | None], ask: Callable[[str], Coroutine[Any, Any, Answer]], problems: list[str]
+    next_address: Callable[[], str | None], ask: Callable[[str], Coroutine[Any, Any, Answer]], problems: list[DledgerError]
 ) -> tuple[str, Answer] | None:
     """The first answer, and whose it is; None when nobody gave one, with the reasons in ``problems``.
 
@@ -39,9 +39,14 @@ async def ask_in_turn(
                     return answered, task.result()
                 if not isinstance(error, DledgerError):
                     raise error
-                problems.append(str(error))
+                problems.append(error)
     finally:
         drop(*asked)
+
+
+def refused(problems: Sequence[DledgerError]) -> DledgerError | None:
+    """The error of a node that knows the caller as nobody, or refuses it: no other node will answer otherwise."""
+    return next((error for error in problems if isinstance(error, AuthenticationFailedError | PermissionDeniedError)), None)
 
 
 def drop(*tasks: asyncio.Future[Any]) -> None:

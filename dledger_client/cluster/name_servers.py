@@ -65,7 +65,7 @@ class NameServers:
     async def routes(self, request: routes_pb2.RoutesRequest) -> tuple[str, routes_pb2.RoutesReply]:
         """What the first name server that answers says, and which one it is.  UnreachableError when there is none now."""
         asked: set[str] = set()
-        problems: list[str] = []
+        problems: list[DledgerError] = []
 
         def next_address() -> str | None:
             for address in self._order():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from dledger_client.cluster.asking import ask_in_turn
+from dledger_client.cluster.asking import ask_in_turn, refused
 from dledger_client.cluster.channels import Channels
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
@@ -57,12 +57,14 @@ class NodeMetadata:
 
     async def first_answer(self, topics: Sequence[str]) -> NodeAnswer:
         """The first answer of any node, and whose it is."""
-        addresses, problems = self.addresses(), list[str]()
+        addresses, problems = self.addresses(), list[DledgerError]()
         rest = iter(addresses)
         found = await ask_in_turn(lambda: next(rest, None), lambda address: self.ask(address, topics), problems)
         if found is None:
+            if (refusal := refused(problems)) is not None:
+                raise refusal
             text = f"no node reachable at {', '.join(addresses)}: {problems[-1]}"
-            raise UnreachableError(text, problems="; ".join(problems))
+            raise UnreachableError(text, problems="; ".join(map(str, problems)))
         return found
 
     async def survey(self, addresses: Iterable[str], topics: Sequence[str], enough: Callable[[NodeAnswer], bool]) -> list[NodeAnswer]:

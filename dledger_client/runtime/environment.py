@@ -114,9 +114,10 @@ def takes_old_environment(constructor: Constructor) -> Constructor:
 
 def _own_network() -> Network:
     """This machine's network, of this process: connections are made by the loop that uses them, so a forked child makes its own."""
+    from dledger_client.runtime.security import client_security
     from dledger_wire.tcp.network import TcpNetwork
 
-    return TcpNetwork()
+    return TcpNetwork(client_security())
 
 
 def own_address(bootstrap: Bootstrap) -> str:

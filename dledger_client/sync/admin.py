@@ -25,11 +25,11 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.environment import takes_old_environment
-from dledger_client.sync.replica_group_admin import ReplicaGroupAdmin
+from dledger_client.sync.security_admin import SecurityAdmin
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 
 
-class Admin(ReplicaGroupAdmin):
+class Admin(SecurityAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:

@@ -31,7 +31,8 @@ class Face:
 
 FILES = {
     "replica_group_admin": (Face("ReplicaGroupAdmin", "SyncClient[AsyncReplicaGroupAdmin]"),),
-    "admin": (Face("Admin", "ReplicaGroupAdmin", "replica_group_admin"),),
+    "security_admin": (Face("SecurityAdmin", "ReplicaGroupAdmin", "replica_group_admin"),),
+    "admin": (Face("Admin", "SecurityAdmin", "security_admin"),),
     "consumer": (Face("PullConsumer", "SyncClient[AsyncPullConsumer]"),),
     "logical_queue": (
         Face("LogicalQueueWriter", "LogicalQueueWriterBase", "logical_queue_base"),

@@ -49,6 +49,8 @@ ADVICE = {
     "ProducerFencedError": "Stop this process: another one uses the same `producer_id`.",
     "StaleLockError": "Nothing. Another consumer owns the queue now.",
     "OffsetsResetError": "Nothing. The consumer reads the new offset and continues there.",
+    "AuthenticationFailedError": "Check the user, the password file and the certificate's dates. The node's log has the reason in full.",
+    "PermissionDeniedError": "Ask an administrator for the right: `dledger acl allow`. `dledger acl check` shows what decides.",
     "DataDirectoryError": "Stop the process that holds the folder, or start with the folder that belongs to this node.",
     "AddressInUseError": "Stop the process that uses the port, or change the address in the cluster file.",
     "ConfigError": "Fix the line that the text names. `dledger node --check` checks the file without starting.",

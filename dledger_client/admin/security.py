@@ -1,0 +1,175 @@
+"""Users and rules: changed in the cluster's first replica group, and waited for in all of them.
+
+Passwords do not leave this process: what is sent is made of them and checks them (``dledger_wire/security/scram.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+
+from dledger_client.admin.calls import ClusterCalls
+from dledger_wire._pb import security_pb2
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.methods import UnaryMethod
+from dledger_wire.security.scram import password_verifier
+
+Effect: TypeAlias = Literal["allow", "deny"]
+ResourceType: TypeAlias = Literal["topic", "group", "producer", "cluster"]
+Action: TypeAlias = Literal["read", "write", "create", "describe", "administer"]
+
+EVERYBODY = "*"
+SPREAD_MS = 2_000  # so long a change may take until every replica group that answers has it
+_LOOK_S = 0.05
+
+Request = TypeVar("Request", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What a user may, or may not, do.
+
+    Attributes:
+        user: Name of the user, or ``*`` for all users.
+        effect: ``allow`` or ``deny``; a rule that denies wins.
+        resource: ``topic``, ``group`` (consumer groups and groups of transaction producers), ``producer`` or ``cluster``.
+        pattern: Name of the resource, or the beginning of it followed by ``*``.
+        action: ``read``, ``write``, ``create``, ``describe`` or ``administer``.
+    """
+
+    user: str
+    effect: Effect
+    resource: ResourceType
+    pattern: str
+    action: Action
+
+    def __str__(self) -> str:
+        return f"{self.effect} {self.user} {self.action} {self.resource} {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUser:
+    """A user of the cluster.
+
+    Attributes:
+        name: Its name.
+        has_password: Whether it may come in with a password; with a certificate of its name it always may.
+        in_cluster_file: Whether it is an administrator that the cluster file names, which is changed there.
+    """
+
+    name: str
+    has_password: bool
+    in_cluster_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityChange:
+    """A change that was made.
+
+    Attributes:
+        version: Of users and rules from then on.
+        waiting: Replica groups that had not confirmed it within two seconds, by name.
+    """
+
+    version: int
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccessDecision:
+    """Whether something is allowed, and why.
+
+    Attributes:
+        allowed: The decision.
+        rules: The rules for this user and resource; none of them: what no rule allows is denied.
+    """
+
+    allowed: bool
+    rules: tuple[AccessRule, ...]
+
+
+async def put_user(calls: ClusterCalls, name: str, password: str | None, *, create: bool) -> SecurityChange:
+    """Create a user, or give it another password; None: it has none."""
+    user = security_pb2.SecurityUser(name=name)
+    if password is not None:
+        if not password:
+            raise InvalidArgumentError(f"user {name!r}: expected a password that is not empty, or none")
+        found = await asyncio.to_thread(password_verifier, name, password)
+        user.verifier.salt, user.verifier.stored_key, user.verifier.server_key = found.salt, found.stored_key, found.server_key
+        user.verifier.iterations = found.iterations
+    return await _change(calls, methods.PUT_USER, security_pb2.PutUserRequest(user=user, create=create), name)
+
+
+async def delete_user(calls: ClusterCalls, name: str) -> SecurityChange:
+    """Delete a user with its rules."""
+    return await _change(calls, methods.DELETE_USER, security_pb2.DeleteUserRequest(name=name), name)
+
+
+async def change_rules(calls: ClusterCalls, added: Sequence[AccessRule], removed: Sequence[AccessRule]) -> SecurityChange:
+    """Take rules away and add others, at once."""
+    request = security_pb2.ChangeRulesRequest(added=map(_message, added), removed=map(_message, removed))
+    return await _change(calls, methods.CHANGE_RULES, request, EVERYBODY)
+
+
+async def list_users(calls: ClusterCalls, user: str = "") -> list[ClusterUser]:
+    """Users by name, with the administrators of the cluster file."""
+    request = security_pb2.SecurityListRequest(user=user)
+    answer = max((await calls.ask_leaders(methods.LIST_USERS, request)).some().values(), key=lambda each: each.version)
+    found = [ClusterUser(each.name, each.has_password) for each in answer.users]
+    return sorted([*found, *(ClusterUser(name, True, True) for name in answer.administrators)], key=lambda each: each.name)
+
+
+async def list_rules(calls: ClusterCalls, user: str = "") -> list[AccessRule]:
+    """All rules, or those that decide on what one user may do."""
+    request = security_pb2.SecurityListRequest(user=user)
+    answer = max((await calls.ask_leaders(methods.LIST_RULES, request)).some().values(), key=lambda each: each.version)
+    return [_rule(each) for each in answer.rules]
+
+
+async def check_access(calls: ClusterCalls, user: str, action: Action, resource: ResourceType, name: str) -> AccessDecision:
+    """Whether ``user`` may do this."""
+    request = security_pb2.CheckAccessRequest(user=user, action=action, resource=resource, name=name)
+    answer = max((await calls.ask_leaders(methods.CHECK_ACCESS, request)).some().values(), key=lambda each: each.version)
+    return AccessDecision(answer.allowed, tuple(_rule(each) for each in answer.rules))
+
+
+async def _change(
+    calls: ClusterCalls, method: UnaryMethod[Request, security_pb2.SecurityChanged], request: Request, user: str
+) -> SecurityChange:
+    """Make a change; ``user``: of whom, since everybody may ask about himself."""
+    groups = sorted(await calls.replica_groups())
+    try:
+        changed = await calls.ask_leader(groups[0], method, request)
+    except InvalidArgumentError as error:
+        home = error.details.get("group", "")
+        if home not in groups or home == groups[0]:
+            raise
+        changed = await calls.ask_leader(home, method, request)
+    return SecurityChange(changed.version, await _spread(calls, changed.version, groups, user))
+
+
+async def _spread(calls: ClusterCalls, version: int, groups: Collection[str], user: str) -> tuple[str, ...]:
+    """The replica groups without this version after two seconds."""
+    deadline_ms = calls.router.clock.monotonic_ms() + SPREAD_MS
+    waiting = set(groups)
+    request = security_pb2.SecurityListRequest(user=user)
+    while True:
+        answers = await calls.of_all(lambda group: calls.ask_leader(group, methods.LIST_USERS, request), waiting)
+        waiting -= {group for group, answer in answers.of_group.items() if answer.version >= version}
+        if not waiting or calls.router.clock.monotonic_ms() >= deadline_ms:
+            return tuple(sorted(waiting))
+        await asyncio.sleep(_LOOK_S)
+
+
+def _message(rule: AccessRule) -> security_pb2.SecurityRule:
+    return security_pb2.SecurityRule(user=rule.user, effect=rule.effect, resource=rule.resource, pattern=rule.pattern, action=rule.action)
+
+
+def _rule(message: security_pb2.SecurityRule) -> AccessRule:
+    # The words are those of the server: one of a newer version is shown as it is.
+    return AccessRule(message.user, message.effect, message.resource, message.pattern, message.action)  # type: ignore[arg-type]
