@@ -14,6 +14,8 @@ import typer
 
 from dledger_cli.bench import commands as bench
 from dledger_cli.commands import (
+    acl,
+    certs,
     cluster,
     consume,
     dlq,
@@ -32,6 +34,7 @@ from dledger_cli.commands import (
     topic,
     transaction,
     updown,
+    user,
     verify,
 )
 from dledger_cli.context import takes_bootstrap
@@ -80,6 +83,9 @@ for module in (
     leader,
     member,
     cluster,
+    certs,
+    user,
+    acl,
     expire,
     verify,
     dump,

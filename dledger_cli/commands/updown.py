@@ -38,13 +38,13 @@ def up(
 ) -> None:
     """Start all nodes and name servers in the background and wait until every group has a master.  What runs already is left alone."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
-    from dledger_cli.local.cluster_edit import replace_file
+    from dledger_cli.local.cluster_edit import moved, replace_file
     from dledger_cli.local.processes import LocalCluster, make_data_folder
 
     source = config_path(config, data)
     text = read_cluster_text(source)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
-    replace_file(cluster.file, text)
+    replace_file(cluster.file, moved(text, Path(source)))
     show_placement(cluster.config)
     running = cluster.running()
     started: dict[str, subprocess.Popen[bytes]] = {}

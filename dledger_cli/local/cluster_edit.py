@@ -41,6 +41,16 @@ def without_group(text: str, name: str) -> str:
     return _dumped(data | {"groups": kept}) if len(kept) < len(data["groups"]) else text
 
 
+def moved(text: str, source: Path) -> str:
+    """The cluster file at ``source`` as it reads in another folder: relative paths of its block ``security`` still begin in its own."""
+    data = yaml.safe_load(text)
+    security = data.get("security")
+    if not isinstance(security, dict):
+        return text
+    folder = str((source.resolve().parent / str(security.get("folder", "."))).resolve())
+    return text if security.get("folder") == folder else _dumped(data | {"security": security | {"folder": folder}})
+
+
 def _dumped(data: dict[str, Any]) -> str:
     return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=140)
 

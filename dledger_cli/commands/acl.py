@@ -1,0 +1,148 @@
+"""``dledger acl``: what users may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from dledger_client.admin.security import AccessRule, Action, ResourceType, SecurityChange
+
+Actions = Literal["read", "write", "create", "describe", "administer"]
+ACTIONS: tuple[str, ...] = get_args(Actions)
+NO_RULE = "no rule allows it"
+
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="A user, or '*' for all users.")]
+ActionsArgument = Annotated[str, typer.Argument(metavar="ACTION,...", help="read, write, create, describe, administer.")]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", metavar="T", help="A topic, or its beginning and *.")]
+GroupOption = Annotated[
+    list[str] | None, typer.Option("--group", metavar="G", help="A consumer or producer group, or its beginning and *.")
+]
+ProducerOption = Annotated[list[str] | None, typer.Option("--producer", metavar="P", help="A producer id, or its beginning and *.")]
+ClusterOption = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+RemoveOption = Annotated[bool, typer.Option("--remove", help="Take these rules away.")]
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(help="What users may do: rules that allow and deny.", no_args_is_help=True, rich_markup_mode=None)
+    app.command("allow", epilog="Example: dledger acl allow billing read --topic 'orders*' --group billing")(allow)
+    app.command("deny", epilog="Example: dledger acl deny '*' read --topic salaries")(deny)
+    app.command("list", epilog="Example: dledger acl list billing")(list_rules)
+    app.command("check", epilog="Example: dledger acl check billing read --topic orders")(check)
+    root.add_typer(app, name="acl")
+
+
+def allow(
+    user: UserArgument,
+    actions: ActionsArgument,
+    topic: TopicOption = None,
+    group: GroupOption = None,
+    producer: ProducerOption = None,
+    cluster: ClusterOption = False,
+    remove: RemoveOption = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Allow a user something; what no rule allows is denied."""
+    rules = _rules("allow", user, actions, _named(topic, group, producer, cluster=cluster))
+    _change(rules, config, timeout, remove=remove, as_json=as_json)
+
+
+def deny(
+    user: UserArgument,
+    actions: ActionsArgument,
+    topic: TopicOption = None,
+    group: GroupOption = None,
+    producer: ProducerOption = None,
+    cluster: ClusterOption = False,
+    remove: RemoveOption = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Deny a user something, whatever other rules allow."""
+    rules = _rules("deny", user, actions, _named(topic, group, producer, cluster=cluster))
+    _change(rules, config, timeout, remove=remove, as_json=as_json)
+
+
+def list_rules(
+    user: Annotated[str, typer.Argument(metavar="[USER]", help="Only rules that decide on this user. Default: all.")] = "",
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the rules."""
+    _show_rules(ask(config, timeout, lambda admin: admin.list_rules(user)), as_json=as_json)
+
+
+def check(
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="read, write, create, describe or administer.")],
+    topic: TopicOption = None,
+    group: GroupOption = None,
+    producer: ProducerOption = None,
+    cluster: ClusterOption = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a user may do something, and which rules decide it; exit code 1 when it may not."""
+    named = _named(topic, group, producer, cluster=cluster)
+    if action not in ACTIONS or len(named) != 1:
+        raise typer.BadParameter("expected one action, and one of --topic, --group, --producer, --cluster")
+    ((resource, name),) = named
+    kind, what = cast("ResourceType", resource), cast("Action", action)
+    found = ask(config, timeout, lambda admin: admin.check_access(user, what, kind, name))
+    if as_json:
+        print_json({"allowed": found.allowed, "rules": [str(rule) for rule in found.rules]})
+    else:
+        print("allowed" if found.allowed else "denied")
+        print("\n".join(str(rule) for rule in found.rules) or NO_RULE)
+    if not found.allowed:
+        raise typer.Exit(1)
+
+
+def _named(topics: list[str] | None, groups: list[str] | None, producers: list[str] | None, *, cluster: bool) -> list[tuple[str, str]]:
+    found = [("topic", name) for name in topics or ()] + [("group", name) for name in groups or ()]
+    found += [("producer", name) for name in producers or ()] + ([("cluster", "*")] if cluster else [])
+    if not found:
+        raise typer.BadParameter("expected at least one of --topic, --group, --producer, --cluster")
+    return found
+
+
+def _rules(effect: Literal["allow", "deny"], user: str, actions: str, named: list[tuple[str, str]]) -> list[AccessRule]:
+    from dledger_client.admin.security import AccessRule
+
+    wanted = [action.strip() for action in actions.split(",")]
+    unknown = [action for action in wanted if action not in ACTIONS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r}: expected {', '.join(ACTIONS)}", param_hint="ACTION")
+    return [
+        AccessRule(user, effect, cast("ResourceType", resource), name, cast("Action", action))
+        for resource, name in named
+        for action in wanted
+    ]
+
+
+def _change(rules: list[AccessRule], config: str | None, timeout_s: float, *, remove: bool, as_json: bool) -> None:
+    change: SecurityChange = ask(config, timeout_s, lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
+    if as_json:
+        print_json({"version": change.version, "waiting": list(change.waiting)})
+    else:
+        for rule in rules:
+            note(f"{'removed' if remove else 'added'}: {rule}")
+    if change.waiting:
+        note(f"replica groups that have not confirmed it yet: {', '.join(change.waiting)}; they take it over as soon as they can")
+
+
+def _show_rules(rules: list[AccessRule], *, as_json: bool) -> None:
+    fields = ("effect", "user", "action", "resource", "pattern")
+    if as_json:
+        print_json({"rules": [{field: getattr(rule, field) for field in fields} for rule in rules]})
+        return
+    print_table(tuple(field.upper() for field in fields), [tuple(getattr(rule, field) for field in fields) for rule in rules])

@@ -1,0 +1,116 @@
+"""``dledger certs``: an authority and certificates for a start, and when they expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, config_path
+from dledger_cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_wire.security.certificates import KeyPair
+    from dledger_wire.security.principal import Principal
+
+AUTHORITY = "ca"
+
+
+def register(app: typer.Typer) -> None:
+    commands = typer.Typer(help="Certificates: make an authority and what it issues, and see when they expire.", no_args_is_help=True)
+    commands.command("create", epilog="Example: dledger certs create certs --user admin --hosts db.example.org")(create)
+    commands.command("list", epilog="Example: dledger certs list certs")(list_certificates)
+    app.add_typer(commands, name="certs")
+
+
+def create(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder to write to; it is made when it is not there.")],
+    users: Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="Make a client certificate for this user, too.")] = None,
+    hosts: Annotated[str, typer.Option("--hosts", metavar="H,...", help="More names and addresses that clients reach the nodes by.")] = "",
+    days: Annotated[int, typer.Option("--days", metavar="N", min=1, max=3650, help="How long the certificates are valid.")] = 397,
+    config: ConfigOption = None,
+) -> None:
+    """Make certificates for every node, name server and spare node of a cluster file, by an authority in the same folder.
+
+    Files that are there stay: repeat the command for nodes that were added, and remove a certificate and its key to have them made anew.
+    Keep ca.key away from the nodes: whoever has it can be anybody.
+    """
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_wire.security.certificates import issue
+    from dledger_wire.security.principal import is_user_name, user
+
+    for name in users or ():
+        if not is_user_name(name):
+            raise typer.BadParameter(f"{name!r}: expected letters, digits and . _ @ - (1 to 127)", param_hint="--user")
+    cluster = ClusterConfig.load(config_path(config))
+    place, more = Path(folder), [host.strip() for host in hosts.split(",") if host.strip()]
+    place.mkdir(parents=True, exist_ok=True)
+    authority = _authority(place, cluster.cluster)
+    wanted: list[tuple[str, Principal, list[str]]] = [(owner.name, owner, [*own, *more]) for owner, own in _members(cluster)]
+    wanted += [(f"user-{name}", user(name, cluster.cluster), []) for name in users or ()]
+    made = []
+    for file, owner, reached in wanted:
+        if not (place / f"{file}.crt").exists():
+            issue(authority, owner, dict.fromkeys(reached), days=days).write(str(place / file))
+            made.append(file)
+    note(f"{place}: made {', '.join(made)}" if made else f"{place}: nothing to make; all certificates are there")
+
+
+def _authority(place: Path, cluster: str) -> KeyPair:
+    from dledger_wire.security.certificates import KeyPair, new_authority
+    from dledger_wire.security.credentials import check_private
+
+    path = place / AUTHORITY
+    if not path.with_suffix(".crt").exists():
+        made = new_authority(cluster)
+        made.write(str(path))
+        return made
+    check_private(f"{path}.key", "the key of the authority")
+    return KeyPair(path.with_suffix(".crt").read_bytes(), path.with_suffix(".key").read_bytes())
+
+
+def _members(cluster: ClusterConfig) -> Iterator[tuple[Principal, list[str]]]:
+    """Every process of the cluster, and the hosts that it is reached at."""
+    from dledger_wire.security import principal
+
+    for group, each in cluster.all_nodes():
+        addresses = [address for address in (each.address, each.listen, each.replica_address) if address]
+        yield principal.node(cluster.cluster, group.name, each.id), _hosts(addresses)
+    for spare in cluster.spares:
+        yield principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id), _hosts([spare.address])
+    for server in cluster.name_server_processes:
+        yield principal.name_server(cluster.cluster, server.id), _hosts([server.address])
+
+
+def _hosts(addresses: list[str]) -> list[str]:
+    from broker.config.values import split_address
+
+    return [split_address(address)[0] for address in addresses]
+
+
+def list_certificates(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder with certificates (*.crt).")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show whose certificates a folder has, and when they expire."""
+    from dledger_wire.errors import ConfigError
+    from dledger_wire.security.certificates import owner_of
+    from dledger_wire.security.tls import expiry
+
+    files = sorted(Path(folder).glob("*.crt"))
+    if not files:
+        raise ConfigError(f"{folder}: expected certificates (*.crt), found none")
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        owner, expires = owner_of(file.read_bytes(), str(file)), expiry(str(file))
+        left = (expires - datetime.now(UTC)).days
+        rows.append({"file": file.name, "owner": owner.uri if owner is not None else "", "expires": expires.isoformat(), "days_left": left})
+    if as_json:
+        print_json({"certificates": rows})
+        return
+    cells = [(row["file"], row["owner"] or "-", row["expires"][:10], row["days_left"]) for row in rows]
+    print_table(("FILE", "OWNER", "EXPIRES", "DAYS-LEFT"), cells, right=("DAYS-LEFT",))
