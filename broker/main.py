@@ -25,6 +25,7 @@ from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
 from broker.process.identity import open_identity
 from broker.process.logging_setup import configure_logging
+from broker.process.private_folder import make_private
 from broker.spares.binding import Binding, bound_settings, read_binding
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.errors import DledgerError
@@ -49,7 +50,7 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
         logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
         _run_replica(settings, folder)
 
-    return _with_folder(folder, settings.group.name, settings.node.id, log_file, work)
+    return _with_folder(folder, settings.cluster, settings.group.name, settings.node.id, log_file, work)
 
 
 def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: str = "") -> int:
@@ -62,7 +63,7 @@ def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: s
         if binding is not None:
             _run_replica(bound_settings(cluster, spare, binding), folder)
 
-    return _with_folder(folder, "", spare.id, log_file, work)
+    return _with_folder(folder, cluster, "", spare.id, log_file, work)
 
 
 def _prepare_process() -> int:
@@ -110,14 +111,16 @@ def run_name_server(settings: NameServerSettings, data: str, log_file: str = "")
     """Run a name server until a signal stops it; ``data``/ID is its folder, which holds its lock and whose it is."""
     raise_handle_limit()
     folder = str((Path(data) / settings.server.id).resolve())
-    return _with_folder(folder, "", settings.server.id, log_file, lambda: _run(_serve_names(settings, folder)))
+    return _with_folder(folder, settings.cluster, "", settings.server.id, log_file, lambda: _run(_serve_names(settings, folder)))
 
 
-def _with_folder(folder: str, group: str, name: str, log_file: str, work: Callable[[], None]) -> int:
+def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log_file: str, work: Callable[[], None]) -> int:
     """Do ``work`` with the folder locked and the log set up; returns the exit status."""
     lock = DataFolderLock(folder)
     try:
         lock.acquire()
+        if cluster.security is not None:
+            make_private(folder, log_file)
         configure_logging(group=group, node=name, log_file=log_file)
         work()
     except (DledgerError, OSError) as error:

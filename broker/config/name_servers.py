@@ -5,6 +5,7 @@ A plain address among ``name_servers`` has no id: it is one more address of a no
 
 from __future__ import annotations
 
+import hmac
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +14,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from broker.config.placement import is_loopback
 from broker.config.replicas import ConfigModel, Label
+from broker.config.security import cluster_secret
 from broker.config.values import Address, duration, node_name, reachable_address, split_address
-from dledger_wire.errors import ConfigError
+from dledger_wire.security.credentials import read_secret
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -81,25 +83,19 @@ class NameServerSettings:
         return [other for other in self.cluster.name_server_processes if other.id != self.server.id]
 
     def password(self) -> str | None:
-        """What the name servers encrypt with, from the environment or the file; None when neither is given.
+        """What the name servers encrypt with: from the environment, the file, or made of the cluster's secret; None without these.
 
-        ConfigError when the file cannot be read or is empty.
+        ConfigError when a file cannot be used.
         """
         given = os.environ.get(PASSWORD_VARIABLE)
         if given:
             return given
         path = self.cluster.name_service.passwordFile
-        if path is None:
-            return None
-        try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read(4096).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(f"name_service.passwordFile: {path} cannot be read: {reason}") from error
-        if not text:
-            raise ConfigError(f"name_service.passwordFile: {path} is empty; expected a password")
-        return text
+        if path is not None:
+            return read_secret(path, "the password of the name servers")
+        security = self.cluster.security
+        secret = cluster_secret(security, self.cluster.folder, self.server.id) if security is not None else None
+        return hmac.digest(secret.encode(), b"dledger quorum of name servers", "sha256").hex() if secret is not None else None
 
     @property
     def is_local(self) -> bool:

@@ -4,8 +4,9 @@ Owns the thread that PySyncObj runs in.  It keeps no journal on disk: everything
 a file could only bring back what is no longer true.  What PySyncObj commits may be lost, late or wrong after a restart; the table merges it
 all the same.
 
-PySyncObj unpickles what its peers send, which lets them run code here.  So outside loopback there has to be a password: messages are then
-encrypted, and those that were not encrypted with it are never unpickled.
+PySyncObj unpickles what its peers send, which lets them run code here.  So outside loopback, and wherever the cluster file has a block
+``security``, there has to be a password: messages are then encrypted, and those that were not encrypted with it are never unpickled.
+PySyncObj sets no bound to what it collects of a message before that; ``bounded_transport.py`` does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from pysyncobj import SyncObj, SyncObjConf, SyncObjException, replicated
 
 from broker.config.name_servers import PASSWORD_VARIABLE, NameServerConfig, NameServerSettings
+from broker.nameserver.bounded_transport import BoundedTransport
 from broker.nameserver.quorum import NoQuorum, Quorum, QuorumState
 from dledger_wire.errors import AddressInUseError, ConfigError
 
@@ -32,10 +34,13 @@ _logger = logging.getLogger(__name__)
 
 
 def quorum_of(settings: NameServerSettings) -> Quorum:
-    """What connects this name server with the others.  ConfigError when they are not all on loopback and there is no password."""
+    """What connects this name server with the others.  ConfigError when they need a password and there is none."""
     if not settings.others:
         return NoQuorum()
     password = settings.password()
+    if password is None and settings.cluster.security is not None:
+        text = "security: name servers need a secret among each other"
+        raise ConfigError(f"{text}: set security.cluster_secret_file, name_service.passwordFile or {PASSWORD_VARIABLE}")
     if password is None and not settings.is_local:
         text = "name servers that reach each other outside loopback need a password"
         raise ConfigError(f"{text}: set name_service.passwordFile or {PASSWORD_VARIABLE}")
@@ -49,7 +54,7 @@ class _Log(SyncObj):  # type: ignore[misc]
         # Set before SyncObj counts what belongs to the replicated object: that part goes into its snapshots.
         self._taken = taken
         self.applied = 0
-        super().__init__(own, list(others), conf)
+        super().__init__(own, list(others), conf, transportClass=BoundedTransport)
 
     @replicated  # type: ignore[untyped-decorator]
     def spread(self, data: bytes) -> None:

@@ -75,10 +75,13 @@ def test_the_password_comes_from_the_environment_or_the_file(tmp_path: Path, mon
     monkeypatch.delenv(PASSWORD_VARIABLE, raising=False)
     file = tmp_path / "password"
     server = parse("  - {id: ns0, address: 10.0.0.1:9876}\n", f"name_service: {{passwordFile: {file}}}\n").name_server("ns0")
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+    with pytest.raises(ConfigError, match="cannot read the password of the name servers: no such file"):
         server.password()
     file.write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is empty; expected a password"):
+    with pytest.raises(ConfigError, match="can be read by others"):
+        server.password()
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="expected the password of the name servers of 1 to 1024 bytes in the first line"):
         server.password()
     file.write_text("secret\n", encoding="utf-8")
     assert server.password() == "secret"

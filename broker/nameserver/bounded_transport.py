@@ -1,0 +1,76 @@
+"""PySyncObj's TCP transport with bounds on what somebody who does not know the password can make it keep.
+
+Owns three of them: bytes of a message before the first one was decrypted, connections that have not said which name server they are, and
+how long they may take.  PySyncObj itself has none, and stops listening for good when the process has no file handles left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from pysyncobj.tcp_connection import TcpConnection
+from pysyncobj.transport import TCPTransport
+
+UNKNOWN_BYTES = 64 << 10
+KNOWN_BYTES = 64 << 20  # a snapshot of what was spread is far below
+MAX_UNKNOWN = 100
+UNKNOWN_S = 5.0
+WARN_S = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class BoundedConnection(TcpConnection):  # type: ignore[misc]
+    """An accepted connection."""
+
+    def _TcpConnection__processRead(self) -> bool:
+        go_on: bool = super()._TcpConnection__processRead()
+        known = self.encryptor is None or self.sendRandKey is not None
+        if len(self._TcpConnection__readBuffer) > (KNOWN_BYTES if known else UNKNOWN_BYTES):
+            self.disconnect()
+            return False
+        return go_on
+
+
+class BoundedTransport(TCPTransport):  # type: ignore[misc]
+    """Of one name server."""
+
+    def __init__(self, *args: Any) -> None:
+        self._since: dict[BoundedConnection, float] = {}  # of those that have not said who they are, oldest first
+        self._refused = 0
+        self._warned_s = 0.0
+        super().__init__(*args)
+
+    def _onNewIncomingConnection(self, conn: TcpConnection) -> None:
+        conn.__class__ = BoundedConnection
+        super()._onNewIncomingConnection(conn)
+        self._since[conn] = time.monotonic()
+        if len(self._since) > MAX_UNKNOWN:
+            self._refuse(next(iter(self._since)))
+
+    def _onTick(self) -> None:
+        super()._onTick()
+        before = time.monotonic() - UNKNOWN_S
+        for conn, since in list(self._since.items()):
+            if conn not in self._unknownConnections:
+                del self._since[conn]
+            elif since < before:
+                self._refuse(conn)
+
+    def _onDisconnected(self, conn: TcpConnection) -> None:
+        if self._since.pop(conn, None) is not None and conn in self._unknownConnections:
+            self._tell()
+        super()._onDisconnected(conn)
+
+    def _refuse(self, conn: BoundedConnection) -> None:
+        conn.disconnect()  # calls ``_onDisconnected``
+        self._since.pop(conn, None)
+
+    def _tell(self) -> None:
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s - self._warned_s >= WARN_S:
+            _logger.warning("the quorum of name servers: %d connections ended that did not prove to know the password", self._refused)
+            self._refused, self._warned_s = 0, now_s
