@@ -48,6 +48,7 @@ from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
 from broker.security.access import AccessControl
 from broker.security.gate import AccessGate
+from broker.security.replicas import OtherMembers, ReplicaCheck
 from broker.security.service import SecurityService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.security.watching import SecurityCopies, SecurityWatch
@@ -247,16 +248,27 @@ class BrokerNode:
 
     async def _listen(self, services: Sequence[RpcService]) -> None:
         """Serve the same on every address."""
+        replicas = ReplicaCheck(self.settings.group.name, self._is_replica, self._other_replicas().name)
         for address in self.settings.addresses:
             served: Server = self._env.network.serve(address)
             if self._security.admission is not None:
-                served = AccessGate(served, self._access, self.settings.group.name)
+                served = AccessGate(served, self._access, replicas)
             server = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
             self.raft.register(server)
             for service in services:
                 service.register(server)
             self._servers.append(server)
             await server.start()
+
+    def _is_replica(self, node_id: str) -> bool:
+        return node_id in self.raft.membership or node_id in self.raft.committed_members()[1]
+
+    def _other_replicas(self) -> OtherMembers:
+        def addresses() -> list[str]:
+            return [address for node in self.raft.membership.members if node != own and (address := self.raft.address_of(node))]
+
+        own = self.settings.node.id
+        return OtherMembers(self._env.network, self.settings.group.name, addresses)
 
     async def stop(self, *, hand_over: bool = True) -> None:
         """Stop in order: leadership goes to a caught-up follower, services end, everything derived becomes durable."""

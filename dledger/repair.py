@@ -33,6 +33,7 @@ from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc import envelope, methods
+from dledger_wire.rpc.transport import connect_to
 from dledger_wire.tasks import BackgroundTasks
 
 FETCH_TIMEOUT_S = 5.0
@@ -217,7 +218,7 @@ class PeerRepair:
     async def _fetch(self, place: EntryPlace) -> RawEntry | None:
         """The entry from the first peer that has it whole; _ReplacedError when one has another entry committed in its place."""
         for node, address in sorted(self._addresses.items()):
-            channel = self._env.network.connect(address)
+            channel = connect_to(self._env.network, address, self._identity.principal_of(node))
             try:
                 answer = await channel.call(methods.FETCH_ENTRY.path, self._request(place), timeout_s=FETCH_TIMEOUT_S)
                 return _checked(answer, place)

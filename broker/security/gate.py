@@ -1,25 +1,25 @@
 """The gate in front of all services of a node or a name server: a request is decoded and checked before a handler sees it.
 
-What replicas call is for nodes of the same replica group, each under its own name; a spare node has a certificate without a group.
+What replicas call is checked by ``replicas.py`` besides.
 """
 
 from __future__ import annotations
 
-from broker.security.access import AccessControl
+from broker.security.access import CLUSTER_NAME, AccessControl
 from broker.security.permissions import asks_itself, check_of, nothing
+from broker.security.replicas import REPLICA_SERVICES, ReplicaCheck
 from dledger_wire.errors import PermissionDeniedError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server, StreamHandler, UnaryHandler
-from dledger_wire.security.principal import SPARE_GROUP, Kind
-
-_REPLICAS = (methods.PACKAGE + "Raft/", methods.PACKAGE + "Copy/")
+from store.commands.security import Action, Resource
 
 
 class AccessGate:
-    """A server whose handlers are called with what callers may do.  Implements ``dledger_wire.rpc.transport.Server``."""
+    """A server whose handlers are called with what callers may do.  ``replicas``: of a node with a replica group; without it nobody may
+    call what replicas call.  Implements ``dledger_wire.rpc.transport.Server``."""
 
-    def __init__(self, server: Server, access: AccessControl, group: str = "") -> None:
-        self._server, self._access, self._group = server, access, group
+    def __init__(self, server: Server, access: AccessControl, replicas: ReplicaCheck | None = None) -> None:
+        self._server, self._access, self._replicas = server, access, replicas
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         check, known = check_of(method), methods.METHODS.get(method)
@@ -28,9 +28,9 @@ class AccessGate:
             return
 
         async def checked(request: bytes, caller: CallContext) -> bytes:
-            if method.startswith(_REPLICAS):
-                self._check_replica(caller)
             check(self._access, caller.principal, methods.decode(known.request, request) if known is not None else None)
+            if method.startswith(REPLICA_SERVICES):
+                await self._check_replica(method, caller, request)
             return await handler(request, caller)
 
         self._server.add_unary(method, checked)
@@ -42,19 +42,22 @@ class AccessGate:
             return
 
         async def checked(stream: ByteStream, caller: CallContext) -> None:
-            if method.startswith(_REPLICAS):
-                self._check_replica(caller)
             check(self._access, caller.principal, None)
+            if method.startswith(REPLICA_SERVICES):
+                stream = (await self._check_replica(method, caller, None)).bound(stream, caller)
             await handler(stream, caller)
 
         self._server.add_stream(method, checked)
 
-    def _check_replica(self, caller: CallContext) -> None:
-        who = caller.principal
-        said = caller.metadata.get("dledger-node", who.name)
-        if who.kind is not Kind.NODE or who.group not in (self._group, SPARE_GROUP) or said != who.name:
-            text = f"{who} may not speak as node {said} of replica group {self._group}"
-            raise PermissionDeniedError(text, user=who.name, action="replicate", resource="cluster", name=self._group)
+    async def _check_replica(self, method: str, caller: CallContext, request: bytes | None) -> ReplicaCheck:
+        try:
+            if self._replicas is None:
+                raise PermissionDeniedError("no replica is served here", user=caller.principal.name, action="replicate", resource="cluster")
+            await self._replicas.check(method, caller, request)
+        except PermissionDeniedError:
+            self._access.denied(caller.principal, Action.ADMINISTER, Resource.CLUSTER, CLUSTER_NAME)
+            raise
+        return self._replicas
 
     async def start(self) -> None:
         await self._server.start()

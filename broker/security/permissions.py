@@ -7,7 +7,7 @@ out of its answer what the caller may not see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from broker.security.access import CLUSTER_NAME, AccessControl
 from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError
@@ -30,10 +30,16 @@ def asks_itself(_access: AccessControl, _caller: Principal, _request: Any) -> No
     """The service decides."""
 
 
-def members_only(_access: AccessControl, caller: Principal, _request: Any) -> None:
+def members_only(access: AccessControl, caller: Principal, _request: Any) -> None:
     """Nodes and name servers of the cluster."""
     if not caller.is_cluster:
-        raise PermissionDeniedError(f"{caller} is no member of the cluster", user=caller.name, action="join", resource="cluster", name="")
+        _refuse(access, caller, f"{caller} is no member of the cluster", "join", "")
+
+
+def _refuse(access: AccessControl, caller: Principal, text: str, action: str, name: str) -> NoReturn:
+    """What no rule decides on."""
+    access.denied(caller, Action.ADMINISTER, Resource.CLUSTER, name or CLUSTER_NAME)
+    raise PermissionDeniedError(text, user=caller.name, action=action, resource="cluster", name=name)
 
 
 def _cluster(action: Action) -> Check:
@@ -46,10 +52,6 @@ def _named(action: Action, resource: Resource, names: Callable[[Any], Iterable[s
             access.require(caller, action, resource, name)
 
     return check
-
-
-def _topic(action: Action) -> Check:
-    return _named(action, Resource.TOPIC, lambda request: [request.name])
 
 
 def _group(action: Action) -> Check:
@@ -78,6 +80,10 @@ def _topics(action: Action, names: Callable[[Any], Iterable[str]]) -> Check:
     return check
 
 
+def _topic(action: Action) -> Check:
+    return _topics(action, lambda request: [request.name])
+
+
 def _few(names: Iterable[str]) -> dict[str, None]:
     found = dict.fromkeys(names)
     if len(found) > MAX_CHECKS:
@@ -93,24 +99,31 @@ _ADMINISTER = _cluster(Action.ADMINISTER)
 _DESCRIBE = _cluster(Action.DESCRIBE)
 
 
-def _own_registration(_access: AccessControl, caller: Principal, request: Any) -> None:
+def _own_registration(access: AccessControl, caller: Principal, request: Any) -> None:
     """A node tells of itself only; a spare node that was taken in has a certificate without a group."""
     if caller.kind is not Kind.NODE or caller.name != request.node_id or caller.group not in (request.group, SPARE_GROUP):
         text = f"{caller} may not register node {request.node_id} of replica group {request.group}"
-        raise PermissionDeniedError(text, user=caller.name, action="register", resource="cluster", name=request.node_id)
+        _refuse(access, caller, text, "register", request.node_id)
 
 
-def _for_its_group(_access: AccessControl, caller: Principal, request: Any) -> None:
+def _for_its_group(access: AccessControl, caller: Principal, request: Any) -> None:
     """A node takes a spare node into its own replica group."""
     if caller.kind is not Kind.NODE or caller.group not in (request.group, SPARE_GROUP):
         text = f"{caller} may not take a spare node into replica group {request.group}"
-        raise PermissionDeniedError(text, user=caller.name, action="take", resource="cluster", name=request.group)
+        _refuse(access, caller, text, "take", request.group)
+
+
+def _users_only(access: AccessControl, caller: Principal, request: Any) -> None:
+    """Nodes have no business with users and rules: who has stolen the certificate of one cannot make itself an administrator."""
+    if caller.kind is not Kind.USER:
+        _refuse(access, caller, f"{caller} may not administer users", "administer", "")
+    _ADMINISTER(access, caller, request)
 
 
 def _own_password(access: AccessControl, caller: Principal, request: Any) -> None:
     """A user may give itself another password; everything else is for administrators."""
     if caller.kind is not Kind.USER or request.create or request.user.name != caller.name:
-        _ADMINISTER(access, caller, request)
+        _users_only(access, caller, request)
 
 
 def _own_rights(access: AccessControl, caller: Principal, request: Any) -> None:
@@ -159,9 +172,9 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.ROUTES: asks_itself,
     methods.DIRECTORY: _DESCRIBE,
     methods.PUT_USER: _own_password,
-    methods.DELETE_USER: _ADMINISTER,
+    methods.DELETE_USER: _users_only,
     methods.LIST_USERS: _own_rights,
-    methods.CHANGE_RULES: _ADMINISTER,
+    methods.CHANGE_RULES: _users_only,
     methods.LIST_RULES: _own_rights,
     methods.CHECK_ACCESS: _own_rights,
     methods.WATCH_SECURITY: members_only,

@@ -35,9 +35,9 @@ class ProcessSecurity:
         """What callers may do, by the users and rules that ``state`` gives."""
         return AccessControl(state if self.has_users else None, self.administrators)
 
-    def guarded(self, server: Server, state: Callable[[], SecurityState], group: str = "") -> Server:
-        """The server behind the gate, where there is one; ``group`` is the replica group that it serves."""
-        return server if self.admission is None else AccessGate(server, self.access(state), group)
+    def guarded(self, server: Server, state: Callable[[], SecurityState]) -> Server:
+        """The server of a process without a replica behind the gate, where there is one."""
+        return server if self.admission is None else AccessGate(server, self.access(state))
 
 
 NO_SECURITY = ProcessSecurity(OPEN, None)

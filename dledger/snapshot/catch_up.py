@@ -32,7 +32,7 @@ from dledger_wire.errors import (
     UnreachableError,
 )
 from dledger_wire.rpc import envelope, methods
-from dledger_wire.rpc.transport import ByteStream, Channel
+from dledger_wire.rpc.transport import ByteStream, Channel, connect_to
 from dledger_wire.tasks import BackgroundTasks
 
 CALL_TIMEOUT_S = 5.0
@@ -126,7 +126,7 @@ class CatchUp:
             raise NotReadyError("the snapshot is no longer needed")
         problems = []
         for node, address in self._candidates(offer):
-            channel = self._env.network.connect(address)
+            channel = connect_to(self._env.network, address, self._identity.principal_of(node))
             try:
                 plan = await self._plan_of(channel, node, offer)
                 await self._fetch(channel, node, plan)

@@ -22,7 +22,9 @@ from dledger.membership.handshake import Handshake
 from dledger_wire.addresses import is_address
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server
+from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server, connect_to
+from dledger_wire.security import principal
+from dledger_wire.security.principal import Principal
 from dledger_wire.tasks import BackgroundTasks
 
 RECONNECT_MIN_S = 0.03
@@ -42,6 +44,10 @@ class NodeIdentity:
     node_id: NodeId
     store_id: str
     address: str
+
+    def principal_of(self, member: NodeId) -> Principal:
+        """The name that a member of this replica group has in its certificate."""
+        return principal.node(self.cluster, self.group, member)
 
 
 class LinkOwner(Protocol):
@@ -113,7 +119,7 @@ class _PeerLink:
     async def run(self) -> None:
         pause_s = RECONNECT_MIN_S
         while True:
-            channel = self._links.network.connect(self.address)
+            channel = connect_to(self._links.network, self.address, self._links.identity.principal_of(self.peer))
             try:
                 await self._session(methods.RAFT_LINK.open(channel, metadata=self._links.metadata_for(self.peer)))
             except DledgerError as error:

@@ -9,7 +9,7 @@ A handler that raises a ``DledgerError`` makes the caller's side raise the same 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dledger_wire.security.principal import Principal
 
@@ -72,3 +72,18 @@ class Network(Protocol):
 
     def connect(self, address: str) -> Channel: ...
     def serve(self, address: str) -> Server: ...
+
+
+@runtime_checkable
+class CertifiedNetwork(Protocol):
+    """A network that sees the certificate of who answers."""
+
+    def connect_to(self, address: str, answering: Principal) -> Channel:
+        """A channel on which calls fail with AuthenticationFailedError when somebody else than ``answering`` answers."""
+        ...
+
+
+def connect_to(network: Network, address: str, answering: Principal) -> Channel:
+    """A channel to ``answering``, who must be it where the network can tell: whoever can serve at the address of a replica with a
+    certificate of the cluster would be sent the log otherwise, and could give another one in its place."""
+    return network.connect_to(address, answering) if isinstance(network, CertifiedNetwork) else network.connect(address)

@@ -49,6 +49,10 @@ class Principal:
         parts = [self.cluster, self.kind.value, *([self.group] if self.kind is Kind.NODE else []), self.name]
         return SCHEME + "/".join(parts)
 
+    def stands_for(self, other: Principal) -> bool:
+        """Whether it is this node; a spare node that became a member has no replica group in its certificate."""
+        return self in (other, node(other.cluster, SPARE_GROUP, other.name)) if other.kind is Kind.NODE else self == other
+
     def __str__(self) -> str:
         if self.kind is Kind.NODE:
             place = f"spare node {self.name}" if self.group == SPARE_GROUP else f"node {self.name} of replica group {self.group}"

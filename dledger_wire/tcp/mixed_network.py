@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
+from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.authentication import certified
 from dledger_wire.tcp.connection import Connection
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
@@ -33,8 +34,6 @@ MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 FAR_WRITE_BUFFER = 1 << 20
 OPENED_S = 5.0
 
-_numbers = itertools.count(1)  # of joined connections, over all servers of this process
-
 
 class MixedNetwork:
     """Channels over TCP; servers over TCP with gRPC behind the same port.  ``socket_folder`` is where the sockets between the two go, else
@@ -47,6 +46,10 @@ class MixedNetwork:
 
     def connect(self, address: str) -> TcpChannel:
         return self._tcp.connect(address)
+
+    def connect_to(self, address: str, answering: Principal) -> TcpChannel:
+        """As ``TcpNetwork.connect_to``."""
+        return self._tcp.connect_to(address, answering)
 
     def serve(self, address: str) -> Server:
         from dledger_wire.rpc.grpc_callers import GrpcCallers
@@ -73,7 +76,8 @@ class MixedServer:
         return self._tcp.port
 
     def _join(self, connection: Connection) -> None:
-        name = f"dledger-{os.getpid()}-{next(_numbers)}"
+        # Nobody on this machine can foresee it and bind it first.
+        name = f"dledger-{secrets.token_hex(16)}"
         self._callers.joined(name, connection.peer, certified(connection.transport))
         joint = _Joint(connection, self._path, name)
         self._joints.add(joint)

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
-from dledger_wire.tcp.authentication import DialledAuthentication
+from dledger_wire.security.principal import Principal
+from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
 from dledger_wire.tcp.server import PREFACE, TcpServer
@@ -63,9 +64,10 @@ def _retrieve(task: asyncio.Task[Stream] | asyncio.Task[Calls]) -> None:
 class TcpChannel:
     """Connections to one address."""
 
-    def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes) -> None:
+    def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes, answering: Principal | None = None) -> None:
         self._address = address
         self._security = security
+        self._answering = answering
         self._memory = memory
         self._connections: dict[Connection, None] = {}
         self._calls: Calls | None = None
@@ -96,10 +98,24 @@ class TcpChannel:
             if self._closed:
                 connection.abort()
                 raise self._closed_here()
+            self._check_answering(connection)
             self._connections[connection] = None
             connection.closed.add_done_callback(lambda _: self._connections.pop(connection, None))
             return connection
         raise UnreachableError(f"{self._address}: {reason}", address=self._address, reason=reason)
+
+    def _check_answering(self, connection: Connection) -> None:
+        """A certificate without a name of ours will do where the other side proves the cluster's secret besides."""
+        expected = self._answering
+        if expected is None or self._security.tls is None:
+            return
+        found = certified(connection.transport)
+        if found is None and self._security.credentials is not None:
+            return
+        if found is None or not found.stands_for(expected):
+            connection.abort()
+            shown = "a certificate without a name of this cluster" if found is None else f"the certificate of {found}"
+            raise AuthenticationFailedError(f"{self._address}: expected {expected}, found {shown}", address=self._address)
 
     def _made(self) -> Connection:
         return Connection(self._address, self._memory)
@@ -208,6 +224,10 @@ class TcpNetwork:
 
     def connect(self, address: str) -> TcpChannel:
         return TcpChannel(address, self._security, self._memory)
+
+    def connect_to(self, address: str, answering: Principal) -> TcpChannel:
+        """A channel on which nobody else than ``answering`` may answer."""
+        return TcpChannel(address, self._security, self._memory, answering)
 
     def serve(self, address: str) -> TcpServer:
         return TcpServer(address, self._security, self._memory)

@@ -14,6 +14,7 @@ from dledger_wire.errors import DledgerError, PermissionDeniedError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import METHODS
 from dledger_wire.security import principal
+from store.commands.security import Action, CopySecurity, Effect, Resource, Rule, User
 from store.state.security import SecurityState
 
 MALLORY = principal.user("mallory")
@@ -83,3 +84,45 @@ def test_an_administrator_is_no_member_of_the_cluster(method: methods.UnaryMetho
     root = AccessControl(lambda: state, ["root"])
     with pytest.raises(DledgerError):
         CHECKS[method.path](root, principal.user("root"), method.request())
+
+
+@pytest.mark.parametrize("method", [methods.PUT_USER, methods.DELETE_USER, methods.CHANGE_RULES])
+@pytest.mark.parametrize("member", [principal.node("c", "g", "n"), principal.name_server("c", "n"), principal.node("c", "-", "s")], ids=str)
+def test_who_stole_a_node_s_certificate_makes_no_users(method: methods.UnaryMethod, member: principal.Principal) -> None:  # type: ignore[type-arg]
+    with pytest.raises(PermissionDeniedError, match="may not administer users"):
+        CHECKS[method.path](access(), member, method.request())
+
+
+@pytest.mark.parametrize("method", [methods.CREATE_TOPIC, methods.UPDATE_TOPIC, methods.DELETE_TOPIC, methods.AUTO_CREATE_TOPIC])
+@pytest.mark.parametrize("topic", ["%RETRY%victims", "%DLQ%victims", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_rights_on_all_topics_are_none_on_those_of_groups_and_the_system(method: methods.UnaryMethod, topic: str) -> None:  # type: ignore[type-arg]
+    state = SecurityState()
+    rules = [Rule("mallory", Effect.ALLOW, Resource.TOPIC, "*", action) for action in Action]
+    state.take(CopySecurity(version=1, users=(User("mallory"),), rules=tuple(rules)))
+    control = AccessControl(lambda: state)
+    CHECKS[method.path](control, MALLORY, method.request(name="orders"))
+    with pytest.raises(PermissionDeniedError):
+        CHECKS[method.path](control, MALLORY, method.request(name=topic))
+
+
+def test_nobody_changes_its_own_rights_or_another_one_s_password() -> None:
+    control = AccessControl(lambda: mallory_state())
+    own = methods.PUT_USER.request(user={"name": "mallory"})
+    CHECKS[methods.PUT_USER.path](control, MALLORY, own)
+    for method, request in (
+        (methods.PUT_USER, methods.PUT_USER.request(user={"name": "alice"})),
+        (methods.PUT_USER, methods.PUT_USER.request(user={"name": "mallory"}, create=True)),
+        (methods.CHANGE_RULES, methods.CHANGE_RULES.request()),
+        (methods.DELETE_USER, methods.DELETE_USER.request(name="mallory")),
+        (methods.LIST_RULES, methods.LIST_RULES.request(user="alice")),
+        (methods.LIST_RULES, methods.LIST_RULES.request()),
+        (methods.CHECK_ACCESS, methods.CHECK_ACCESS.request(user="alice")),
+    ):
+        with pytest.raises(PermissionDeniedError):
+            CHECKS[method.path](control, MALLORY, request)
+
+
+def mallory_state() -> SecurityState:
+    state = SecurityState()
+    state.take(CopySecurity(version=1, users=(User("mallory"), User("alice")), rules=()))
+    return state
