@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterable
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -38,6 +40,7 @@ from dledger_cli.commands import (
     verify,
 )
 from dledger_cli.context import takes_bootstrap
+from dledger_cli.credentials import takes_credentials
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line
 from dledger_wire.version import installed_version
 
@@ -95,23 +98,32 @@ for module in (
     module.register(app)
 
 
-WITHOUT_BOOTSTRAP = (updown, node, spark)  # these need a cluster file; the jobs have their own option
+WITHOUT_BOOTSTRAP = (updown,)  # these need a cluster file
+ASK_NOBODY = (node, certs, spark)  # the jobs of Spark have options of their own
 
 
-def _add_bootstrap(commands: typer.Typer) -> None:
-    """Every command that takes a cluster file to find a running cluster takes addresses as well."""
+def _add_common(commands: typer.Typer) -> None:
+    """Every command that takes a cluster file to find a running cluster takes addresses as well, and who it comes in as."""
     for nested in commands.registered_groups:
         if nested.typer_instance is not None:
-            _add_bootstrap(nested.typer_instance)
+            _add_common(nested.typer_instance)
     for command in commands.registered_commands:
         callback = command.callback
-        if callback is None or callback.__module__ in [module.__name__ for module in WITHOUT_BOOTSTRAP]:
+        module = callback.__module__ if callback is not None else ""
+        if callback is None or module in _names(ASK_NOBODY):
             continue
-        if "config" in callback.__annotations__:
-            command.callback = takes_bootstrap(callback)
+        if module not in _names(WITHOUT_BOOTSTRAP) and "config" not in callback.__annotations__:
+            continue
+        if module not in _names(WITHOUT_BOOTSTRAP):
+            callback = takes_bootstrap(callback)
+        command.callback = takes_credentials(callback)
 
 
-_add_bootstrap(app)
+def _names(modules: Iterable[ModuleType]) -> list[str]:
+    return [module.__name__ for module in modules]
+
+
+_add_common(app)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from dledger_cli.credentials import as_member, take_from
 from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
@@ -147,7 +148,11 @@ def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     from broker.config.cluster_file import ClusterConfig
 
     bootstrap = given_bootstrap(option)
-    return run(_described_by(bootstrap)) if bootstrap else ClusterConfig.load(config_path(option, data))
+    if bootstrap:
+        return run(_described_by(bootstrap))
+    config = ClusterConfig.load(config_path(option, data))
+    take_from(config)
+    return config
 
 
 async def _described_by(bootstrap: str) -> ClusterConfig:
@@ -233,9 +238,12 @@ def nodes_of(config: ClusterConfig) -> dict[str, dict[str, str]]:
     return {group.name: {node.id: node.address for node in group.nodes} for group in config.groups}
 
 
-async def cluster_status(config: ClusterConfig, timeout_s: float = STATUS_DEADLINE_S) -> list[ReplicaGroupStatus]:
-    """The state of every replica group of the file; no node is waited for longer than ``timeout_s``."""
+async def cluster_status(config: ClusterConfig, timeout_s: float = STATUS_DEADLINE_S, *, as_node: bool = False) -> list[ReplicaGroupStatus]:
+    """The state of every replica group of the file; no node is waited for longer than ``timeout_s``.  ``as_node``: asked as a node of the
+    file, whoever the options name, where this process may read its key."""
     from dledger_client.aio import Admin
 
-    async with Admin(config.bootstrap()) as admin:
+    with as_member(config, whoever=as_node):
+        admin = Admin(config.bootstrap())
+    async with admin:
         return await admin.cluster_status(nodes=nodes_of(config), timeout_ms=int(timeout_s * 1000))

@@ -43,7 +43,9 @@ from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
 from dledger_client.producer.partitioner import QueueKey, QueueNumber, QueueSelector, by_hash, by_random
 from dledger_client.producer.settings import ProducerSettings
+from dledger_client.runtime.security import SecuritySettings, Tls
 from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
+from dledger_wire.security.tls import TlsSettings
 from dledger_wire.status import Perm
 
 __all__ = [
@@ -102,12 +104,15 @@ __all__ = [
     "ReplicaState",
     "RoutePart",
     "SecurityChange",
+    "SecuritySettings",
     "SendBackResult",
     "SendFuture",
     "SendResult",
     "SendStatus",
     "SentBack",
     "Strategy",
+    "Tls",
+    "TlsSettings",
     "TopicQueues",
     "TopicRoute",
     "Trace",

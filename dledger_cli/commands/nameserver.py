@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, run
+from dledger_cli.credentials import as_member
 from dledger_cli.output import GREEN, RED, YELLOW, paint, print_json, print_table
 
 if TYPE_CHECKING:
@@ -72,12 +73,14 @@ def show(found: list[NameServerStatus], *, as_json: bool) -> None:
     print(paint(text, colour), flush=True)
 
 
-def ask_all(config: ClusterConfig) -> list[NameServerStatus]:
+def ask_all(config: ClusterConfig, *, as_node: bool = False) -> list[NameServerStatus]:
     """What each name server of the cluster file that is a process of its own says."""
     from dledger_client.aio import Admin
 
     async def asked() -> list[NameServerStatus]:
-        async with Admin([server.address for server in config.name_server_processes], timeout_ms=ASK_TIMEOUT_MS) as admin:
+        with as_member(config, whoever=as_node):
+            admin = Admin([server.address for server in config.name_server_processes], timeout_ms=ASK_TIMEOUT_MS)
+        async with admin:
             return await admin.name_servers()
 
     return run(asked())

@@ -81,7 +81,7 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
     while True:
         if _any_ended(cluster, started):
             return False
-        groups = run(cluster_status(cluster.config))
+        groups = run(cluster_status(cluster.config, as_node=True))
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
             show(groups, as_json=as_json)
@@ -105,7 +105,7 @@ def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.
     while True:
         if _any_ended(cluster, started):
             return False
-        found = ask_all(cluster.config)
+        found = ask_all(cluster.config, as_node=True)
         if len(found) == len(cluster.name_server_ids()) and all(server.complete for server in found):
             if not as_json:
                 print(judge(found)[0], flush=True)
@@ -176,9 +176,16 @@ def down(
 
 
 def _stop_order(cluster: LocalCluster) -> list[str]:
+    from dledger_wire.errors import DledgerError
+
     running = cluster.running()
     if not running:
         note("no node is running")
         return []
-    leaders = {node.id for group in run(cluster_status(cluster.config)) for node in group.nodes if node.role == "leader"}
+    try:
+        groups = run(cluster_status(cluster.config, as_node=True))
+    except DledgerError as error:
+        note(f"who leads cannot be seen, so a leader may be stopped first: {error.message}")
+        groups = []
+    leaders = {node.id for group in groups for node in group.nodes if node.role == "leader"}
     return sorted(running, key=lambda name: (name in cluster.name_server_ids(), name in leaders, name))

@@ -113,7 +113,7 @@ class PrivateCluster:
 
     def groups(self) -> list[ReplicaGroupStatus]:
         """The replica groups, judged by the nodes of the cluster file."""
-        found = run(cluster_status(self.config))
+        found = run(cluster_status(self.config, as_node=True))
         return [judge_group(group.name, [node for node in group.nodes if node.configured]) for group in found]
 
     def leader(self, timeout_s: float | None = None) -> str:

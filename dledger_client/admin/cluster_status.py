@@ -14,7 +14,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.deprecation import RenamedAttribute
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import DeadlineExceededError, DledgerError
+from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, DledgerError, PermissionDeniedError
 from dledger_wire.rpc import methods
 
 GRACE_S = 0.3  # for a node that reports the end of its time itself
@@ -299,9 +299,19 @@ def known_nodes(groups: Mapping[str, ReplicaGroup]) -> dict[str, dict[str, str]]
 
 
 async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], timeout_s: float) -> list[ReplicaGroupStatus]:
-    """Ask all ``nodes`` at once, then members that only leaders know; no node is waited for longer than ``timeout_s``."""
-    asked = [_ask(router, group, node_id, address, timeout_s) for group, members in nodes.items() for node_id, address in members.items()]
+    """Ask all ``nodes`` at once, then members that only leaders know; no node is waited for longer than ``timeout_s``.
+
+    Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back.
+    """
+    refusals: list[DledgerError] = []
+    asked = [
+        _ask(router, group, node_id, address, timeout_s, refusals)
+        for group, members in nodes.items()
+        for node_id, address in members.items()
+    ]
     found = list(await asyncio.gather(*asked))
+    if refusals and not any(node.reachable for node in found):
+        raise refusals[0]
     others = {
         (node.replica_group, peer.id): peer.address
         for node in found
@@ -309,16 +319,18 @@ async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], time
         for peer in node.peers
         if peer.id not in nodes[node.replica_group]
     }
-    asked = [_ask(router, group, node_id, address, timeout_s) for (group, node_id), address in others.items()]
+    asked = [_ask(router, group, node_id, address, timeout_s, refusals) for (group, node_id), address in others.items()]
     found += [replace(node, configured=False) for node in await asyncio.gather(*asked)]
     return [judge_group(name, found) for name in nodes]
 
 
-async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s: float) -> NodeStatus:
+async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s: float, refusals: list[DledgerError]) -> NodeStatus:
     try:
         call = methods.NODE_STATUS.call(router.channel(address), admin_pb2.Empty(), timeout_s=timeout_s)
         reply = await asyncio.wait_for(call, timeout_s + GRACE_S)
     except (DledgerError, TimeoutError) as error:
+        if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
+            refusals.append(error)
         return NodeStatus(group, node_id, address, False, _reason(error, timeout_s))
     if reply.id != node_id:
         text = f"another node answers there: {reply.cluster}/{reply.group}/{reply.id}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from dledger_client.admin import cluster_status as nodes_of_cluster
 from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topic_changes, topic_route, topics
@@ -33,6 +33,7 @@ from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.security import SecuritySettings
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire.errors import InvalidArgumentError
 
@@ -43,9 +44,12 @@ class Admin(SecurityAdmin):
     Args:
         bootstrap: Addresses of any nodes, ``host:port,host:port`` or a list of them.
         timeout_ms: How long each operation is tried, in milliseconds.
+        security: See ``SecuritySettings``.
 
     Raises:
         InvalidArgumentError: ``bootstrap`` is not a list of addresses.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
+        TypeError: A setting is unknown.
 
     Every method raises UnreachableError when no node answers in time, NotLeaderError when a replica group has no leader in time, and
     InvalidArgumentError for an argument that is refused, such as a replica group or a node that does not exist.
@@ -56,9 +60,9 @@ class Admin(SecurityAdmin):
     """
 
     @takes_old_environment
-    def __init__(self, bootstrap: Bootstrap, *, timeout_ms: int = 10_000) -> None:
+    def __init__(self, bootstrap: Bootstrap, *, timeout_ms: int = 10_000, **security: Unpack[SecuritySettings]) -> None:
         parse_bootstrap(bootstrap)
-        self._environment = environment_for(bootstrap)
+        self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._timeout_ms = timeout_ms
         self._router = self._environment.open_router(bootstrap)
@@ -104,6 +108,10 @@ class Admin(SecurityAdmin):
             nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.  With ``nodes`` the call
                 does not fail when no node answers.
             timeout_ms: How long to wait for a node, in milliseconds.
+
+        Raises:
+            AuthenticationFailedError: Every node that answered refused to let this client in.
+            PermissionDeniedError: The user may not describe the cluster.
 
         Examples:
             >>> for group in await admin.cluster_status():

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
 from dledger_client.admin.send_back import SendBackResult, send_back
@@ -25,6 +25,7 @@ from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_client.fetch.subscription import parse_tags
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
@@ -49,9 +50,12 @@ class PullConsumer:
         local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
         repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
         timeout_ms: How long each operation is tried over all replicas, in milliseconds.
+        security: See ``SecuritySettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
+        TypeError: A setting is unknown.
 
     Examples:
         >>> async with PullConsumer("127.0.0.1:10911", group="billing", read_from="follower") as consumer:
@@ -72,6 +76,7 @@ class PullConsumer:
         local_files: bool = False,
         repair: bool = True,
         timeout_ms: int = 10_000,
+        **security: Unpack[SecuritySettings],
     ) -> None:
         parse_bootstrap(bootstrap)
         if not isinstance(group, str):
@@ -80,8 +85,8 @@ class PullConsumer:
         self.group = group
         self._timeout_ms = timeout_ms
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
+        self._router = environment_for(bootstrap, **security).open_router(bootstrap)
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
-        self._router = environment_for(bootstrap).open_router(bootstrap)
         self._committed_state = CommittedState(self._router, replica)
         self._added = AddedQueues(self._router, self._held(NO_TIME, or_followers=True))
         self._reads_followers = read_from != "leader" or replica is not None

@@ -23,6 +23,7 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
+from dledger_client.runtime.security import SecuritySettings, security_part
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
 
@@ -53,6 +54,7 @@ class LogicalQueueWriter:
 
     Raises:
         InvalidArgumentError: A setting is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
 
     Examples:
         >>> async with LogicalQueueWriter("127.0.0.1:10911", "ledger") as writer:
@@ -64,7 +66,7 @@ class LogicalQueueWriter:
         self._topic = topic
         settings.setdefault("producer_id", f"logical-queue-{topic}")
         self._producer = Producer(bootstrap, **settings)
-        self._consumer = PullConsumer(bootstrap)
+        self._consumer = PullConsumer(bootstrap, **security_part(settings))
         self._queues: list[Place] = []
         self._next = 0
         self._broken: DledgerError | None = None
@@ -193,9 +195,12 @@ class LogicalQueueReader:
         local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
         repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
         timeout_ms: How long each operation is tried over all replicas, in milliseconds.
+        security: See ``SecuritySettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
+        TypeError: A setting is unknown.
 
     Examples:
         >>> async with LogicalQueueReader("127.0.0.1:10911", "ledger") as reader:
@@ -217,6 +222,7 @@ class LogicalQueueReader:
         local_files: bool = False,
         repair: bool = True,
         timeout_ms: int = 10_000,
+        **security: Unpack[SecuritySettings],
     ) -> None:
         self._topic = topic
         self._consumer = PullConsumer(
@@ -228,6 +234,7 @@ class LogicalQueueReader:
             local_files=local_files,
             repair=repair,
             timeout_ms=timeout_ms,
+            **security,
         )
         self._queues: list[Place] = []
         self._ahead: list[deque[ReceivedMessage]] = []

@@ -18,6 +18,7 @@ from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryRep
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.frames.frame_layout import pack_host
@@ -58,6 +59,7 @@ class Producer:
 
     Raises:
         InvalidArgumentError: A setting is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
     Examples:
@@ -74,8 +76,10 @@ class Producer:
         **settings: Unpack[ProducerSettings],
     ) -> None:
         parse_bootstrap(bootstrap)
-        self._options = ProducerOptions.of(group, settings)
-        self._environment = environment_for(bootstrap)
+        security = security_part(settings)
+        own = {name: value for name, value in settings.items() if name not in security}
+        self._options = ProducerOptions.of(group, own)
+        self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._opened_core: ProducerCore | None = None
         self._delayed: deque[_Delayed] = deque()

@@ -18,6 +18,7 @@ from dledger_client.consumer.settings import PushOptions, PushSettings
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.errors import BusyError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic, retry_topic
@@ -50,6 +51,7 @@ class PushConsumer:
     Raises:
         InvalidArgumentError: A setting is outside its range.
         InvalidNameError: The group's name is not valid.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
     Examples:
@@ -77,11 +79,12 @@ class PushConsumer:
         parse_bootstrap(bootstrap)
         self.group = check_group(group)
         self.listener = listener
-        self.options = PushOptions.of(settings)
+        security = security_part(settings)
+        self.options = PushOptions.of({name: value for name, value in settings.items() if name not in security})
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
-        self._environment = environment_for(bootstrap)
+        self._environment = environment_for(bootstrap, **security)
         self._make_executor: Callable[[Listener, int], ListenerExecutor] = TaskExecutor
         self._subscriptions: dict[str, Subscription] = {}
         self._router = self._environment.open_router(bootstrap)

@@ -131,6 +131,7 @@ class TransactionProducer(Producer):
 
     Raises:
         InvalidArgumentError: There is no check listener, or a setting is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
         InvalidNameError: The group's name is not valid.
 
     Examples:

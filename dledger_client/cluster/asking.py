@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
 
+MAX_REFUSALS = 2  # a password that two nodes do not accept is wrong: the others are not asked, nor is it tried again
 HEDGE_S = 0.15  # without an answer by then, the next address is asked in parallel
 
 Answer = TypeVar("Answer")
@@ -26,7 +27,7 @@ async def ask_in_turn(
     asked: dict[asyncio.Task[Answer], str] = {}
     try:
         while True:
-            address = next_address()
+            address = next_address() if _refusals(problems) < MAX_REFUSALS else None
             if address is not None:
                 asked[asyncio.ensure_future(ask(address))] = address
             if not asked:
@@ -42,6 +43,10 @@ async def ask_in_turn(
                 problems.append(error)
     finally:
         drop(*asked)
+
+
+def _refusals(problems: Sequence[DledgerError]) -> int:
+    return sum(isinstance(error, AuthenticationFailedError) for error in problems)
 
 
 def refused(problems: Sequence[DledgerError]) -> DledgerError | None:

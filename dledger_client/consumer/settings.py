@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 from dledger_client.consumer.allocation import Strategy, strategy
+from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 
 FIRST, LAST, TIMESTAMP = "first", "last", "timestamp"
@@ -40,9 +41,9 @@ _UPSTREAM_VALUES: dict[str, dict[str, Any]] = {
 }
 
 
-class PushSettings(TypedDict, total=False):
-    """Settings of a push consumer. Times are milliseconds, sizes bytes. The names in camel case are RocketMQ's names
-    of the same settings.
+class PushSettings(SecuritySettings, total=False):
+    """Settings of a push consumer, with those of ``SecuritySettings``. Times are milliseconds, sizes bytes. The names in
+    camel case are RocketMQ's names of the same settings.
 
     Attributes:
         orderly: One batch of a queue at a time, at one consumer of the group at a time. Default: False.
@@ -68,6 +69,10 @@ class PushSettings(TypedDict, total=False):
         persist_offset_interval_ms: How often offsets are committed. Default: 1000.
         await_termination_ms: How long ``shutdown`` waits for running listeners. Default: 5000.
         offset_folder: Folder of the offset files of broadcast consumers. Default: ``~/.dledger_offsets``.
+        user: See ``SecuritySettings``, as the next three.
+        password: Password of the user.
+        password_file: File with the password.
+        tls: Whom the client trusts, and its certificate.
     """
 
     orderly: bool

@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
+from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.compress import DEFAULT_LEVEL, compression_of
 from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic
@@ -44,8 +45,9 @@ CHECK_NAMES = {
 }
 
 
-class ProducerSettings(TypedDict, total=False):
-    """Settings of a producer. Times are milliseconds, sizes bytes. The names in camel case are RocketMQ's names of the same settings.
+class ProducerSettings(SecuritySettings, total=False):
+    """Settings of a producer, with those of ``SecuritySettings``. Times are milliseconds, sizes bytes. The names in camel case are
+    RocketMQ's names of the same settings.
 
     Attributes:
         producer_id: A name that stays the same when the application restarts; see ``Producer.stored``. Default:
@@ -67,6 +69,10 @@ class ProducerSettings(TypedDict, total=False):
         compress_over_bytes: Bodies larger than this are compressed. Default: 4096.
         compress_type: ``zlib``, ``lz4``, ``zstd`` or ``none``. Default: ``zlib``.
         compress_level: 1 (fast) to 9 (small). Default: 5.
+        user: See ``SecuritySettings``, as the next three.
+        password: Password of the user.
+        password_file: File with the password.
+        tls: Whom the client trusts, and its certificate.
     """
 
     producer_id: str

@@ -14,15 +14,17 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, Unpack, cast
 
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.router import Router
 from dledger_client.deprecation import warn_renamed
+from dledger_client.runtime.security import SecuritySettings, check_known, network_security
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.rpc.transport import Network
+from dledger_wire.security.network_security import NetworkSecurity
 
 # Runs a blocking function outside of the event loop.
 RunInThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
@@ -62,12 +64,15 @@ class ClientEnvironment:
             _replaced.reset(token)
 
 
-def environment_for(bootstrap: Bootstrap) -> ClientEnvironment:
-    """The environment of a client that is made here and now."""
+def environment_for(bootstrap: Bootstrap, **security: Unpack[SecuritySettings]) -> ClientEnvironment:
+    """The environment of a client that is made here and now.  ConfigError for files of ``security`` that cannot be used."""
+    check_known(security)
     replaced = _replaced.get()
     if replaced is not None:
         return replaced
-    return ClientEnvironment(_own_network(), SystemClock(), system_random(), f"{own_address(bootstrap)}:0", os.getpid())
+    return ClientEnvironment(
+        _own_network(network_security(security)), SystemClock(), system_random(), f"{own_address(bootstrap)}:0", os.getpid()
+    )
 
 
 @contextlib.contextmanager
@@ -87,7 +92,7 @@ def use_environment(
         ...     producer = Producer("10.0.0.1:10911", group="tests")
     """
     made = ClientEnvironment(
-        network or _own_network(), clock or SystemClock(), random or system_random(), address, process_id, run_in_thread
+        network or _own_network(network_security({})), clock or SystemClock(), random or system_random(), address, process_id, run_in_thread
     )
     with made.in_use():
         yield made
@@ -112,12 +117,11 @@ def takes_old_environment(constructor: Constructor) -> Constructor:
     return cast(Constructor, accepting)
 
 
-def _own_network() -> Network:
+def _own_network(security: NetworkSecurity) -> Network:
     """This machine's network, of this process: connections are made by the loop that uses them, so a forked child makes its own."""
-    from dledger_client.runtime.security import client_security
     from dledger_wire.tcp.network import TcpNetwork
 
-    return TcpNetwork(client_security())
+    return TcpNetwork(security)
 
 
 def own_address(bootstrap: Bootstrap) -> str:

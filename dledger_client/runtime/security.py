@@ -1,4 +1,4 @@
-"""How a client proves who it is: parameters of constructors, or variables of the environment where a constructor says nothing.
+"""How a client proves who it is, and whom it trusts: parameters of constructors, or the environment where a constructor says nothing.
 
 DLEDGER_USER, DLEDGER_PASSWORD_FILE       a user and a file with its password
 DLEDGER_TLS_CA                            certificates of the authorities that nodes' certificates must be of
@@ -7,8 +7,11 @@ DLEDGER_TLS_CERT, DLEDGER_TLS_KEY         the client's own certificate, where it
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, TypeAlias, TypedDict
 
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
@@ -16,11 +19,89 @@ from dledger_wire.security.tls import TlsContexts, TlsSettings
 
 Tls: TypeAlias = TlsSettings | str | os.PathLike[str]  # a path is that of the authorities
 
+ENVIRONMENT = {
+    "user": "DLEDGER_USER",
+    "password_file": "DLEDGER_PASSWORD_FILE",
+    "ca": "DLEDGER_TLS_CA",
+    "cert": "DLEDGER_TLS_CERT",
+    "key": "DLEDGER_TLS_KEY",
+}
 
-def client_security(user: str = "", password: str = "", password_file: str = "", tls: Tls | None = None) -> NetworkSecurity:
+_typed: ContextVar[tuple[str, str] | None] = ContextVar("dledger_client_password", default=None)
+_used: ContextVar[NetworkSecurity | None] = ContextVar("dledger_client_security", default=None)
+
+
+class SecuritySettings(TypedDict, total=False):
+    """Who a client is, and whom it trusts. Every constructor takes these settings.
+
+    What a constructor does not say is taken from the environment: ``DLEDGER_USER``, ``DLEDGER_PASSWORD_FILE``, ``DLEDGER_TLS_CA``,
+    ``DLEDGER_TLS_CERT`` and ``DLEDGER_TLS_KEY``. Files are read again for each new connection, so a password or a certificate is
+    replaced without a restart.
+
+    Attributes:
+        user: Name of the user. Default: none, or whom the certificate names.
+        password: Its password. Better kept in a file.
+        password_file: File with its password in the first line; only its owner may be able to read it (mode 0600).
+        tls: ``TlsSettings``, or the path of a file with the authorities (PEM) that certificates of nodes must be of. Default: no TLS.
+    """
+
+    user: str
+    password: str
+    password_file: str | os.PathLike[str]
+    tls: Tls | None
+
+
+def security_part(settings: Mapping[str, Any]) -> SecuritySettings:
+    """Of all settings of a client those that are here."""
+    return {name: value for name, value in settings.items() if name in SecuritySettings.__annotations__}  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def use_security(security: NetworkSecurity) -> Iterator[None]:
+    """Clients made inside of this context, whose constructors say nothing, prove this: for tools beside a node, which may use its key."""
+    token = _used.set(security)
+    try:
+        yield
+    finally:
+        _used.reset(token)
+
+
+@contextlib.contextmanager
+def use_password(user: str, password: str) -> Iterator[None]:
+    """Clients made inside of this context, whose constructors say nothing, are this user; TLS is the environment's."""
+    token = _typed.set((user, password))
+    try:
+        yield
+    finally:
+        _typed.reset(token)
+
+
+def check_known(settings: SecuritySettings) -> None:
+    """TypeError for a setting that is none of these."""
+    unknown = settings.keys() - SecuritySettings.__annotations__.keys()
+    if unknown:
+        expected = ", ".join(SecuritySettings.__annotations__)
+        raise TypeError(f"a client has no setting {sorted(unknown)[0]!r}; besides its own it takes {expected}")
+
+
+def network_security(settings: SecuritySettings) -> NetworkSecurity:
+    """What the network of a client with these settings needs.  Raises what ``client_security`` does."""
+    used = _used.get()
+    given = {name: value for name, value in settings.items() if value}
+    if used is not None and not given:
+        return used
+    typed = _typed.get()
+    if typed is not None and not given:
+        return client_security(*typed)
+    return client_security(**given)  # type: ignore[arg-type]
+
+
+def client_security(
+    user: str = "", password: str = "", password_file: str | os.PathLike[str] = "", tls: Tls | None = None
+) -> NetworkSecurity:
     """What the network of a client needs.  ConfigError for files that cannot be used, and for a user without a password."""
     if not (user or password or password_file):
-        user, password_file = os.environ.get("DLEDGER_USER", ""), os.environ.get("DLEDGER_PASSWORD_FILE", "")
+        user, password_file = (os.environ.get(ENVIRONMENT[name], "") for name in ("user", "password_file"))
     settings = _tls_of_environment() if tls is None else tls if isinstance(tls, TlsSettings) else TlsSettings(os.fspath(tls))
     if not user and settings is None:
         if password or password_file:
@@ -29,15 +110,17 @@ def client_security(user: str = "", password: str = "", password_file: str = "",
     contexts = TlsContexts(settings) if settings is not None else None
     if contexts is not None:
         contexts.client()
+    if not user and (password or password_file):
+        raise ConfigError("a password without a user; expected both")
     if not user or (settings is not None and settings.cert and not (password or password_file)):
         return NetworkSecurity(contexts)
     from dledger_wire.security.credentials import PasswordCredentials
 
-    return NetworkSecurity(contexts, PasswordCredentials(user, password=password, password_file=password_file))
+    return NetworkSecurity(contexts, PasswordCredentials(user, password=password, password_file=os.fspath(password_file)))
 
 
 def _tls_of_environment() -> TlsSettings | None:
-    ca, cert, key = (os.environ.get(f"DLEDGER_TLS_{name}", "") for name in ("CA", "CERT", "KEY"))
+    ca, cert, key = (os.environ.get(ENVIRONMENT[name], "") for name in ("ca", "cert", "key"))
     if not ca:
         if cert or key:
             raise ConfigError("DLEDGER_TLS_CERT and DLEDGER_TLS_KEY without DLEDGER_TLS_CA; expected the authorities of the nodes, too")

@@ -15,6 +15,7 @@ from dledger_client.fetch.records import NumberedMessage
 from dledger_client.message import Message
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
+from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.base import SyncClient
 from dledger_client.sync.logical_queue_base import LogicalQueueWriterBase
 
@@ -31,6 +32,7 @@ class LogicalQueueWriter(LogicalQueueWriterBase):
 
     Raises:
         InvalidArgumentError: A setting is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
 
     Examples:
         >>> with LogicalQueueWriter("127.0.0.1:10911", "ledger") as writer:
@@ -105,9 +107,12 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
         local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
         repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
         timeout_ms: How long each operation is tried over all replicas, in milliseconds.
+        security: See ``SecuritySettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
+        TypeError: A setting is unknown.
 
     Examples:
         >>> with LogicalQueueReader("127.0.0.1:10911", "ledger") as reader:
@@ -129,6 +134,7 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
         local_files: bool = False,
         repair: bool = True,
         timeout_ms: int = 10000,
+        **security: Unpack[SecuritySettings],
     ) -> None:
         self._open(
             lambda: AsyncLogicalQueueReader(
@@ -141,6 +147,7 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
                 local_files=local_files,
                 repair=repair,
                 timeout_ms=timeout_ms,
+                **security,
             )
         )
 

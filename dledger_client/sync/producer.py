@@ -34,6 +34,7 @@ class Producer(ProducerBase):
 
     Raises:
         InvalidArgumentError: A setting is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
     Examples:

@@ -40,6 +40,7 @@ class PushConsumer(PushConsumerBase):
     Raises:
         InvalidArgumentError: A setting is outside its range.
         InvalidNameError: The group's name is not valid.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
     Examples:

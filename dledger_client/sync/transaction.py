@@ -103,6 +103,7 @@ class TransactionProducer(TransactionProducerBase):
 
     Raises:
         InvalidArgumentError: There is no check listener, or a setting is outside its range.
+        ConfigError: A file of ``SecuritySettings`` cannot be used.
         InvalidNameError: The group's name is not valid.
 
     Examples:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from typing import Protocol
 
 from dledger_wire.errors import ConfigError
@@ -71,7 +72,24 @@ class PasswordCredentials:
 
     async def exchange(self) -> ClientExchange:
         password = read_secret(self._file, "a password") if self._file else self._password
-        return ClientExchange(self.user, await asyncio.to_thread(hashed_password, self.user, password))
+        return ClientExchange(self.user, await asyncio.to_thread(_hashed_once, self.user, password))
+
+
+_hashing = threading.Lock()
+
+
+def _hashed_once(user: str, password: str) -> str:
+    """Connections that are dialled at the same moment wait for one hash instead of making one each."""
+    with _hashing:
+        return hashed_password(user, password)
+
+
+def _after_fork() -> None:
+    global _hashing
+    _hashing = threading.Lock()  # a thread that is not here may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class ClusterCredentials:
