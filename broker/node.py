@@ -179,6 +179,7 @@ class BrokerNode:
             # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
             access = self._access = self._security.access(self.users)
+            self.store.security.on_change(self._users_changed)
             await self._listen(self._services(ServiceContext(settings, self._group_env, self.store, self.raft, self.roles, access)))
         except BaseException:
             await self.stop(hand_over=False)
@@ -193,6 +194,11 @@ class BrokerNode:
         """Users and rules as this node knows them now."""
         return self.store.security if self._users is None else self._users.newest()
 
+    def _users_changed(self) -> None:
+        """What was open for users that lost it ends."""
+        self._security.users_changed()
+        self._access.users_changed()
+
     def _security_services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[RpcService]:
         """Users are changed in the first replica group; the other groups watch it."""
         if not self._security.has_users:
@@ -200,6 +206,7 @@ class BrokerNode:
         first = self.settings.cluster.groups[0].name
         if self.settings.group.name != first:
             self._users = SecurityWatch(self._env.network, lambda: groups.addresses_of(first), self.store.security)
+            self._users.on_change(self._users_changed)
             self.roles.register(SecurityCopies(context, self._users))
         return (SecurityService(context, self._security.administrators, is_home=self._users is None),)
 

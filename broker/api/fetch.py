@@ -126,7 +126,7 @@ class FetchService:
             request = methods.decode(broker_pb2.FetchRequest, message)
             try:
                 self._check_reader(request, caller.principal)
-                await self._serve(request, stream)
+                await self._serve(request, stream, caller.principal)
             except DledgerError as error:
                 header = self._header(request, request.offset, end=True)
                 header.error.CopyFrom(to_detail(error))
@@ -138,7 +138,7 @@ class FetchService:
         if request.group:
             access.require(caller, Action.READ, Resource.GROUP, request.group)
 
-    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream) -> None:
+    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, caller: Principal) -> None:
         if request.group and not self._context.store.subscription_groups.of(request.group).consumeEnable:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
@@ -146,12 +146,14 @@ class FetchService:
         answer = _Answer(self._context, request)
         chunk, end = await answer.first_chunk()
         self._check_lock(request)  # the owner may have changed during a long poll
+        self._check_reader(request, caller)  # and rights may have been taken away, then as later on
         while not end:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
             try:
                 if chunk.count:
                     await stream.write(self._encode(request, chunk, end=False))
                 chunk, end = await ahead
+                self._check_reader(request, caller)
             finally:
                 if not ahead.done():
                     ahead.cancel()

@@ -5,13 +5,17 @@ Owns the calls; the sessions themselves live and end with a term (``term_session
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from broker.groups.term_sessions import TermSessions
+from broker.security.guarded_stream import GuardedStream
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from dledger_wire.security.principal import Principal
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.security import Action, Resource
 
@@ -57,11 +61,17 @@ class SessionService:
         first = methods.decode(sessions_pb2.MemberMessage, message)
         if first.WhichOneof("body") != "join":
             raise InvalidArgumentError("a session begins with a join")
-        access, join = self._context.access, first.join
-        access.require(caller.principal, Action.READ, Resource.GROUP, join.group)
+        guarded = GuardedStream(stream, self._context.access, partial(self._check_member, caller.principal, first.join))
+        try:
+            await self._sessions().join(first.join, guarded, caller.peer)
+        finally:
+            guarded.release()
+
+    def _check_member(self, caller: Principal, join: sessions_pb2.SessionJoin) -> None:
+        access = self._context.access
+        access.require(caller, Action.READ, Resource.GROUP, join.group)
         for subscription in join.subscriptions:
-            access.require_topic(caller.principal, Action.READ, subscription.topic)
-        await self._sessions().join(join, stream, caller.peer)
+            access.require_topic(caller, Action.READ, subscription.topic)
 
     async def describe(self, request: sessions_pb2.DescribeMembersRequest, caller: CallContext) -> sessions_pb2.DescribeMembersResponse:
         table = self._sessions().table

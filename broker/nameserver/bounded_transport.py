@@ -7,9 +7,9 @@ how long they may take.  PySyncObj itself has none, and stops listening for good
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
+from pysyncobj.monotonic import monotonic
 from pysyncobj.tcp_connection import TcpConnection
 from pysyncobj.transport import TCPTransport
 
@@ -46,13 +46,13 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
     def _onNewIncomingConnection(self, conn: TcpConnection) -> None:
         conn.__class__ = BoundedConnection
         super()._onNewIncomingConnection(conn)
-        self._since[conn] = time.monotonic()
+        self._since[conn] = monotonic()
         if len(self._since) > MAX_UNKNOWN:
             self._refuse(next(iter(self._since)))
 
     def _onTick(self) -> None:
         super()._onTick()
-        before = time.monotonic() - UNKNOWN_S
+        before = monotonic() - UNKNOWN_S
         for conn, since in list(self._since.items()):
             if conn not in self._unknownConnections:
                 del self._since[conn]
@@ -70,7 +70,7 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
 
     def _tell(self) -> None:
         self._refused += 1
-        now_s = time.monotonic()
+        now_s = monotonic()
         if now_s - self._warned_s >= WARN_S:
             _logger.warning("the quorum of name servers: %d connections ended that did not prove to know the password", self._refused)
             self._refused, self._warned_s = 0, now_s

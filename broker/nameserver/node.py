@@ -60,6 +60,7 @@ class NameServerNode:
         self.service.servers = self._rows
         self._spreading = Spreading(settings.server.id, self.service, quorum, env.clock, service.registerInterval)
         self._users = SecurityWatch(env.network, self._first_group)
+        self._users.on_change(security.users_changed)
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(settings.server.id, self.fail)
         self._server: Server | None = None

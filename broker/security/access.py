@@ -37,6 +37,7 @@ class AccessControl:
         self._administrators = frozenset(administrators)
         self._remembered: dict[Question, bool] = {}
         self._version = -1
+        self._listeners: dict[object, Callable[[], object]] = {}
         self.denied: Callable[[Principal, Action, Resource, str], object] = lambda *_: None
 
     def may(self, principal: Principal, action: Action, resource: Resource, name: str) -> bool:
@@ -60,6 +61,17 @@ class AccessControl:
             place = "the cluster" if resource is Resource.CLUSTER else f"{resource} {name}"
             text = f"{principal} may not {action} {place}"
             raise PermissionDeniedError(text, user=principal.name, action=action.value, resource=resource.value, name=name)
+
+    def on_change(self, listener: Callable[[], object]) -> Callable[[], object]:
+        """Call ``listener`` after every change of users and rules, until what is returned is called."""
+        mark = object()
+        self._listeners[mark] = listener
+        return lambda: self._listeners.pop(mark, None)
+
+    def users_changed(self) -> None:
+        """Users or rules are others now."""
+        for listener in list(self._listeners.values()):
+            listener()
 
     def may_topic(self, principal: Principal, action: Action, topic: str) -> bool:
         """As ``may``, for a topic of whatever kind."""

@@ -15,9 +15,11 @@ from dledger_wire.errors import AuthenticationFailedError
 from dledger_wire.security import scram
 from dledger_wire.security.principal import ANONYMOUS, Kind, Principal, of_uri, user
 from dledger_wire.security.scram import Decoys, Verifier, hashed_password
+from store.commands.security import User
 from store.state.security import SecurityState
 
 MAX_KNOWN_PASSWORDS = 1_000
+End = Callable[[AuthenticationFailedError], object]
 CHECKS_AT_ONCE = 1  # each takes 0.1 s of a core and 32 MiB
 
 
@@ -47,6 +49,7 @@ class ClusterAdmission:
         self._known_key = secrets.token_bytes(32)
         self._known: dict[bytes, Verifier] = {}
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._watched: dict[str, dict[object, tuple[User | None, End]]] = {}  # connections and streams, by user
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
 
     def verifier_of(self, name: str) -> Verifier:
@@ -102,5 +105,39 @@ class ClusterAdmission:
             raise AuthenticationFailedError(expected)
         return ANONYMOUS
 
+    # Who is in
+
+    def watch(self, principal: Principal, end: End) -> Callable[[], object]:
+        """Only users go: members of the cluster are known by certificates and secrets that this process cannot take back."""
+        if principal.kind is not Kind.USER:
+            return _nothing
+        mark, name = object(), principal.name
+        self._watched.setdefault(name, {})[mark] = self._known_user(name), end
+        return lambda: self._forget(name, mark)
+
+    def _forget(self, name: str, mark: object) -> None:
+        watched = self._watched.get(name, {})
+        watched.pop(mark, None)
+        if not watched:
+            self._watched.pop(name, None)
+
+    def users_changed(self) -> None:
+        """End what users have open that were deleted or got another password since they came in."""
+        for name, watched in list(self._watched.items()):
+            now = self._known_user(name)
+            gone = [(mark, end) for mark, (then, end) in watched.items() if then != now]
+            text = f"user {name} was deleted" if now is None else f"user {name} has another password now"
+            for mark, end in gone:
+                self._forget(name, mark)
+                end(AuthenticationFailedError(text))
+
+    def _known_user(self, name: str) -> User | None:
+        """None for administrators of the cluster file, too: what they prove stays the same while the process runs."""
+        state = self._users()
+        return state.user(name) if state is not None and name not in self._administrators else None
+
     def refused(self, peer: str, error: AuthenticationFailedError) -> None:
         self.on_refused(peer, error)
+
+
+def _nothing() -> None: ...

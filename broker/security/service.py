@@ -29,7 +29,7 @@ class SecurityService:
         self._is_home = is_home
         self._state = context.store.security
         self._changed = asyncio.Event()
-        self._state.changed = self._wake
+        self._state.on_change(self._wake)
 
     def register(self, server: Server) -> None:
         methods.PUT_USER.serve(server, self.put_user)

@@ -35,6 +35,11 @@ class ProcessSecurity:
         """What callers may do, by the users and rules that ``state`` gives."""
         return AccessControl(state if self.has_users else None, self.administrators)
 
+    def users_changed(self) -> None:
+        """End the connections and streams of users that were deleted or have another password."""
+        if self.admission is not None:
+            self.admission.users_changed()
+
     def guarded(self, server: Server, state: Callable[[], SecurityState]) -> Server:
         """The server of a process without a replica behind the gate, where there is one."""
         return server if self.admission is None else AccessGate(server, self.access(state))

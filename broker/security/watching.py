@@ -20,7 +20,7 @@ from dledger_wire.tasks import BackgroundTasks
 from store.state.security import SecurityState
 
 WAIT_MS = 1_000
-ANSWER_S = 2.0
+ANSWER_S = 1.5
 PAUSE_S = 0.2  # between replicas that do not answer
 COPY_TIMEOUT_S = 5.0
 COPY_PAUSE_S = 1.0
@@ -37,6 +37,12 @@ class SecurityWatch:
         self._own = own
         self._heard = SecurityState()
         self._news = asyncio.Event()
+        self._listeners: list[Callable[[], object]] = []
+        self._asked: set[str] = set()
+
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Call ``listener`` whenever something newer was heard of."""
+        self._listeners.append(listener)
 
     def newest(self) -> SecurityState:
         """What counts now."""
@@ -44,13 +50,23 @@ class SecurityWatch:
         return own if own is not None and own.version >= self._heard.version else self._heard
 
     async def run(self) -> None:
-        """Watch until cancelled."""
-        turn = 0
+        """Watch two replicas until cancelled: one that hangs delays nothing."""
+        async with asyncio.TaskGroup() as group:
+            for turn in range(2):
+                group.create_task(self._keep_watching(turn), name="watch users")
+
+    async def _keep_watching(self, turn: int) -> None:
         while True:
-            addresses = self._addresses()
-            if addresses and await self._watch(addresses[turn % len(addresses)]):
-                continue
-            turn += 1
+            free = [address for address in self._addresses() if address not in self._asked]
+            if free:
+                address = free[turn % len(free)]
+                self._asked.add(address)
+                try:
+                    while await self._watch(address):
+                        pass
+                finally:
+                    self._asked.discard(address)
+                turn += 1
             await asyncio.sleep(PAUSE_S)
 
     async def _watch(self, address: str) -> bool:
@@ -73,6 +89,8 @@ class SecurityWatch:
         heard.take(command_of(copy))
         self._heard = heard
         self._news.set()
+        for listener in self._listeners:
+            listener()
 
     async def wait_for_news(self) -> None:
         """Return when something newer than the own log's state may have been heard of."""

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 
 from broker.context import ServiceContext
+from broker.security.guarded_stream import GuardedStream
 from broker.transactions.checker import TransactionChecker
 from broker.transactions.half_message_reads import read_halves
 from broker.transactions.producer_sessions import ProducerSessions
@@ -87,8 +88,13 @@ class TransactionService:
         message = await stream.read()
         if message is not None:
             join = methods.decode(transaction_pb2.ProducerJoin, message)
-            self._context.access.require(caller.principal, Action.WRITE, Resource.GROUP, join.producer_group)
-            await self._term().members.join(join, stream)
+            access = self._context.access
+            check = partial(access.require, caller.principal, Action.WRITE, Resource.GROUP, join.producer_group)
+            guarded = GuardedStream(stream, access, check)
+            try:
+                await self._term().members.join(join, guarded)
+            finally:
+                guarded.release()
 
     async def end(self, request: transaction_pb2.EndTransactionsRequest, _caller: CallContext) -> transaction_pb2.EndTransactionsResponse:
         term = self._term()

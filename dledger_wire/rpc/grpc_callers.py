@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,10 @@ class GrpcCallers:
             self._admission.refused(address, error)
             raise
         return GrpcCaller(address, {key: value for key, value in metadata.items() if key != AUTHORIZATION}, principal)
+
+    def watch(self, caller: GrpcCaller, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
+        """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""
+        return self._admission.watch(caller.principal, end) if self._admission is not None else lambda: None
 
     async def _authenticated(self, admission: Admission, metadata: Mapping[str, str]) -> str:
         given = metadata.get(AUTHORIZATION, "")

@@ -321,6 +321,13 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
         stream = _ServerStream(context, caller.peer)
         # A task of its own, so that a broken connection reaches the handler at its next read, as the contract says.
         task = asyncio.ensure_future(handler(stream, caller))
+        revoked: list[AuthenticationFailedError] = []
+
+        def revoke(error: AuthenticationFailedError) -> None:
+            revoked.append(error)
+            task.cancel()
+
+        unwatch = callers.watch(caller, revoke)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
@@ -328,6 +335,10 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
             await _end_broken(task)
             _log_failure(method, task)
             raise
+        finally:
+            unwatch()
+        if revoked and not stream.broken.is_set():
+            await _abort(context, revoked[0])
         if task.cancelled():
             await _abort(context, UnreachableError(f"{method}: the handler was stopped"))
         error = task.exception()

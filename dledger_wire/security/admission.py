@@ -5,6 +5,7 @@ Owns the interface only: a node implements it from its users, and what a network
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from dledger_wire.errors import AuthenticationFailedError
@@ -27,6 +28,13 @@ class Admission(Protocol):
         """The principal of a caller with this certificate who has proved to be ``name`` (empty: it did not authenticate).
 
         AuthenticationFailedError when it may not come in.
+        """
+        ...
+
+    def watch(self, principal: Principal, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
+        """Call ``end`` as soon as what ``principal`` came in with counts no more: its user was deleted, or has another password.
+
+        What is returned is to be called when the connection or stream is over.
         """
         ...
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 from dledger_wire.errors import AuthenticationFailedError
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import Principal, of_uri
-from dledger_wire.security.scram import MECHANISM, ClientExchange, ServerExchange
+from dledger_wire.security.scram import MECHANISM, ClientExchange, ServerExchange, Verifier
 from dledger_wire.tcp.connection import AUTHENTICATION, ERROR, NOBODY, Connection, Receiver
 from dledger_wire.tcp.stream import error_of
 
@@ -86,6 +86,7 @@ class AcceptedAuthentication:
         self._certificate = certificate
         self._admitted = admitted
         self._exchange: ServerExchange | None = None
+        self._verifier: Verifier | None = None  # what the proof was checked with
 
     def begin(self, given: object) -> None:
         """The opening's ``auth``, None when it had none."""
@@ -96,9 +97,13 @@ class AcceptedAuthentication:
         if not known:
             self._refuse(AuthenticationFailedError(f"unknown authentication; expected {MECHANISM}"))
             return
-        self._exchange = ServerExchange(self._admission.verifier_of)
+        self._exchange = ServerExchange(self._verifier_of)
         self._connection.receiver = self
         self._answer(given["message"])  # type: ignore[index]
+
+    def _verifier_of(self, name: str) -> Verifier:
+        self._verifier = self._admission.verifier_of(name)
+        return self._verifier
 
     # -- the connection's receiver
 
@@ -124,6 +129,8 @@ class AcceptedAuthentication:
 
     def _admit(self, name: str, confirmation: str = "") -> None:
         try:
+            if name and self._verifier != self._admission.verifier_of(name):
+                raise AuthenticationFailedError(f"{name}: the password was changed meanwhile")
             principal = self._admission.admit(self._certificate, name)
         except AuthenticationFailedError as error:
             self._refuse(error)

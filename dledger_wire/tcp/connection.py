@@ -35,6 +35,7 @@ GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
 RECEIVED_BYTES_LIMIT = 512 << 20
 REPEAT_WARNING_S = 10.0
+REVOKED_S = 1.0
 
 FRAME = struct.Struct(">BI")
 MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL, AUTHENTICATION = range(1, 10)
@@ -321,6 +322,11 @@ class Connection(asyncio.BufferedProtocol):
             self.put(ERROR, to_detail(error).SerializeToString())
             self.put(END, b"")
         self.close_after_flush()
+
+    def revoke(self, error: DledgerError) -> None:
+        """As ``refuse``, for a connection that was in use: what its other side does not read in time is not kept for it."""
+        self.refuse(error)
+        self._loop.call_later(REVOKED_S, self.abort)
 
     def close_after_flush(self) -> None:
         """Close once everything written has gone out."""

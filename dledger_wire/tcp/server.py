@@ -57,6 +57,7 @@ class _Accepted(Connection):
         self.prologue = self._opening
         self.max_frame = MAX_FRAME  # until it is known who this is
         self.near_limit = False
+        self._unwatch: Callable[[], object] | None = None
         self._server = server
         self._deadline = self._loop.call_later(OPENING_S, self._too_late)
 
@@ -69,6 +70,9 @@ class _Accepted(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
         super().connection_lost(exc)
         self._server.parted(self)
 
@@ -124,6 +128,8 @@ class _Accepted(Connection):
     def _admitted(self, opening: dict[str, object], principal: Principal) -> None:
         self._deadline.cancel()
         self.max_frame = MAX_MESSAGE_BYTES
+        if self._server.admission is not None:
+            self._unwatch = self._server.admission.watch(principal, self.revoke)
         self._server.opened(self, opening, principal)
 
 

@@ -40,9 +40,13 @@ class SecurityState:
 
     def __init__(self) -> None:
         self.version = 0
-        self.changed: Callable[[], object] = lambda: None  # called after every change
+        self._listeners: list[Callable[[], object]] = []
         self._users: dict[str, User] = {}
         self._rules: dict[str, dict[Rule, None]] = {}  # by user
+
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Call ``listener`` after every change, and when a snapshot was loaded."""
+        self._listeners.append(listener)
 
     # What there is
 
@@ -111,7 +115,7 @@ class SecurityState:
     def _copy(self, command: CopySecurity, _context: CommandContext) -> int:
         if command.version > self.version:
             self.take(command)
-            self.changed()
+            self._tell()
         return self.version
 
     def take(self, copy: CopySecurity) -> None:
@@ -131,8 +135,12 @@ class SecurityState:
 
     def _touch(self) -> int:
         self.version += 1
-        self.changed()
+        self._tell()
         return self.version
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     # Snapshot
 
@@ -145,6 +153,7 @@ class SecurityState:
         self._users = {user.name: user for user in (User.decode(tuple(row)) for row in data["users"])}
         self._rules = {}
         self._add(Rule.decode(tuple(row)) for row in data["rules"])
+        self._tell()
 
 
 def _allows(given: Action, asked: Action) -> bool:

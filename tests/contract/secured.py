@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,7 @@ class Users:
     anonymous: bool = False
     refusals: list[str] = field(default_factory=list)
     verifiers: dict[str, Verifier] = field(default_factory=dict)
+    watched: list[tuple[Principal, Callable[[AuthenticationFailedError], object]]] = field(default_factory=list)
 
     def verifier_of(self, name: str) -> Verifier:
         if principal.of_uri(name) is not None:
@@ -72,6 +74,17 @@ class Users:
 
     async def password_fits(self, name: str, password: str) -> bool:
         return self.passwords.get(name) == password
+
+    def watch(self, principal: Principal, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
+        watched = (principal, end)
+        self.watched.append(watched)
+        return lambda: self.watched.remove(watched)
+
+    def revoke(self, name: str) -> None:
+        """As a node does when the user is deleted."""
+        for watched, end in list(self.watched):
+            if watched.name == name:
+                end(AuthenticationFailedError(f"user {name} was deleted"))
 
     def admit(self, certificate: Principal | None, name: str) -> Principal:
         if name:

@@ -112,7 +112,7 @@ def test_a_user_who_was_deleted_and_created_again_has_no_rights() -> None:
 
 def test_every_change_counts_and_is_told() -> None:
     rig, told = State(), []
-    rig.state.changed = lambda: told.append(rig.state.version)
+    rig.state.on_change(lambda: told.append(rig.state.version))
     before = rig.state.version
     rig.do(PutUser(user=User("carol")))
     rig.do(ChangeRules(added=(rule("carol", ALLOW, Action.READ, "*"),)))

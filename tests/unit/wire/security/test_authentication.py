@@ -23,10 +23,22 @@ from tests.contract.secured import NODE, SECRET, Users, alice, tls
 
 WHO = "/test.Security/Who"
 STREAM = "/test.Security/Stream"
+WAIT = "/test.Security/Wait"
+FLOOD = "/test.Security/Flood"
 
 
 async def who(_request: bytes, context: CallContext) -> bytes:
     return str(context.principal).encode()
+
+
+async def wait_long(_request: bytes, _context: CallContext) -> bytes:
+    await asyncio.sleep(60)
+    return b"never"
+
+
+async def flood(stream: ByteStream, _context: CallContext) -> None:
+    while True:
+        await stream.write(bytes(1 << 20))
 
 
 async def who_streams(stream: ByteStream, context: CallContext) -> None:
@@ -40,7 +52,9 @@ def serving(security: NetworkSecurity, scenario: Callable[[str], Awaitable[None]
     async def run() -> None:
         server = TcpNetwork(security).serve("127.0.0.1:0")
         server.add_unary(WHO, who)
+        server.add_unary(WAIT, wait_long)
         server.add_stream(STREAM, who_streams)
+        server.add_stream(FLOOD, flood)
         await server.start()
         try:
             await asyncio.wait_for(scenario(f"127.0.0.1:{server.port}"), 60)
@@ -256,3 +270,71 @@ def test_anonymous_callers_come_in_where_they_may() -> None:
 
     serving(NetworkSecurity(admission=Users(anonymous=True)), scenario)
     assert principal.ANONYMOUS.kind is principal.Kind.ANONYMOUS
+
+
+def test_a_revoked_users_calls_and_streams_end_and_its_connections_are_closed() -> None:
+    users = Users()
+
+    async def scenario(address: str) -> None:
+        channel = TcpNetwork(NetworkSecurity(credentials=alice())).connect(address)
+        try:
+            assert await channel.call(WHO, b"", timeout_s=20) == b"user alice"
+            stream = channel.open(STREAM)
+            reading = asyncio.ensure_future(stream.read())
+            waiting = asyncio.ensure_future(channel.call(WAIT, b"", timeout_s=20))
+            while len(users.watched) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            del users.passwords["alice"]
+            users.verifiers.clear()
+            users.revoke("alice")
+            for pending in (reading, waiting):
+                with pytest.raises(AuthenticationFailedError, match="user alice was deleted"):
+                    await asyncio.wait_for(pending, 2)
+            with pytest.raises(AuthenticationFailedError, match="wrong name or password"):
+                await channel.call(WHO, b"", timeout_s=20)
+            while users.watched:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        finally:
+            await channel.close()
+
+    serving(NetworkSecurity(admission=users), scenario)
+
+
+def test_a_revoked_user_that_reads_nothing_loses_its_connection_all_the_same() -> None:
+    users = Users()
+
+    async def scenario(address: str) -> None:
+        channel = TcpNetwork(NetworkSecurity(credentials=alice())).connect(address)
+        try:
+            stream = channel.open(FLOOD)
+            assert await stream.read() is not None  # and nothing more, so that the server cannot send what it has
+            users.revoke("alice")
+            async with asyncio.timeout(20):
+                while users.watched:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            await channel.close()
+
+    serving(NetworkSecurity(admission=users), scenario)
+
+
+def test_a_password_that_was_changed_between_the_two_steps_of_an_exchange_is_refused() -> None:
+    users = Users()
+    credentials = alice()
+
+    async def scenario(address: str) -> None:
+        exchange = await credentials.exchange()
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        opening = json.dumps({"calls": True, "auth": {"mechanism": "SCRAM-SHA-256", "message": exchange.first()}}).encode()
+        writer.write(tcp_server.PREFACE + struct.pack(">I", len(opening)) + opening)
+        kind, length = FRAME.unpack(await reader.readexactly(FRAME.size))
+        assert kind == AUTHENTICATION
+        final = exchange.answer((await reader.readexactly(length)).decode()).encode()
+        users.verifiers.clear()  # the same password with another salt: a proof by the verifier of before counts no more
+        writer.write(FRAME.pack(AUTHENTICATION, len(final)) + final)
+        assert b"the password was changed meanwhile" in await reader.read()
+        assert users.watched == []
+        writer.close()
+
+    serving(NetworkSecurity(admission=users), scenario)

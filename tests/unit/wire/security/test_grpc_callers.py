@@ -31,6 +31,7 @@ async def who(_request: bytes, context: CallContext) -> bytes:
 
 async def who_streams(stream: ByteStream, context: CallContext) -> None:
     await stream.write(str(context.principal).encode())
+    await stream.read()
 
 
 def serving(security: NetworkSecurity, scenario: Callable[[str], Awaitable[None]]) -> None:
@@ -111,6 +112,22 @@ def test_everybody_else_is_refused_in_calls_and_streams(metadata: Metadata) -> N
         assert isinstance(security.admission, Users)
         assert len(security.admission.refusals) == 2
         assert security.admission.refusals[0].startswith("127.0.0.1:")
+
+    serving(security, scenario)
+
+
+def test_a_revoked_users_stream_ends() -> None:
+    security = secured_server()
+
+    async def scenario(address: str) -> None:
+        async with channel(address) as opened:
+            stream = opened.stream_stream(STREAM)(metadata=basic("alice", "wonderland"))
+            assert await stream.read() == b"user alice"
+            assert isinstance(security.admission, Users)
+            security.admission.revoke("alice")
+            assert await asyncio.wait_for(stream.code(), 2) is grpc.StatusCode.UNAUTHENTICATED
+            assert await stream.details() == "user alice was deleted"
+            assert security.admission.watched == []
 
     serving(security, scenario)
 
