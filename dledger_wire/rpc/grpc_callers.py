@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.errors import AuthenticationFailedError, BusyError
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import ANONYMOUS, Principal
 
@@ -36,11 +36,12 @@ class GrpcCallers:
 
     def __init__(self, admission: Admission | None = None) -> None:
         self._admission = admission
-        self._joined: dict[str, tuple[str, Principal | None]] = {}
+        self._joined: dict[str, tuple[str, Principal | None, Callable[[Principal], bool]]] = {}
 
-    def joined(self, name: str, address: str, certificate: Principal | None) -> None:
-        """A connection from ``address`` was joined under the abstract socket name ``name``."""
-        self._joined[name] = address, certificate
+    def joined(self, name: str, address: str, certificate: Principal | None, known: Callable[[Principal], bool] = lambda _: True) -> None:
+        """A connection from ``address`` was joined under the abstract socket name ``name``; ``known`` is told who makes each call, and says
+        whether the connection is none too many."""
+        self._joined[name] = address, certificate, known
 
     def parted(self, name: str) -> None:
         """Its connection is gone."""
@@ -49,16 +50,21 @@ class GrpcCallers:
     async def caller(self, method: str, context: Any) -> GrpcCaller:
         """Who makes this call.  AuthenticationFailedError when it may not come in."""
         peer: str = context.peer()
-        address, certificate = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None))
+        address, certificate, known = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda _: True))
         metadata = from_wire(context.invocation_metadata())
         if self._admission is None or method.startswith(PUBLIC):
-            return GrpcCaller(address, metadata, certificate or ANONYMOUS)
+            return self._told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS))
         try:
             principal = self._admission.admit(certificate, await self._authenticated(self._admission, metadata))
         except AuthenticationFailedError as error:
             self._admission.refused(address, error)
             raise
-        return GrpcCaller(address, {key: value for key, value in metadata.items() if key != AUTHORIZATION}, principal)
+        return self._told(known, GrpcCaller(address, {key: value for key, value in metadata.items() if key != AUTHORIZATION}, principal))
+
+    def _told(self, known: Callable[[Principal], bool], caller: GrpcCaller) -> GrpcCaller:
+        if not known(caller.principal):
+            raise BusyError("too many connections: no more are served")
+        return caller
 
     def watch(self, caller: GrpcCaller, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
         """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""

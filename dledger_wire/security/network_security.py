@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dledger_wire.security.limits import DEFAULT_LIMITS, Limits
+
 if TYPE_CHECKING:
     from dledger_wire.security.admission import Admission
     from dledger_wire.security.credentials import Credentials
@@ -13,12 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSecurity:
-    """``tls``: speak TLS only, in both directions; ``credentials``: prove this on every connection that is dialled; ``admission``: who may
-    connect to servers (without it everybody)."""
+    """Of one process.
+
+    Attributes:
+        tls: Speak TLS only, in both directions, unless the next two say otherwise.
+        credentials: Prove this on every connection that is dialled.
+        admission: Who may connect to servers; without it everybody.
+        limits: What servers give to connections.
+        plaintext: Servers take connections without TLS as well: the cluster is on its way to TLS.
+        dials_tls: False: not all others speak TLS yet.
+    """
 
     tls: TlsContexts | None = None
     credentials: Credentials | None = None
     admission: Admission | None = None
+    limits: Limits = DEFAULT_LIMITS
+    plaintext: bool = False
+    dials_tls: bool = True
 
 
 OPEN = NetworkSecurity()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import struct
 from collections.abc import Mapping
 
@@ -40,11 +41,13 @@ _logger = logging.getLogger(__name__)
 class _Whole:
     """A message of several parts, while they come."""
 
-    def __init__(self, length: int, first: bytes) -> None:
-        self.length, self.size, self.parts = length, len(first), [first]
+    def __init__(self, length: int, first: bytes, now_s: float = 0.0) -> None:
+        self.length, self.size, self.parts, self.since_s = length, len(first), [first], now_s
 
-    def add(self, part: bytes) -> bool:
+    def add(self, part: bytes, now_s: float = 0.0) -> bool:
         """Whether it is complete."""
+        if part:
+            self.since_s = now_s
         self.parts.append(part)
         self.size += len(part)
         return self.size >= self.length
@@ -90,6 +93,8 @@ class Calls:
 
     async def call(self, method: bytes, request: bytes) -> bytes:
         """The answer.  Raises what the handler raised, or UnreachableError when the connection is lost first."""
+        if self._error is not None:  # the server took no calls, and has said so before this one
+            raise fresh(self._error)
         self._last = call = self._last % 0xFFFF_FFFF + 1
         begun_s = self.used_s = self._loop.time()
         answered: asyncio.Future[bytes | DledgerError] = self._loop.create_future()
@@ -183,6 +188,11 @@ class ServedCalls:
     def is_idle(self) -> bool:
         return not self._running
 
+    @property
+    def waits_since(self) -> float:
+        """When the last part came of that request which has waited longest for its next; infinite when none waits."""
+        return min((whole.since_s for whole, _, _ in self._wholes.values()), default=math.inf)
+
     # -- the connection's receiver
 
     def frame(self, kind: int, payload: bytes) -> None:
@@ -219,7 +229,7 @@ class ServedCalls:
             self._run(call, name, handler, payload[begin:])
         else:
             first = payload[begin:]
-            self._wholes[call] = _Whole(length, first), name, handler
+            self._wholes[call] = _Whole(length, first, self._loop.time()), name, handler
             self.connection.took_in(len(first))
 
     def _part(self, call: int, part: bytes) -> None:
@@ -228,7 +238,7 @@ class ServedCalls:
             return  # of a call that was refused or cancelled
         whole, name, handler = found
         self.connection.took_in(len(part))
-        if whole.add(part):
+        if whole.add(part, self._loop.time()):
             self._whole_gone(call)
             self._run(call, name, handler, whole.joined())
 

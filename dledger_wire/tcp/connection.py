@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import struct
@@ -124,6 +125,12 @@ class Connection(asyncio.BufferedProtocol):
         self.prologue: Callable[[memoryview], int] | None = None
         self.raw: Callable[[bytes], None] | None = None
         self.last_received_s = self._loop.time()  # when the last bytes came
+        self._begun_s = self.last_received_s  # when the frame that is not complete began, or last brought as much as it must
+        self._large_seen = 0  # how much of a large one was there at that time
+        self._reading_paused = False
+        self._written = 0
+        self._held_s = 0.0  # when writing was held back, or the other side last read as much as it must
+        self._held_sent = 0
         self._memory = memory
         self._write_buffer = write_buffer
         self._scratch = _scratch.view
@@ -166,6 +173,8 @@ class Connection(asyncio.BufferedProtocol):
         begun = len(self._rest)
         filled = begun + nbytes
         at = self._take(filled)
+        if at or not begun:
+            self._begun_s = self.last_received_s
         if self._refused or self._large is not None:
             self._rest = b""
             return
@@ -205,6 +214,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
+        self._large_seen = 0
         self._large = bytearray(min(length, OWN_BUFFER_BYTES))
         self._large[: len(begun)] = begun
         self._memory.hold(self, len(self._large))
@@ -242,6 +252,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
+        self._held_s, self._held_sent = self._loop.time(), self._written - self.unsent
 
     def resume_writing(self) -> None:
         if self._drained is not None and not self._drained.done():
@@ -255,14 +266,39 @@ class Connection(asyncio.BufferedProtocol):
         self._memory.held += size
 
     def pause_reading(self) -> None:
+        self._reading_paused = True
         if self.transport is not None:
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
+        self._reading_paused = False
+        self._begun_s = self._loop.time()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def waits_for_bytes_since(self, progress: int) -> float:
+        """When the frame that is not complete began, or last brought ``progress`` bytes; infinite when nothing is waited for."""
+        if self._reading_paused or not (self._large is not None or self._rest):
+            return math.inf
+        if self._large is not None and self._large_filled - self._large_seen >= progress:
+            self._large_seen, self._begun_s = self._large_filled, self._loop.time()
+        return self._begun_s
+
     # -- writing
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that have not gone out."""
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+    def waits_for_reader_since(self, progress: int) -> float:
+        """When writing was held back, or the other side last read ``progress`` bytes; infinite when writing is not held back."""
+        if self._drained is None:
+            return math.inf
+        sent = self._written - self.unsent
+        if sent - self._held_sent >= progress:
+            self._held_sent, self._held_s = sent, self._loop.time()
+        return self._held_s
 
     def set_write_buffer(self, high: int) -> None:
         if self.transport is not None:
@@ -286,6 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport is None or self.transport.is_closing():
             raise self.gone()
         head = FRAME.pack(kind, len(payload))
+        self._written += len(payload)
         if len(payload) < 1 << 16:
             self.transport.write(b"".join([head, payload]))
         else:
@@ -301,6 +338,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def put_raw(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
+            self._written += len(data)
             self.transport.write(data)
 
     def gone(self) -> UnreachableError:

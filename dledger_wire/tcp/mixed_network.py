@@ -21,6 +21,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
+from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import certified
 from dledger_wire.tcp.connection import Connection
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
@@ -43,6 +44,11 @@ class MixedNetwork:
         self._socket_folder = socket_folder
         self._security = security
         self._tcp = TcpNetwork(security)
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """Who is connected to the servers of this network."""
+        return self._tcp.arrivals
 
     def connect(self, address: str) -> TcpChannel:
         return self._tcp.connect(address)
@@ -75,10 +81,10 @@ class MixedServer:
     def port(self) -> int:
         return self._tcp.port
 
-    def _join(self, connection: Connection) -> None:
+    def _join(self, connection: Connection, known: Callable[[Principal], bool]) -> None:
         # Nobody on this machine can foresee it and bind it first.
         name = f"dledger-{secrets.token_hex(16)}"
-        self._callers.joined(name, connection.peer, certified(connection.transport))
+        self._callers.joined(name, connection.peer, certified(connection.transport), known)
         joint = _Joint(connection, self._path, name)
         self._joints.add(joint)
         connection.closed.add_done_callback(lambda _: self._parted(joint, name))

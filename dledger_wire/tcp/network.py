@@ -19,6 +19,7 @@ from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
+from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
@@ -82,7 +83,7 @@ class TcpChannel:
         reason = "no answer"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                tls = self._security.tls.client() if self._security.tls is not None else None
+                tls = self._security.tls.client() if self._security.tls is not None and self._security.dials_tls else None
                 _, connection = await loop.create_connection(self._made, host.strip("[]"), int(port), ssl=tls)
         except asyncio.CancelledError:
             if self._closed:
@@ -107,7 +108,7 @@ class TcpChannel:
     def _check_answering(self, connection: Connection) -> None:
         """A certificate without a name of ours will do where the other side proves the cluster's secret besides."""
         expected = self._answering
-        if expected is None or self._security.tls is None:
+        if expected is None or self._security.tls is None or not self._security.dials_tls:
             return
         found = certified(connection.transport)
         if found is None and self._security.credentials is not None:
@@ -221,6 +222,7 @@ class TcpNetwork:
     def __init__(self, security: NetworkSecurity = OPEN) -> None:
         self._security = security
         self._memory = ReceivedBytes()
+        self.arrivals = Arrivals(security.limits)
 
     def connect(self, address: str) -> TcpChannel:
         return TcpChannel(address, self._security, self._memory)
@@ -230,7 +232,7 @@ class TcpNetwork:
         return TcpChannel(address, self._security, self._memory, answering)
 
     def serve(self, address: str) -> TcpServer:
-        return TcpServer(address, self._security, self._memory)
+        return TcpServer(address, self._security, self._memory, self.arrivals)
 
 
 def _tls_failure(error: ssl.SSLError) -> str:

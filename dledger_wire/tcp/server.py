@@ -1,41 +1,38 @@
-"""The accepting side of our protocol over TCP: what a new connection is, how many there may be, and the handlers that serve them.
+"""The accepting side of our protocol over TCP: what a new connection is, and the handlers that serve it.
 
-Owns the listener.  The first bytes of a connection decide: our preface and an opening lead to a stream or to calls, the preface of HTTP/2
-to ``foreign`` where there is one (``mixed_network``); anything else is closed.  A connection that has not said within ``OPENING_S`` what
-it wants is closed, and so is one for calls that has carried none for ``CALLS_IDLE_S``.
+Owns what becomes of connections that the listener accepted (``listener.py``).  The first bytes of a connection decide: our preface and an
+opening lead to a stream or to calls, the preface of HTTP/2 to ``foreign`` where there is one (``mixed_network``); anything else is closed.
+A connection of which it is not known in time who it is and what it wants is closed, and so is one for calls that has carried none for
+``CALLS_IDLE_S``, one that leaves off in the middle of a message, and one whose caller does not read what it asked for.
 
-Handles: the kernel gives the lowest free number to a new connection, so its number tells how many are in use.  In the last ``reserve``
-numbers below the process's limit only links between replicas are served, everybody else is told BUSY; in the last half of them nobody is.
+One too many, or one in the last file handles: only links between replicas and other members are served, everybody else is told BUSY.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
-import resource
 from collections.abc import Callable, Mapping
 
-from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, BusyError, DledgerError
+from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerError
 from dledger_wire.rpc.methods import is_raft, request_limit
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, StreamHandler, UnaryHandler
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.security.principal import ANONYMOUS, Principal
+from dledger_wire.tcp.arrivals import Arrival, Arrivals, nothing
 from dledger_wire.tcp.authentication import MAX_FRAME, AcceptedAuthentication, certified
 from dledger_wire.tcp.calls import ServedCalls
-from dledger_wire.tcp.connection import Connection, RareWarning, ReceivedBytes
+from dledger_wire.tcp.connection import WRITE_BUFFER_BYTES, Connection, ReceivedBytes
+from dledger_wire.tcp.listener import Listener, named
 from dledger_wire.tcp.stream import Stream
 
 PREFACE = b"DLTP"
 HTTP2_PREFACE = b"PRI * HTTP/2.0"
 MAX_OPENING_BYTES = 64 << 10
-OPENING_S = 5.0
 CALLS_IDLE_S = 180.0
 SWEEP_S = 15.0
-LEAST_RESERVE, MOST_RESERVE = 64, 1024
-BACKLOG = 1024
 
 _HEAD = len(PREFACE) + 4
 
@@ -52,24 +49,25 @@ class _Context:
 class _Accepted(Connection):
     """A connection just accepted."""
 
-    def __init__(self, server: TcpServer, memory: ReceivedBytes) -> None:
+    def __init__(self, server: TcpServer, memory: ReceivedBytes, arrival: Arrival) -> None:
         super().__init__("a peer", memory)
         self.prologue = self._opening
         self.max_frame = MAX_FRAME  # until it is known who this is
-        self.near_limit = False
+        self.arrival = arrival
         self._unwatch: Callable[[], object] | None = None
         self._server = server
-        self._deadline = self._loop.call_later(OPENING_S, self._too_late)
+        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        name = transport.get_extra_info("peername")
-        if isinstance(name, tuple):
-            self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-        self._server.accepted(self, transport)
+        self.peer = named(transport.get_extra_info("peername"))
+        self.arrival.drop = self.abort
+        self._deadline = self._loop.call_at(self.arrival.since_s + self._server.limits.handshake_s, self._too_late)
+        self._server.accepted(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
+        self._no_deadline()
+        self.arrival.drop = nothing
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
@@ -77,8 +75,28 @@ class _Accepted(Connection):
         self._server.parted(self)
 
     def _too_late(self) -> None:
-        self._server.warning.tell(f"{self.peer}: closed: no opening within {OPENING_S:g} s")
+        if self.is_open:  # else it was refused, and does not read why
+            self._server.arrivals.refused("slow", f"{self.peer}: closed: not known who it is within {self._server.limits.handshake_s:g} s")
         self.abort()
+
+    def _no_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def known(self, *, is_member: bool) -> bool:
+        """It is known who it is; whether it is none too many."""
+        if not self._server.arrivals.known(self.arrival, is_member=is_member):
+            return False
+        self._no_deadline()
+        return True
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._server.held_back(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._server.goes_on(self)
 
     def _opening(self, begun: memoryview) -> int:
         head = bytes(begun[:_HEAD])
@@ -86,9 +104,8 @@ class _Accepted(Connection):
         if self._server.foreign is not None and HTTP2_PREFACE.startswith(start):
             if len(start) < len(PREFACE):
                 return -1
-            self._deadline.cancel()
             self.prologue = None
-            self._server.foreign(self)
+            self._server.joined(self)
             return 0
         if not PREFACE.startswith(start):
             self.violate("no opening of ours")
@@ -126,7 +143,6 @@ class _Accepted(Connection):
             self._admitted(opening, certificate or ANONYMOUS)
 
     def _admitted(self, opening: dict[str, object], principal: Principal) -> None:
-        self._deadline.cancel()
         self.max_frame = MAX_MESSAGE_BYTES
         if self._server.admission is not None:
             self._unwatch = self._server.admission.watch(principal, self.revoke)
@@ -136,24 +152,26 @@ class _Accepted(Connection):
 class TcpServer:
     """Serves registered handlers on one address.  ``foreign`` takes over connections that speak HTTP/2."""
 
-    def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes) -> None:
-        self.foreign: Callable[[Connection], None] | None = None
-        self.warning = RareWarning()
+    def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes, arrivals: Arrivals | None = None) -> None:
+        self.foreign: Callable[[Connection, Callable[[Principal], bool]], None] | None = None
         self._address = address
+        self._security = security
         self.admission = security.admission
-        self._tls = security.tls
+        self.limits = security.limits
+        self.arrivals = arrivals if arrivals is not None else Arrivals(security.limits)
         self._memory = memory
         self._unary: dict[bytes, tuple[str, UnaryHandler]] = {}
         self._streams: dict[str, StreamHandler] = {}
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._connections: dict[_Accepted, None] = {}
+        self._held_back: dict[_Accepted, None] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
         """The port listened on; the one asked for, or the free one found when that was 0."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server is not None else 0
+        return self._listener.port if self._listener is not None else 0
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         self._unary[method.encode()] = (method, handler)
@@ -162,59 +180,72 @@ class TcpServer:
         self._streams[method] = handler
 
     async def start(self) -> None:
-        host, _, port = self._address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        tls = self._tls.server() if self._tls is not None else None
-        handshake_s = OPENING_S if tls is not None else None
-        try:
-            self._server = await loop.create_server(
-                self._accept, host.strip("[]"), int(port), backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
-            )
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-                raise AddressInUseError(f"{self._address}: cannot listen: {error.strerror}", address=self._address) from None
-            raise
-        self._sweep = loop.call_later(SWEEP_S, self._close_idle)
+        self._listener = Listener(self._address, self._security, self.arrivals, self._accept)
+        await self._listener.start()
+        self._look_again()
 
-    def _accept(self) -> _Accepted:
-        return _Accepted(self, self._memory)
+    def _accept(self, arrival: Arrival) -> _Accepted:
+        return _Accepted(self, self._memory, arrival)
 
     # -- connections
 
-    def accepted(self, connection: _Accepted, transport: asyncio.BaseTransport) -> None:
-        """A connection is there; near the limit of handles it may be one too many."""
+    def accepted(self, connection: _Accepted) -> None:
+        """A connection is there, behind TLS where there is any."""
         self._connections[connection] = None
-        found = transport.get_extra_info("socket")
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if found is None or limit == resource.RLIM_INFINITY:
-            return
-        left = limit - found.fileno()
-        reserve = min(MOST_RESERVE, max(LEAST_RESERVE, limit // 8))
-        if left > reserve:
-            return
-        self.warning.tell(f"{self._address}: {left} of {limit} file handles left: connections are refused (raise the limit of open files)")
-        if left > reserve // 2:
-            connection.near_limit = True
-        else:
-            connection.abort()
 
     def parted(self, connection: _Accepted) -> None:
         self._connections.pop(connection, None)
+        self._held_back.pop(connection, None)
+        self.arrivals.left(connection.arrival)
 
-    def _close_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(SWEEP_S, self._close_idle)
-        before_s = loop.time() - CALLS_IDLE_S
+    def joined(self, connection: _Accepted) -> None:
+        """A connection speaks HTTP/2; where callers have to say who they are, they have their time until they have."""
+        foreign = self.foreign
+        if foreign is None or (self.admission is None and not connection.known(is_member=False)):
+            connection.abort()
+            return
+        foreign(connection, lambda principal: connection.arrival.is_known or connection.known(is_member=principal.is_cluster))
+
+    def held_back(self, connection: _Accepted) -> None:
+        """A caller does not read what it asked for: nothing more of it is taken, and of all who do not the longest is dropped."""
+        self._held_back[connection] = None
+        if isinstance(connection.receiver, ServedCalls):
+            connection.pause_reading()
+        most = self.limits.unsent
+        if len(self._held_back) * WRITE_BUFFER_BYTES > most and sum(each.unsent for each in self._held_back) > most:
+            longest = min(self._held_back, key=lambda each: each.waits_for_reader_since(self.limits.progress))
+            self._drop(longest, "unread", f"{most >> 20} MiB wait for callers who do not read them")
+
+    def goes_on(self, connection: _Accepted) -> None:
+        if self._held_back.pop(connection, 1) is None and isinstance(connection.receiver, ServedCalls):
+            connection.resume_reading()
+
+    def _drop(self, connection: _Accepted, reason: str, why: str) -> None:
+        self.arrivals.refused(reason, f"{connection.peer}: closed: {why}")
+        connection.abort()
+
+    def _look_again(self) -> None:
+        limits, loop = self.limits, asyncio.get_running_loop()
+        self._sweep = loop.call_later(min(SWEEP_S, limits.stalled_s / 2, limits.unread_s / 2), self._look_again)
+        now_s = loop.time()
         for connection in list(self._connections):
-            calls = connection.receiver
-            if connection.last_received_s < before_s and isinstance(calls, ServedCalls) and calls.is_idle:
+            carried = connection.receiver
+            calls = carried if isinstance(carried, ServedCalls) else None
+            if connection.waits_for_bytes_since(limits.progress) < now_s - limits.stalled_s:
+                self._drop(connection, "stalled", f"it left off in the middle of a message {limits.stalled_s:g} s ago")
+            elif connection.waits_for_reader_since(limits.progress) < now_s - limits.unread_s:
+                self._drop(connection, "unread", f"it has not read for {limits.unread_s:g} s")
+            elif calls is not None and calls.waits_since < now_s - limits.stalled_s:
+                self._drop(connection, "stalled", f"it left off in the middle of a request {limits.stalled_s:g} s ago")
+            elif calls is not None and calls.is_idle and connection.last_received_s < now_s - CALLS_IDLE_S:
                 connection.close_after_flush()
 
     def opened(self, connection: _Accepted, opening: dict[str, object], principal: Principal) -> None:
         """A connection has said what it is for, and ``principal`` is who dialled it."""
         method, given = str(opening.get("method") or ""), opening.get("metadata")
-        if connection.near_limit and not is_raft(method):
-            connection.refuse(BusyError(f"{self._address}: too many connections"))
+        is_member = principal.is_cluster if self.admission is not None else is_raft(method)
+        if not connection.known(is_member=is_member):
+            connection.refuse(BusyError(f"{self._address}: {connection.arrival.over}: no more are served"))
             return
         metadata = {str(key).lower(): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
         context = _Context(connection.peer, metadata, principal)
@@ -249,8 +280,8 @@ class TcpServer:
     async def stop(self, grace_s: float) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         tasks = self._tasks()
         if tasks and grace_s > 0:
             await asyncio.wait(tasks, timeout=grace_s)
@@ -260,8 +291,8 @@ class TcpServer:
         for connection in list(self._connections):
             connection.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
+        if self._listener is not None:
+            await self._listener.closed()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         calls = [task for one in self._connections if isinstance(one.receiver, ServedCalls) for task in one.receiver.tasks]

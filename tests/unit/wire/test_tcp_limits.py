@@ -18,8 +18,10 @@ from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext
-from dledger_wire.security.network_security import OPEN
+from dledger_wire.security.limits import Limits
+from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.tcp import connection as tcp_connection
+from dledger_wire.tcp import listener as tcp_listener
 from dledger_wire.tcp import server as tcp_server
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
 from dledger_wire.tcp.network import TcpNetwork
@@ -46,10 +48,10 @@ def opening(method: str) -> bytes:
 
 
 class Rig:
-    def __init__(self, limit: int = 1 << 30) -> None:
+    def __init__(self, limit: int = 1 << 30, security: NetworkSecurity = OPEN) -> None:
         self.memory = ReceivedBytes(limit)
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
-        self.server = TcpServer(self.address, OPEN, self.memory)
+        self.server = TcpServer(self.address, security, self.memory)
         self.server.add_unary(CALL, echo)
         for method in (STREAM, SMALL, LINK):
             self.server.add_stream(method, read_all)
@@ -128,9 +130,8 @@ def test_what_is_not_our_protocol_is_closed_with_one_line(begin: bytes, caplog: 
 
 
 @pytest.mark.parametrize("begin", [b"", b"DLT", opening(STREAM)[:20], b"PRI"])
-def test_whoever_does_not_say_what_he_wants_is_closed(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_server, "OPENING_S", 0.05)
-    rig = Rig()
+def test_whoever_does_not_say_what_he_wants_is_closed(begin: bytes) -> None:
+    rig = Rig(security=NetworkSecurity(limits=Limits(handshake_s=0.05)))
 
     async def scenario() -> None:
         reader, writer = await rig.dial(begin)
@@ -169,8 +170,8 @@ def test_near_the_limit_of_handles_strangers_are_busy_and_replicas_are_served(mo
     async def scenario() -> None:
         channel = TcpNetwork().connect(rig.address)
         monkeypatch.setattr(resource, "getrlimit", lambda _which: (10_000, 10_000))
-        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 19_000)
-        monkeypatch.setattr(tcp_server, "LEAST_RESERVE", 19_000)  # handles up to 500 are in the first half of the reserve
+        monkeypatch.setattr(tcp_listener, "MOST_RESERVE", 19_000)
+        monkeypatch.setattr(tcp_listener, "LEAST_RESERVE", 19_000)  # handles up to 500 are in the first half of the reserve
         with pytest.raises(BusyError):
             await channel.call(CALL, b"x", timeout_s=30)
         with pytest.raises(BusyError):
@@ -178,12 +179,12 @@ def test_near_the_limit_of_handles_strangers_are_busy_and_replicas_are_served(mo
         link = channel.open(LINK)
         await link.write(b"abc")
         assert await link.read() == b"3"
-        monkeypatch.setattr(tcp_server, "LEAST_RESERVE", 1 << 20)
-        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 1 << 20)
+        monkeypatch.setattr(tcp_listener, "LEAST_RESERVE", 1 << 20)
+        monkeypatch.setattr(tcp_listener, "MOST_RESERVE", 1 << 20)
         with pytest.raises(UnreachableError):
             await channel.open(LINK).read()
         monkeypatch.setattr(resource, "getrlimit", lambda _which: (1 << 20, 1 << 20))
-        monkeypatch.setattr(tcp_server, "MOST_RESERVE", 64)
+        monkeypatch.setattr(tcp_listener, "MOST_RESERVE", 64)
         await channel.close()
         await rig.well()
 
@@ -241,9 +242,9 @@ def test_a_lost_connection_is_freed_without_the_collector(begin: bytes) -> None:
     seen: list[weakref.ref[Connection]] = []
     accepted = rig.server.accepted
 
-    def note(connection: tcp_server._Accepted, transport: asyncio.BaseTransport) -> None:
+    def note(connection: tcp_server._Accepted) -> None:
         seen.append(weakref.ref(connection))
-        accepted(connection, transport)
+        accepted(connection)
 
     rig.server.accepted = note  # type: ignore[method-assign]
 

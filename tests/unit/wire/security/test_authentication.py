@@ -14,6 +14,7 @@ from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.security import principal
 from dledger_wire.security.credentials import ClusterCredentials
+from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tcp import server as tcp_server
 from dledger_wire.tcp.connection import AUTHENTICATION, FRAME, REQUEST
@@ -253,15 +254,14 @@ def test_a_large_frame_of_an_unknown_caller_closes_the_connection() -> None:
     serving(NetworkSecurity(admission=Users()), scenario)
 
 
-def test_an_exchange_that_stops_half_way_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_server, "OPENING_S", 0.2)
+def test_an_exchange_that_stops_half_way_is_closed() -> None:
     begun = {"mechanism": "SCRAM-SHA-256", "message": "n,,n=alice,r=abcdef"}
 
     async def scenario(address: str) -> None:
         answered = await asyncio.wait_for(raw(address, {"calls": True, "auth": begun}), 20)
         assert answered.count(b"r=abcdef") == 1
 
-    serving(NetworkSecurity(admission=Users()), scenario)
+    serving(NetworkSecurity(admission=Users(), limits=Limits(handshake_s=0.2)), scenario)
 
 
 def test_anonymous_callers_come_in_where_they_may() -> None:

@@ -1,0 +1,140 @@
+"""Who is connected to a process, in numbers: how many in all, from each source, and how many of whom it is not known yet who they are.
+
+Owns the limits on that.  Beyond the limit in all, or of its source, a connection has a place of the reserve: it must turn out to be a
+member of the cluster, everybody else is told BUSY.  One source gets at most a quarter of the reserve, and when the reserve is full the
+oldest connection in it that is not known gives way to a new one, so that a flood does not keep members out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger_wire.security.limits import Limits
+from dledger_wire.tcp.connection import RareWarning
+
+RESERVE_SHARE = 4
+LEAST_CHANCE_S = 1.0  # nobody gives way to a newer one before
+
+
+def nothing() -> None:
+    """There is nothing to drop (any more)."""
+
+
+@dataclass(eq=False, slots=True)
+class Arrival:
+    """One connection, from before its first byte to its end.  ``over``: why it may only be that of a member; empty: it may be anybody's."""
+
+    source: str
+    since_s: float
+    over: str = ""
+    is_known: bool = False
+    drop: Callable[[], object] = nothing
+
+
+class Arrivals:
+    """The connections of one process.  ``counts`` has what was refused, by reason."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()) -> None:
+        self.limits = limits
+        self.counts: Counter[str] = Counter()
+        self.warning = RareWarning()
+        self._clock = clock
+        self._here: dict[Arrival, None] = {}
+        self._of_source: Counter[str] = Counter()
+        self._unknown: dict[Arrival, None] = {}  # oldest first
+        self._unknown_over: dict[Arrival, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    @property
+    def unknown(self) -> int:
+        """How many have not said who they are."""
+        return len(self._unknown)
+
+    def has_room(self) -> bool:
+        """Whether one more can be accepted now: not while too many are not known and the oldest of them has not had its chance."""
+        if len(self._unknown) < self.limits.unknown:
+            return True
+        return self._clock() - next(iter(self._unknown)).since_s >= LEAST_CHANCE_S
+
+    def enter(self, address: str) -> Arrival | None:
+        """A connection from ``address``; None: it is to be closed.  When too many are not known the oldest of them gives way."""
+        if len(self._unknown) >= self.limits.unknown:
+            self._give_way(next(iter(self._unknown)), "unknown", f"{len(self._unknown)} connections have not said who they are")
+        source = source_of(address)
+        arrival = Arrival(source, self._clock(), self._over(source))
+        if arrival.over and not self._reserve_has_room(arrival):
+            return None
+        self._here[arrival] = self._unknown[arrival] = None
+        self._of_source[source] += 1
+        if arrival.over:
+            self._unknown_over[arrival] = None
+        return arrival
+
+    def _over(self, source: str) -> str:
+        limits = self.limits
+        if len(self._here) >= limits.connections:
+            return f"{limits.connections} connections in all"
+        if self._of_source[source] >= limits.per_source:
+            return f"{limits.per_source} connections from {source}"
+        return ""
+
+    def _reserve_has_room(self, arrival: Arrival) -> bool:
+        share = max(1, self.limits.reserve // RESERVE_SHARE)
+        same = sum(other.source == arrival.source for other in self._unknown_over)
+        in_all = len(self._here) >= self.limits.connections + self.limits.reserve
+        if same >= share or (in_all and not self._unknown_over):
+            self.refused("connections", f"{arrival.source}: closed: {arrival.over}")
+            return False
+        if in_all or len(self._unknown_over) >= self.limits.reserve:
+            self._give_way(next(iter(self._unknown_over)), "connections", arrival.over)
+        return True
+
+    def _give_way(self, arrival: Arrival, reason: str, why: str) -> None:
+        self.refused(reason, f"{arrival.source}: closed: {why}")
+        self.left(arrival)
+        arrival.drop()
+
+    def known(self, arrival: Arrival, *, is_member: bool) -> bool:
+        """It is known now who it is; False: it is one too many."""
+        self._unknown.pop(arrival, None)
+        self._unknown_over.pop(arrival, None)
+        if arrival.over and not is_member:
+            self.refused("connections", f"{arrival.source}: refused: {arrival.over}")
+            return False
+        arrival.is_known = True
+        return True
+
+    def left(self, arrival: Arrival) -> None:
+        """It is gone."""
+        if arrival not in self._here:
+            return
+        del self._here[arrival]
+        self._unknown.pop(arrival, None)
+        self._unknown_over.pop(arrival, None)
+        self._of_source[arrival.source] -= 1
+        if not self._of_source[arrival.source]:
+            del self._of_source[arrival.source]
+
+    def refused(self, reason: str, text: str) -> None:
+        """Count a connection that was refused or dropped, and tell of it now and then."""
+        self.counts[reason] += 1
+        self.warning.tell(text)
+
+
+def source_of(address: str) -> str:
+    """What a limit for each source counts as one: an address of IPv4, a /64 of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)

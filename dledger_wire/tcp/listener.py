@@ -1,0 +1,216 @@
+"""Accepting connections on one address, up to where their own bytes begin.
+
+Owns the listening sockets, the choice between TLS and plaintext, and the handshake of TLS.  A connection is counted (``arrivals.py``)
+before its first byte is looked at, and everything up to being known has one deadline.
+
+While a cluster is on its way to TLS a port takes both: the first byte of TLS is one that nothing else begins with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+
+from dledger_wire.errors import AddressInUseError
+from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.tcp.arrivals import Arrival, Arrivals
+
+BACKLOG = 1024
+AT_ONCE = 64  # accepted before others have their turn
+PAUSE_S = 0.05
+LEAST_RESERVE, MOST_RESERVE = 64, 1024
+TLS_HANDSHAKE = 0x16
+
+Made = Callable[[Arrival], asyncio.BaseProtocol]
+
+
+class Listener:
+    """Makes a protocol of each connection to ``address``; over TLS once its handshake is over."""
+
+    def __init__(self, address: str, security: NetworkSecurity, arrivals: Arrivals, made: Made) -> None:
+        self._address = address
+        self._security = security
+        self._arrivals = arrivals
+        self._made = made
+        self._sockets: list[socket.socket] = []
+        self._welcoming: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._paused: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1]) if self._sockets else 0
+
+    async def start(self) -> None:
+        """AddressInUseError when it cannot be listened on."""
+        host, _, port = self._address.rpartition(":")
+        if self._security.tls is not None:
+            self._security.tls.server()
+        found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, name in dict.fromkeys(found):
+                self._sockets.append(_listening(family, kind, protocol, name))
+        except OSError as error:
+            self.close()
+            if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                raise AddressInUseError(f"{self._address}: cannot listen: {error.strerror}", address=self._address) from None
+            raise
+        self._go_on()
+
+    def close(self) -> None:
+        """Accept nobody any more, and end the handshakes that are under way."""
+        if self._paused is not None:
+            self._paused.cancel()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+        self._sockets.clear()
+        for task in self._welcoming:
+            task.cancel()
+
+    async def closed(self) -> None:
+        """Wait until nothing of it is left."""
+        await asyncio.gather(*self._welcoming, return_exceptions=True)
+
+    # -- accepting
+
+    def _go_on(self) -> None:
+        self._paused = None
+        for listening in self._sockets:
+            self._loop.add_reader(listening.fileno(), self._acceptable, listening)
+
+    def _pause(self) -> None:
+        for listening in self._sockets:
+            self._loop.remove_reader(listening.fileno())
+        self._paused = self._loop.call_later(PAUSE_S, self._go_on)
+
+    def _acceptable(self, listening: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            if not self._arrivals.has_room():
+                self._pause()
+                return
+            try:
+                accepted, name = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._arrivals.refused("handles", f"{self._address}: cannot accept: {error.strerror}")
+                self._pause()
+                return
+            self._arrived(accepted, str(name[0]))
+
+    def _arrived(self, accepted: socket.socket, address: str) -> None:
+        accepted.setblocking(False)
+        arrival = self._arrivals.enter(address)
+        if arrival is None or not self._has_handle(accepted, arrival):
+            if arrival is not None:
+                self._arrivals.left(arrival)
+            accepted.close()
+            return
+        task = self._loop.create_task(self._welcome(accepted, arrival), name="accept")
+        arrival.drop = task.cancel
+        self._welcoming.add(task)
+        task.add_done_callback(self._welcoming.discard)
+
+    def _has_handle(self, accepted: socket.socket, arrival: Arrival) -> bool:
+        """Near the limit of handles it may be one too many.  The kernel gives the lowest free number, which tells how many are in use."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY:
+            return True
+        left = limit - accepted.fileno()
+        reserve = min(MOST_RESERVE, max(LEAST_RESERVE, limit // 8))
+        if left > reserve:
+            return True
+        text = f"{self._address}: {left} of {limit} file handles left: connections are refused (raise the limit of open files)"
+        self._arrivals.refused("handles", text)
+        arrival.over = arrival.over or "too many connections"
+        return left > reserve // 2
+
+    # -- up to the first byte of its own
+
+    async def _welcome(self, accepted: socket.socket, arrival: Arrival) -> None:
+        handed_over = False
+        peer = arrival.source
+        try:
+            with contextlib.suppress(OSError):
+                peer = named(accepted.getpeername())
+            async with asyncio.timeout_at(self._loop.time() + self._arrivals.limits.handshake_s):
+                tls = await self._context(accepted)
+                handed_over = True
+                await self._loop.connect_accepted_socket(lambda: self._made(arrival), accepted, ssl=tls)
+        except TimeoutError:
+            self._refused(arrival, "slow", f"{peer}: closed: no TLS within {self._arrivals.limits.handshake_s:g} s")
+        except ssl.SSLError as error:
+            self._refused(arrival, "tls", f"{peer}: refused: {self._tls_failure(error)}")
+        except OSError:  # it went away
+            self._arrivals.left(arrival)
+        except asyncio.CancelledError:
+            self._arrivals.left(arrival)
+            raise
+        finally:
+            if not handed_over:
+                accepted.close()
+
+    def _refused(self, arrival: Arrival, reason: str, text: str) -> None:
+        self._arrivals.left(arrival)
+        self._arrivals.refused(reason, text)
+
+    async def _context(self, accepted: socket.socket) -> ssl.SSLContext | None:
+        security = self._security
+        if security.tls is None or (security.plaintext and await self._first_byte(accepted) != TLS_HANDSHAKE):
+            return None
+        return security.tls.server()
+
+    async def _first_byte(self, accepted: socket.socket) -> int:
+        """The byte stays where it is.  ConnectionResetError when none comes any more."""
+        readable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(accepted.fileno(), _done, readable)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(accepted.fileno())
+        first = accepted.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionResetError
+        return first[0]
+
+    def _tls_failure(self, error: ssl.SSLError) -> str:
+        tls = self._security.tls
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {error.verify_message}"
+        reason = (error.reason or "not TLS").replace("_", " ").lower()
+        if tls is not None and reason == "unsupported protocol":
+            return f"no TLS connection: unsupported protocol; expected {tls.settings.min_version} or newer"
+        return f"no TLS connection: {reason}"
+
+
+def _listening(family: int, kind: int, protocol: int, name: object) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.setblocking(False)
+        made.bind(name)  # type: ignore[arg-type]
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _done(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+def named(name: object) -> str:
+    """An address of a socket as text."""
+    if not isinstance(name, tuple):
+        return "a peer"
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
