@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from dledger_wire import strict_json
+
 FIELDS = ("body", "body_base64", "keys", "tags", "properties", "queue_key")
 IGNORED = ("topic", "queue_id", "queue_offset", "msg_id", "born_at", "stored_at")  # ``consume --json`` prints those, too
 
@@ -49,8 +51,8 @@ def _of_json(line: bytes) -> GivenMessage:
     from dledger_client.message import RESERVED_PROPERTIES
 
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = strict_json.parse(line)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object with body")

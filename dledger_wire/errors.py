@@ -94,7 +94,7 @@ class DledgerError(Exception):
     refresh_route: ClassVar[bool] = False
     outcome_unknown: ClassVar[bool] = False
 
-    def __init__(self, message: str = "", **details: object) -> None:
+    def __init__(self, message: str = "", /, **details: object) -> None:  # a peer's details may have any names
         super().__init__(message or self.code)
         self.message = message or self.code
         self.details: dict[str, str] = {key: str(value) for key, value in details.items()}

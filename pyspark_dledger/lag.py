@@ -5,13 +5,13 @@ spark.streams.addListener(LagListener(lambda lag: print(lag.query, lag.messages,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from dledger_wire import strict_json
 from pyspark_dledger.read.stream import from_json
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def lag_of(progress: StreamingQueryProgress) -> Lag | None:
 def _offsets(text: str | None) -> Mapping[Any, int] | None:
     """The offsets in a progress report; None if they are of another source."""
     try:
-        loaded = json.loads(text or "null")
+        loaded = strict_json.parse(text or "null")
     except ValueError:
         return None
     if not isinstance(loaded, dict) or "topics" not in loaded:

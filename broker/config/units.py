@@ -11,6 +11,7 @@ SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <
 DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _SIZE_BY_LOWER = {unit.lower(): factor for unit, factor in SIZE_UNITS.items()}
+MAX_DIGITS = 30
 _NUMBER_WITH_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -62,11 +63,13 @@ def _split(value: object, expected: str) -> tuple[float, str]:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {expected}, got {value!r}")
     if isinstance(value, (int, float)):
-        if value < 0:
+        if not 0 <= value < float("inf"):
             raise ValueError(f"expected {expected}, got {value!r}")
         return value, ""
     match = _NUMBER_WITH_UNIT.fullmatch(value)
     if match is None:
         raise ValueError(f"expected {expected}, got {value!r}")
     text = match.group(1)
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"expected {expected}, got a number of {len(text)} digits")
     return (float(text) if "." in text else int(text)), match.group(2)

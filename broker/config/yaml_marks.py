@@ -14,6 +14,9 @@ from dledger_wire.errors import ConfigError
 
 Location = Sequence[str | int]
 
+# What PyYAML raises for a value that is none of its tag: ``!!float ''``, ``!!timestamp soon``, ``!!int`` of too many digits.
+_BAD_VALUE = (ValueError, TypeError, AttributeError, IndexError, KeyError, OverflowError)
+
 
 def location_text(location: Location) -> str:
     """``("groups", 0, "nodes")`` -> ``groups[0].nodes``."""
@@ -43,8 +46,8 @@ class MarkedYaml:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             what = " ".join(part for part in (error.context, error.problem) if part)
             raise ConfigError(f"{file}:{line}: not valid YAML: {what}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            line = _line_of_bad_value(text) if isinstance(error, ValueError) else 1
+        except (yaml.YAMLError, RecursionError, *_BAD_VALUE) as error:
+            line = _line_of_bad_value(text) if isinstance(error, _BAD_VALUE) else 1
             raise ConfigError(f"{file}:{line}: not valid YAML: {_reason(error)}") from error
 
     def line(self, location: Location) -> int:
@@ -89,7 +92,7 @@ def _line_of_bad_value(text: str) -> int:
             elif node is not None:
                 try:
                     loader.construct_object(node)
-                except ValueError:
+                except _BAD_VALUE:
                     return int(node.start_mark.line) + 1
     except yaml.YAMLError:
         pass

@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from dledger.runtime.env import Environment
+from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
 
 IDENTITY_FILE = "identity.json"
@@ -57,7 +58,7 @@ async def _read(env: Environment) -> FolderIdentity:
         await file.close()
     where = env.disk.local_path(IDENTITY_FILE)
     try:
-        fields = json.loads(text)
+        fields = strict_json.parse(text)
         if not isinstance(fields, dict):
             raise DataDirectoryError(f"{where} is damaged: expected a JSON object, found {type(fields).__name__}")
         # Another version may have other fields: it is told first.
@@ -69,7 +70,5 @@ async def _read(env: Environment) -> FolderIdentity:
         return FolderIdentity(**fields)
     except KeyError as error:
         raise DataDirectoryError(f"{where} is damaged: no {error.args[0]} in it") from error
-    except RecursionError as error:
-        raise DataDirectoryError(f"{where} is damaged: nested too deep") from error
     except (ValueError, TypeError) as error:
         raise DataDirectoryError(f"{where} is damaged: {error}") from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, NodeSettings
 from broker.config.replicas import SpareConfig
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
 
 BINDING_FILE = "spare.json"
@@ -34,7 +35,7 @@ async def read_binding(disk: Disk) -> Binding | None:
     finally:
         await file.close()
     try:
-        data = json.loads(text)
+        data = strict_json.parse(text)
         return Binding(str(data["group"]), tuple((str(node_id), str(address)) for node_id, address in data["voters"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DataDirectoryError(f"{disk.local_path(BINDING_FILE)} is damaged: {error!r}") from error

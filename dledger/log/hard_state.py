@@ -77,7 +77,10 @@ def decode_record(data: bytes) -> Record | None:
         return None
     if _CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         return None
-    vote = None if length == _NO_VOTE else NodeId(data[_RECORD.size : end].decode())
+    try:
+        vote = None if length == _NO_VOTE else NodeId(data[_RECORD.size : end].decode())
+    except UnicodeDecodeError:
+        return None
     return Record(generation, HardState(term, vote))
 
 

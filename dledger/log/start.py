@@ -12,6 +12,7 @@ from typing import Final
 
 from dledger.core.types import EntryId
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import StorageDamagedError
 
@@ -40,7 +41,7 @@ def encode_log_start(start: LogStart) -> bytes:
 def decode_log_start(data: bytes) -> LogStart | None:
     """The start, or None when the bytes are not one."""
     try:
-        record = json.loads(data)
+        record = strict_json.parse(data)
         start = LogStart(**record["start"])
         crc = record["crc32c"]
     except (ValueError, TypeError, KeyError):

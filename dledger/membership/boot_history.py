@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from dledger.core.state import DrawSource
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
 
 PATH = "lives.json"
@@ -73,7 +74,7 @@ async def _load(disk: Disk) -> BootHistory:
     data = await file.pread(0, await file.size())
     await file.close()
     try:
-        saved = json.loads(data)
+        saved = strict_json.parse(data)
         boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(disk, str(error)) from None

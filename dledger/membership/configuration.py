@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dledger.core.types import Membership, NodeId
 from dledger.runtime.env import Buffer
+from dledger_wire import strict_json
 from dledger_wire.errors import CorruptEntryError
 
 
@@ -38,7 +39,7 @@ class Configuration:
     def decode(body: Buffer) -> Configuration:
         """CorruptEntryError when the body is not a configuration."""
         try:
-            value = json.loads(bytes(body))
+            value = strict_json.parse(bytes(body))
             voters, learners, addresses = value["voters"], value["learners"], value["addresses"]
             stores = value.get("stores", {})  # entries of before folders were named have none
             texts = [*voters, *learners, *addresses, *addresses.values(), *stores, *stores.values()]
@@ -46,7 +47,7 @@ class Configuration:
                 raise TypeError("expected lists of strings")
             if not voters or len({*voters, *learners}) != len(voters) + len(learners) or not {*voters, *learners} <= addresses.keys():
                 raise ValueError("expected at least one voter, no duplicate members, an address for every member")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptEntryError(f"configuration entry: {error}") from None
         membership = Membership(tuple(NodeId(node) for node in voters), tuple(NodeId(node) for node in learners)).with_stores(stores)
         return Configuration(membership, {NodeId(node): address for node, address in addresses.items()})

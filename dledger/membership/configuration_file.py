@@ -15,6 +15,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 
 PATH = "configuration.json"
@@ -98,7 +99,7 @@ class ConfigurationFile:
         data = await file.pread(0, await file.size())
         await file.close()
         try:
-            record = json.loads(data)
+            record = strict_json.parse(data)
             last_index, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
             configuration = Configuration.decode(body.encode()) if body else None
         except (ValueError, KeyError, TypeError, CorruptEntryError) as error:

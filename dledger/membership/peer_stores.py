@@ -17,6 +17,7 @@ from dledger.core.types import Membership, NodeId
 from dledger.membership.boot_history import Boot
 from dledger.membership.handshake import Handshake
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 
 PATH = "peers.json"
@@ -41,7 +42,7 @@ class PeerStores:
         data = await file.pread(0, await file.size())
         await file.close()
         try:
-            saved = json.loads(data)
+            saved = strict_json.parse(data)
             self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
             self._boots = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -19,6 +19,7 @@ from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LOG_START_PATH
 from dledger.runtime.env import Environment
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
+from dledger_wire import strict_json
 from dledger_wire.errors import StorageDamagedError
 
 PATH = "unsynced.json"
@@ -81,7 +82,7 @@ class UnsyncedMark:
         data = await file.pread(0, await file.size())
         await file.close()
         try:
-            found = json.loads(data)
+            found = strict_json.parse(data)
         except ValueError:
             found = None
         return found if isinstance(found, dict) else {"suspect": True}

@@ -18,6 +18,7 @@ from dledger.runtime.env import Disk, is_full
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.snapshot.plan import SnapshotPlan
 from dledger.snapshot.receiver import received_log_path, received_state_path, received_units_path
+from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 
@@ -91,10 +92,10 @@ async def _load(disk: Disk) -> Installation:
     data = await file.pread(0, await file.size())
     await file.close()
     try:
-        record = json.loads(data)
+        record = strict_json.parse(data)
         text = record["install"]
         if record["crc32c"] == crc32c(text.encode()):
-            fields = json.loads(text)
+            fields = strict_json.parse(text)
             files = [(str(path), int(number)) for path, number in fields["files"]]
             return Installation(LogStart(**fields["start"]), fields["segments"], files, fields["configuration"])
     except (ValueError, KeyError, TypeError):

@@ -21,6 +21,7 @@ from dledger.log.start import LogStart
 from dledger.runtime.env import Buffer, Disk, File
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.snapshot.plan import PlanSegment, SnapshotPlan
+from dledger_wire import strict_json
 from dledger_wire.check import InvariantBrokenError
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptEntryError
@@ -154,7 +155,7 @@ class SnapshotReceiver:
         data = await file.pread(0, await file.size())
         await file.close()
         try:
-            record = json.loads(data)
+            record = strict_json.parse(data)
             if record["crc32c"] != crc32c(json.dumps(record["received"]).encode()):
                 return []
             return [_Received(**fields) for fields in record["received"]]

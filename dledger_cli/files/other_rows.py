@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dledger.log.hard_state import COPY_BYTES, decode_record
+from dledger_wire import strict_json
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.store_layout import CHECKPOINT
 
@@ -35,7 +35,7 @@ def small_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 def _json(data: bytes) -> object:
     try:
-        return json.loads(data)
+        return strict_json.parse(data)
     except ValueError as error:
         return f"damaged: {error}"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.runtime.environment import RunInThread
+from dledger_wire import strict_json
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 
 MAX_CLIENTS = 1000
@@ -40,7 +41,7 @@ class OffsetFile:
 
     def _load(self) -> dict[MessageQueue, int]:
         try:
-            rows = json.loads(self._path.read_text(encoding="utf-8"))["offsets"]
+            rows = strict_json.parse(self._path.read_text(encoding="utf-8"))["offsets"]
             return {MessageQueue(topic, group, queue_id): offset for topic, group, queue_id, offset in rows}
         except FileNotFoundError:
             return {}

@@ -7,7 +7,6 @@ requested messages (size, position, offset, CRC).
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire import strict_json
 from dledger_wire._pb.broker_pb2 import LogPiece
 
 MAX_OPEN_FILES = 8
@@ -82,7 +82,7 @@ class LocalLogReader:
     def _check_owner(self, folder: Path, store_id: str) -> None:
         if folder not in self._owners:
             try:
-                self._owners[folder] = str(json.loads((folder / IDENTITY_FILE).read_bytes())["store_id"])
+                self._owners[folder] = str(strict_json.parse((folder / IDENTITY_FILE).read_bytes())["store_id"])
             except (ValueError, KeyError, TypeError) as error:
                 raise OSError(f"{folder / IDENTITY_FILE} does not name its store") from error
         if self._owners[folder] != store_id:

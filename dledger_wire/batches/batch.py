@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire import strict_json
 from dledger_wire.batches.batch_hashes import check_hashes
 from dledger_wire.batches.small_batch import SMALL_COUNT, proven_good, stamp_small
 from dledger_wire.check import require
@@ -179,8 +180,8 @@ class CommandView:
         self.pos, self.size = pos, len(data)
         length = int.from_bytes(data[12:16], "big")
         try:
-            loaded = json.loads(bytes(data[COMMAND_HEADER_SIZE : COMMAND_HEADER_SIZE + length]))
-        except (ValueError, RecursionError) as error:
+            loaded = strict_json.parse(bytes(data[COMMAND_HEADER_SIZE : COMMAND_HEADER_SIZE + length]))
+        except ValueError as error:
             raise CorruptBatchError(f"command record at {pos}: not JSON ({error})", first_bad=-1) from None
         if not isinstance(loaded, dict) or not isinstance(loaded.get("kind"), str):
             raise CorruptBatchError(f"command record at {pos}: not an object with a kind", first_bad=-1)

@@ -46,7 +46,7 @@ class UniqueIds:
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """32 hex digits (56 with IPv6) of a frame's place."""
-    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+    return (store_host + physical_offset.to_bytes(8, "big", signed=physical_offset < 0)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int]:

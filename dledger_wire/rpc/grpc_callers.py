@@ -7,7 +7,6 @@ metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +84,7 @@ def _basic(given: str) -> tuple[str, str]:
         raise AuthenticationFailedError("authorization: expected Basic BASE64(USER:PASSWORD)")
     try:
         name, colon, password = base64.b64decode(given[len(_BASIC) :], validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no UTF-8
         name = colon = password = ""
     if not colon:
         raise AuthenticationFailedError("authorization: expected Basic BASE64(USER:PASSWORD)")

@@ -82,10 +82,10 @@ def owner_of(certificate: bytes, file: str) -> Principal | None:
     try:
         found = x509.load_pem_x509_certificate(certificate)
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except ValueError as error:
-        raise ConfigError(f"{file}: expected a certificate: {error}") from None
     except x509.ExtensionNotFound:
         return None
+    except (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ConfigError(f"{file}: expected a certificate: {error}") from None
     uris = [of_uri(uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
     return next((uri for uri in uris if uri is not None), None)
 

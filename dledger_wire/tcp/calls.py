@@ -42,18 +42,22 @@ class _Whole:
     """A message of several parts, while they come."""
 
     def __init__(self, length: int, first: bytes, now_s: float = 0.0) -> None:
-        self.length, self.size, self.parts, self.since_s = length, len(first), [first], now_s
+        self.length, self.since_s = length, now_s
+        self._joined = bytearray(first)  # one buffer: an object for each of many tiny parts would take many times more
+
+    @property
+    def size(self) -> int:
+        return len(self._joined)
 
     def add(self, part: bytes, now_s: float = 0.0) -> bool:
         """Whether it is complete."""
         if part:
             self.since_s = now_s
-        self.parts.append(part)
-        self.size += len(part)
-        return self.size >= self.length
+        self._joined += part
+        return len(self._joined) >= self.length
 
     def joined(self) -> bytes:
-        return b"".join(self.parts)
+        return bytes(self._joined)
 
 
 async def send_whole(connection: Connection, kind: int, call: int, method: bytes, payload: bytes) -> None:

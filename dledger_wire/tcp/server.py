@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Mapping
 
+from dledger_wire import strict_json
 from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerError
 from dledger_wire.rpc.methods import is_raft, request_limit
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, StreamHandler, UnaryHandler
@@ -124,8 +124,8 @@ class _Accepted(Connection):
 
     def _open(self, packed: bytes) -> None:
         try:
-            opening = json.loads(packed)
-        except (ValueError, RecursionError):
+            opening = strict_json.parse(packed)
+        except ValueError:
             opening = None
         if isinstance(opening, dict):
             self._authenticate(opening)
@@ -242,12 +242,14 @@ class TcpServer:
 
     def opened(self, connection: _Accepted, opening: dict[str, object], principal: Principal) -> None:
         """A connection has said what it is for, and ``principal`` is who dialled it."""
-        method, given = str(opening.get("method") or ""), opening.get("metadata")
+        named, given = opening.get("method"), opening.get("metadata")
+        method = named if isinstance(named, str) else ""
         is_member = principal.is_cluster if self.admission is not None else is_raft(method)
         if not connection.known(is_member=is_member):
             connection.refuse(BusyError(f"{self._address}: {connection.arrival.over}: no more are served"))
             return
-        metadata = {str(key).lower(): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
+        known = given.items() if isinstance(given, dict) else ()
+        metadata = {key.lower(): value for key, value in known if isinstance(value, str)}
         context = _Context(connection.peer, metadata, principal)
         if opening.get("calls"):
             connection.receiver = ServedCalls(connection, self._unary, context)

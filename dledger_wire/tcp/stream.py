@@ -20,6 +20,7 @@ from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, fresh
 
 QUEUED_BYTES_LIMIT = 8 << 20  # received and not yet read: then the socket is left alone
+MESSAGE_OVERHEAD_BYTES = 64  # the object and its place in the queue
 LINGER_S = 5.0  # how long the acceptor waits for the dialler to close
 
 
@@ -30,7 +31,7 @@ class Stream:
         self.connection = connection
         self._dialled = dialled
         self._queue: deque[bytes] = deque()
-        self._queued_bytes = 0
+        self._queued_bytes = 0  # with what keeping each of them takes: empty messages take memory, too
         self._paused_reading = False
         self._parted = False  # the reader has finished
         self._ended = False  # the other side said that it is done
@@ -45,8 +46,8 @@ class Stream:
             if self._parted:
                 return
             self._queue.append(payload)
-            self._queued_bytes += len(payload)
-            self.connection.took_in(len(payload))
+            self._queued_bytes += MESSAGE_OVERHEAD_BYTES + len(payload)
+            self.connection.took_in(MESSAGE_OVERHEAD_BYTES + len(payload))
             if self._queued_bytes > QUEUED_BYTES_LIMIT and not self._paused_reading:
                 self._paused_reading = True
                 self.connection.pause_reading()
@@ -81,8 +82,8 @@ class Stream:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         message = self._queue.popleft()
-        self._queued_bytes -= len(message)
-        self.connection.took_in(-len(message))
+        self._queued_bytes -= MESSAGE_OVERHEAD_BYTES + len(message)
+        self.connection.took_in(-MESSAGE_OVERHEAD_BYTES - len(message))
         if self._paused_reading and self._queued_bytes <= QUEUED_BYTES_LIMIT // 2:
             self._paused_reading = False
             self.connection.resume_reading()

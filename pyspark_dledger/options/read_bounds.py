@@ -6,11 +6,11 @@ from the cluster's metadata.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dledger_wire import strict_json
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.options.parser import OptionParser
 
@@ -120,7 +120,7 @@ def _by_queue(name: str, text: str, shape: str, value_of: Callable[[str, str, An
 
 def _object(name: str, text: str, shape: str) -> dict[str, Any]:
     try:
-        loaded = json.loads(text)
+        loaded = strict_json.parse(text)
     except ValueError:
         raise InvalidArgumentError(f"option {name}: {text!r}; expected {shape}") from None
     return dict(_checked(isinstance(loaded, dict) and loaded, loaded, name, text, shape))

@@ -66,7 +66,7 @@ def from_json(stored: Mapping[str, Any]) -> tuple[Offsets, dict[str, str]]:
             for key, offset in part["queues"].items():
                 group, _, queue_id = key.rpartition(":")
                 offsets[QueueId(topic, group, int(queue_id))] = int(offset)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise InvalidArgumentError(f"checkpoint: {json.dumps(stored)[:200]} are not offsets of this source") from None
     return offsets, topic_epochs
 

@@ -26,16 +26,20 @@ from dledger_client import Message
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.producer.idempotent_writer import IdempotentWriter, SequencedRecord, sequenced
 from dledger_client.producer.record_encoder import encode_messages
+from dledger_wire import strict_json
 from dledger_wire.batches.batch import BatchView, Sequence64
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import (
     CorruptBatchError,
+    CorruptFrameError,
     DledgerError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
+from dledger_wire.frames.compress import decompress
+from dledger_wire.status import Compression
 from pyspark_dledger.write.staged_batches import FrameStamp, StagedBatchReader, TargetQueue
 
 CONTROL_QUEUE = 0  # of the staging topic
@@ -44,6 +48,8 @@ MANIFEST, DONE, NEVER_NEXT_SEQUENCE = 0, 1, 1 << 20  # sequence numbers of contr
 DONE_BODY = b"done"
 UNNAMED_JOB = "job:"
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
+
+MAX_MANIFEST_BYTES = 64 << 20  # opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +106,12 @@ class Published:
 def read_manifest(body: bytes) -> tuple[WriteName, list[StagedRange]] | None:
     """Decode a control message if it is a manifest of this version."""
     try:
-        loaded: dict[str, Any] = json.loads(zlib.decompress(body))
-    except (zlib.error, ValueError):
+        loaded: dict[str, Any] = strict_json.parse(decompress(body, Compression.ZLIB, limit=MAX_MANIFEST_BYTES))
+        if loaded["version"] != FORMAT_VERSION:
+            return None
+        return WriteName(loaded["application"], loaded["number"]), [StagedRange(**part) for part in loaded["parts"]]
+    except (CorruptFrameError, ValueError, TypeError, KeyError):  # whoever may write to the topic may write anything
         return None
-    if loaded.get("version") != FORMAT_VERSION:
-        return None
-    return WriteName(loaded["application"], loaded["number"]), [StagedRange(**part) for part in loaded["parts"]]
 
 
 class Publisher:

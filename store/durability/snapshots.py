@@ -10,12 +10,12 @@ damaged newest snapshot falls back to the one before, and never takes its place.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
 from store.queues.consume_queue import QueueMark
@@ -153,7 +153,7 @@ class Snapshots:
             if content is None:
                 return None, contents
             contents[section] = content
-            snapshot.sections[section] = json.loads(content)
+            snapshot.sections[section] = strict_json.parse(content)
         return snapshot, contents
 
     async def _matching(self, section: str, checksum: int) -> bytes | None:
@@ -208,9 +208,9 @@ def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
     head, _, rest = data.partition(b"\n")
     body = rest.removesuffix(b"\n")
     try:
-        if json.loads(head)["crc32c"] != f"{crc32c(body):08x}":
+        if strict_json.parse(head)["crc32c"] != f"{crc32c(body):08x}":
             return None
-        fields = json.loads(body)
+        fields = strict_json.parse(body)
         if fields["format"] != FORMAT:
             return None
         snapshot = Snapshot(fields["index"], fields["term"], fields["endPos"], fields["storeTimestamp"], fields["messages"])

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from dledger.runtime.env import Disk
+from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from store.durability.snapshots import config_path
 from store.key_index.index_file import Geometry, IndexMark, created_ms_of
@@ -75,9 +76,9 @@ def decode_marks(data: bytes) -> IndexMarks | None:
     body = rest.removesuffix(b"\n")
     names = {each.name for each in fields(IndexMark)}
     try:
-        if json.loads(head)["crc32c"] != f"{crc32c(body):08x}":
+        if strict_json.parse(head)["crc32c"] != f"{crc32c(body):08x}":
             return None
-        found = json.loads(body)
+        found = strict_json.parse(body)
         files = [IndexMark(**row) for row in found["files"] if set(row) == names]
         if found["format"] != FORMAT or len(files) != len(found["files"]) or any(created_ms_of(mark.name) is None for mark in files):
             return None

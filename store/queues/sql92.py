@@ -104,6 +104,7 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
     "STARTSWITH": lambda text, part: text.startswith(part),
     "ENDSWITH": lambda text, part: text.endswith(part),
 }
+_NO_PARENTHESES = re.compile(r"'[^']*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WHOLE = re.compile(r"[-+]?[0-9]{1,300}")
 _DECIMAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _TRUTHS = {"true": True, "false": False}
@@ -367,8 +368,9 @@ def _parse(expression: str) -> Predicate:
 
 
 def _nesting(expression: str) -> int:
+    """How deep its parentheses are nested; those in texts and comments are none."""
     depth = deepest = 0
-    for character in expression:
+    for character in _NO_PARENTHESES.sub("", expression):
         depth += (character == "(") - (character == ")")
         deepest = max(deepest, depth)
     return deepest
