@@ -111,6 +111,7 @@ class BrokerNode:
     ) -> None:
         self.settings = settings
         self._security = security
+        self._certificate = security.certificate_watch(env.clock)
         self._env = env
         self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
         # What stores and serves lives by the group's time; the log below by this machine's.
@@ -189,6 +190,7 @@ class BrokerNode:
             self._registrar.start()
         if self._users is not None:
             self._tasks.spawn(self._users.run(), "watch users")
+        self._tasks.spawn(self._certificate.run(), "watch the certificate")
 
     def users(self) -> SecurityState:
         """Users and rules as this node knows them now."""
@@ -237,7 +239,7 @@ class BrokerNode:
             DeadLetterService(context),
             QueryService(context),
             GroupSettingsService(context),
-            AdminService(context, self._process, self.identity.store_id, registrar),
+            AdminService(context, self._process, self.identity.store_id, registrar, self._certificate),
             ReplicaGroupService(context),
             RetentionService(context),
             BoundService(self.settings),

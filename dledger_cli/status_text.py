@@ -33,7 +33,7 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
         notes.append("knows no leader")
     elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
         notes.append("does not acknowledge yet")
-    return ", ".join(notes)
+    return ", ".join([*notes, *node.warnings])
 
 
 def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from broker.background.clock_watch import span
 from broker.context import ServiceContext
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
+from broker.security.certificate_watch import CertificateWatch
 from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
@@ -38,8 +39,16 @@ MAX_ROLE_STEPS = 20
 class AdminService:
     """Operators' calls."""
 
-    def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], store_id: str, registrar: Registrar) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        process: Callable[[], ProcessStats],
+        store_id: str,
+        registrar: Registrar,
+        certificate: CertificateWatch,
+    ) -> None:
         self._context = context
+        self._certificate = certificate
         self._registrar = registrar
         self._process = process
         self._store_id = store_id
@@ -169,6 +178,8 @@ class AdminService:
             role_state=context.roles.state.value,
             services_term=context.roles.services_term,
             role_log=list(context.roles.steps)[-MAX_ROLE_STEPS:],
+            certificate_expires_at_ms=self._certificate.expires_at_ms,
+            warnings=self._certificate.warnings(),
         )
         for peer in raft.peers:
             if peer.node_id != raft.node_id:

@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING
 
 from broker.config.placement import is_loopback
+from broker.config.security import Step
 from broker.config.values import MAX_NODES, split_address
 from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
@@ -81,6 +82,9 @@ def _security(config: ClusterConfig) -> list[Problem]:
     if security.cluster_secret_file is None and (security.tls is None or security.tls.client_auth == "none"):
         text = "nodes cannot prove who they are: expected cluster_secret_file, or tls with client_auth optional or required"
         problems.append(Problem(("security",), text))
+    if security.users is not None and security.tls is not None and security.tls.step is not Step.ONLY:
+        text = f"expected no users before tls.step is only, got step {security.tls.step}: passwords would cross the network in the clear"
+        problems.append(Problem(("security", "users"), text))
     if security.users is not None and security.tls is None and not all(is_loopback(split_address(each)[0]) for each in _reached(config)):
         problems.append(Problem(("security", "users"), "users outside loopback need security.tls"))
     return problems

@@ -27,8 +27,8 @@ _ID = "{id}"
 class Step(StrEnum):
     """How far a running cluster is on its way to TLS."""
 
-    OFFER = "offer"  # nodes listen on both addresses and dial the plaintext one
-    USE = "use"  # nodes dial and name the TLS address; the plaintext one is still there for whoever is not changed yet
+    OFFER = "offer"  # ports take TLS and plaintext, nodes dial plaintext: not all others take TLS yet
+    USE = "use"  # nodes dial TLS; ports still take plaintext, from whoever is not changed yet
     ONLY = "only"  # there is no plaintext
 
 

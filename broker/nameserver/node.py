@@ -92,6 +92,7 @@ class NameServerNode:
             await self._quorum.start(self._spreading.deliver)
             self._tasks.spawn(self._spreading.run(), "spreading")
             self._tasks.spawn(self._expire(), "expiry")
+            self._tasks.spawn(self._security.certificate_watch(self._env.clock).run(), "watch the certificate")
             if self._security.has_users:
                 self._tasks.spawn(self._users.run(), "watch users")
         except BaseException:

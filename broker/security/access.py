@@ -30,11 +30,16 @@ def resource_of(topic: str) -> tuple[Resource, str]:
 
 
 class AccessControl:
-    """Of one process.  ``state`` gives users and rules as they are now; None: there are no users, and every caller may do everything."""
+    """Of one process.  ``state`` gives users and rules as they are now; None: there are no users, and every caller may do everything.
 
-    def __init__(self, state: Callable[[], SecurityState] | None, administrators: Collection[str] = ()) -> None:
+    ``anonymous``: while users are being introduced callers without credentials still may do everything but administer the cluster: who
+    may do what is for administrators alone from the start.
+    """
+
+    def __init__(self, state: Callable[[], SecurityState] | None, administrators: Collection[str] = (), *, anonymous: bool = False) -> None:
         self._state = state
         self._administrators = frozenset(administrators)
+        self._anonymous = anonymous
         self._remembered: dict[Question, bool] = {}
         self._version = -1
         self._listeners: dict[object, Callable[[], object]] = {}
@@ -89,7 +94,7 @@ class AccessControl:
         if principal.is_cluster:
             return True
         if principal.kind is not Kind.USER:
-            return False
+            return self._anonymous and not (resource is Resource.CLUSTER and action is Action.ADMINISTER)
         if principal.name in self._administrators:
             return True
         known = state.user(principal.name) is not None

@@ -11,7 +11,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 
-from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.errors import AuthenticationFailedError, BusyError
 from dledger_wire.security import scram
 from dledger_wire.security.principal import ANONYMOUS, Kind, Principal, of_uri, user
 from dledger_wire.security.scram import Decoys, Verifier, hashed_password
@@ -21,6 +21,7 @@ from store.state.security import SecurityState
 MAX_KNOWN_PASSWORDS = 1_000
 End = Callable[[AuthenticationFailedError], object]
 CHECKS_AT_ONCE = 1  # each takes 0.1 s of a core and 32 MiB
+CHECKS_WAITING = 100  # some 10 s: longer waits nobody for an answer
 
 
 class ClusterAdmission:
@@ -49,6 +50,7 @@ class ClusterAdmission:
         self._known_key = secrets.token_bytes(32)
         self._known: dict[bytes, Verifier] = {}
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._waiting = 0
         self._watched: dict[str, dict[object, tuple[User | None, End]]] = {}  # connections and streams, by user
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
 
@@ -67,13 +69,19 @@ class ClusterAdmission:
         return known.verifier if known is not None else None
 
     async def password_fits(self, name: str, password: str) -> bool:
-        """For stock gRPC clients.  A password that fitted is known again until the user gets another one."""
+        """For stock gRPC clients.  A password that fitted is known again until the user gets another one.  BusyError when many wait."""
         verifier = self._verifier(name) if of_uri(name) is None else None
         mark = hmac.digest(self._known_key, f"{len(name)} {name} {password}".encode(), "sha256")
         if verifier is not None and self._known.get(mark) == verifier:
             return True
-        async with self._checking:
-            hashed = await asyncio.to_thread(hashed_password, name, password)
+        if self._waiting >= CHECKS_WAITING:
+            raise BusyError(f"{CHECKS_WAITING} passwords wait to be checked")
+        self._waiting += 1
+        try:
+            async with self._checking:
+                hashed = await asyncio.to_thread(hashed_password, name, password)
+        finally:
+            self._waiting -= 1
         if verifier is None or not scram.fits(verifier, hashed):
             return False
         if len(self._known) >= MAX_KNOWN_PASSWORDS:

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
-from broker.config.security import SecurityConfig, cluster_secret, tls_settings
+from broker.config.security import SecurityConfig, Step, cluster_secret, tls_settings
 from broker.security.access import AccessControl
 from broker.security.admission import ClusterAdmission
+from broker.security.certificate_watch import CertificateWatch
 from broker.security.gate import AccessGate
+from broker.security.own_certificate import check_own_certificate
+from dledger_wire.clock import Clock
 from dledger_wire.rpc.transport import Server
 from dledger_wire.security.credentials import ClusterCredentials
+from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.security.tls import TlsContexts
@@ -24,16 +28,23 @@ from store.state.security import SecurityState
 
 @dataclass(frozen=True, slots=True)
 class ProcessSecurity:
-    """``admission`` None: every caller is let in, and may do everything."""
+    """``admission`` None: every caller is let in, and may do everything; so it is while a cluster is on its way to TLS, since nobody who
+    comes without it can prove anything.  ``anonymous``: callers without credentials may do what they may without users."""
 
     network: NetworkSecurity
     admission: ClusterAdmission | None
     administrators: frozenset[str] = frozenset()
     has_users: bool = False
+    anonymous: bool = False
+    step: Step = Step.ONLY
+
+    def certificate_watch(self, clock: Clock) -> CertificateWatch:
+        """What is to be known of its certificate and ports."""
+        return CertificateWatch(self.network, self.step, clock)
 
     def access(self, state: Callable[[], SecurityState]) -> AccessControl:
         """What callers may do, by the users and rules that ``state`` gives."""
-        return AccessControl(state if self.has_users else None, self.administrators)
+        return AccessControl(state if self.has_users else None, self.administrators, anonymous=self.anonymous)
 
     def users_changed(self) -> None:
         """End the connections and streams of users that were deleted or have another password."""
@@ -53,15 +64,33 @@ def process_security(cluster: ClusterConfig, own: Principal, users: Callable[[],
     config = cluster.security
     if config is None:
         return NO_SECURITY
+    secret = cluster_secret(config, cluster.folder, own.name)
     tls = TlsContexts(tls_settings(config.tls, cluster.folder, own.name)) if config.tls is not None else None
-    if tls is not None:
+    if tls is not None and config.tls is not None:
         tls.client()
         tls.server()
-    secret = cluster_secret(config, cluster.folder, own.name)
+        check_own_certificate(config.tls, tls.settings, own, has_secret=secret is not None)
     admission = _admission(config, cluster.cluster, secret, users)
-    credentials = ClusterCredentials(own, secret) if secret is not None else None
-    administrators = frozenset(config.users.administrators) if config.users is not None else frozenset[str]()
-    return ProcessSecurity(NetworkSecurity(tls, credentials, admission), admission, administrators, config.users is not None)
+    step = config.tls.step if config.tls is not None else Step.ONLY
+    # Before every node is there for TLS nobody expects credentials of a node.
+    credentials = ClusterCredentials(own, secret) if secret is not None and step is not Step.OFFER else None
+    network = NetworkSecurity(
+        tls,
+        credentials,
+        admission,
+        Limits(config.limits.connections, config.limits.connectionsPerSource),
+        plaintext=step is not Step.ONLY,
+        dials_tls=step is not Step.OFFER,
+    )
+    users_of_file = config.users
+    return ProcessSecurity(
+        network,
+        admission if step is Step.ONLY else None,
+        frozenset(users_of_file.administrators) if users_of_file is not None else frozenset(),
+        users_of_file is not None,
+        anonymous=users_of_file is not None and not users_of_file.required,
+        step=step,
+    )
 
 
 def _admission(config: SecurityConfig, cluster: str, secret: str | None, users: Callable[[], SecurityState | None]) -> ClusterAdmission:

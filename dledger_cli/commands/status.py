@@ -162,4 +162,6 @@ def _node_json(node: NodeStatus) -> dict[str, Any]:
         "role_state": node.role_state,
         "services_term": node.services_term or None,
         "role_log": list(node.role_log),
+        "certificate_expires_at_ms": node.certificate_expires_at_ms or None,
+        "warnings": list(node.warnings),
     }

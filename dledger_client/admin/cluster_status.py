@@ -88,6 +88,8 @@ class NodeStatus:
         role_state: Where its services are between replica and master.
         services_term: Term whose master services run here; 0 when none do.
         role_log: Its newest role changes, oldest first.
+        certificate_expires_at_ms: When its certificate expires, milliseconds since 1970; 0 when it has none.
+        warnings: What is to be done about it: a certificate that expires, plaintext that is still taken.
     """
 
     replica_group: str
@@ -120,6 +122,8 @@ class NodeStatus:
     role_state: str = ""
     services_term: int = 0
     role_log: tuple[str, ...] = ()
+    certificate_expires_at_ms: int = 0
+    warnings: tuple[str, ...] = ()
 
     group = RenamedAttribute("replica_group")
 
@@ -386,6 +390,8 @@ def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> 
         learners=tuple(reply.learners),
         peers=peers,
         role_state=reply.role_state,
+        certificate_expires_at_ms=reply.certificate_expires_at_ms,
+        warnings=tuple(reply.warnings),
         services_term=reply.services_term,
         role_log=tuple(reply.role_log),
     )

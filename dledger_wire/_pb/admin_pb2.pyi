@@ -145,6 +145,8 @@ class NodeStatusReply(google.protobuf.message.Message):
     ROLE_STATE_FIELD_NUMBER: builtins.int
     SERVICES_TERM_FIELD_NUMBER: builtins.int
     DURABLE_INDEX_FIELD_NUMBER: builtins.int
+    CERTIFICATE_EXPIRES_AT_MS_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -173,6 +175,8 @@ class NodeStatusReply(google.protobuf.message.Message):
     """the term whose master-only services run here now; 0: none"""
     durable_index: builtins.int
     """up to where the log is on this node's disk: what it acknowledges itself"""
+    certificate_expires_at_ms: builtins.int
+    """of the certificate in use; 0: none"""
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -184,6 +188,10 @@ class NodeStatusReply(google.protobuf.message.Message):
     @property
     def role_log(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """newest role-change steps"""
+
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """what is to be done: a certificate expires, plaintext is taken"""
 
     def __init__(
         self,
@@ -216,8 +224,10 @@ class NodeStatusReply(google.protobuf.message.Message):
         role_state: builtins.str = ...,
         services_term: builtins.int = ...,
         durable_index: builtins.int = ...,
+        certificate_expires_at_ms: builtins.int = ...,
+        warnings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 

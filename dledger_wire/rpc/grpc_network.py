@@ -315,7 +315,7 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
     async def serve(_requests: Any, context: Any) -> None:
         try:
             caller = await callers.caller(method, context)
-        except AuthenticationFailedError as refusal:
+        except DledgerError as refusal:
             await _abort(context, refusal)
             return
         stream = _ServerStream(context, caller.peer)

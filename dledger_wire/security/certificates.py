@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -88,6 +89,31 @@ def owner_of(certificate: bytes, file: str) -> Principal | None:
         raise ConfigError(f"{file}: expected a certificate: {error}") from None
     uris = [of_uri(uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
     return next((uri for uri in uris if uri is not None), None)
+
+
+def read_pem(path: str) -> bytes:
+    """The bytes of a file with certificates.  ConfigError when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read certificates: {os.strerror(error.errno or 0).lower()}") from None
+
+
+def is_signed_by(certificate: bytes, authorities: bytes) -> bool:
+    """Whether one of these authorities (PEM) signed the certificate, or one of those that stand behind it in its file."""
+    try:
+        chain, trusted = x509.load_pem_x509_certificates(certificate), x509.load_pem_x509_certificates(authorities)
+    except ValueError:
+        return False
+    for link in chain:
+        for authority in trusted:
+            try:
+                link.verify_directly_issued_by(authority)
+            except (ValueError, TypeError, InvalidSignature):
+                continue
+            return True
+    return False
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:

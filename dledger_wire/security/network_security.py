@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dledger_wire.security.limits import DEFAULT_LIMITS, Limits
@@ -24,6 +25,7 @@ class NetworkSecurity:
         limits: What servers give to connections.
         plaintext: Servers take connections without TLS as well: the cluster is on its way to TLS.
         dials_tls: False: not all others speak TLS yet.
+        counts: How many connections were refused or dropped since the start, by reason, and how many came without TLS while both are taken.
     """
 
     tls: TlsContexts | None = None
@@ -32,6 +34,7 @@ class NetworkSecurity:
     limits: Limits = DEFAULT_LIMITS
     plaintext: bool = False
     dials_tls: bool = True
+    counts: Counter[str] = field(default_factory=Counter, compare=False)
 
 
 OPEN = NetworkSecurity()

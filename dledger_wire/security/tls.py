@@ -56,6 +56,7 @@ class _Loaded:
     context: ssl.SSLContext
     stamps: tuple[tuple[int, int, int], ...]
     looked_s: float
+    expires_at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -75,17 +76,21 @@ class TlsContexts:
 
     def server(self) -> ssl.SSLContext:
         """For a listener: each connection that it accepts gets the context of the files as they are then."""
-        self._server = self._fresh(self._server, self._new_server)
-        return self._server.context
+        loaded = self._fresh(self._server, self._new_server)
+        if loaded is not self._server:
+            loaded.expires_at_ms = int(expiry(self.settings.cert).timestamp() * 1000)
+            self._server = loaded
+        return loaded.context
 
     @property
     def trouble(self) -> str:
         """Why the files as they are now are not in use; empty when they are."""
         return self._trouble
 
-    def expires_at(self) -> datetime | None:
-        """When the own certificate expires; None without one."""
-        return expiry(self.settings.cert) if self.settings.cert else None
+    @property
+    def expires_at_ms(self) -> int:
+        """When the certificate in use expires, milliseconds since the epoch; 0 before ``server`` was called."""
+        return self._server.expires_at_ms if self._server is not None else 0
 
     # -- contexts
 

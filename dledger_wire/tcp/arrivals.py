@@ -38,10 +38,13 @@ class Arrival:
 class Arrivals:
     """The connections of one process.  ``counts`` has what was refused, by reason."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()) -> None:
+    def __init__(
+        self, limits: Limits, counts: Counter[str] | None = None, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+    ) -> None:
         self.limits = limits
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self.warning = RareWarning()
+        self._plaintext = RareWarning()
         self._clock = clock
         self._here: dict[Arrival, None] = {}
         self._of_source: Counter[str] = Counter()
@@ -125,6 +128,11 @@ class Arrivals:
         """Count a connection that was refused or dropped, and tell of it now and then."""
         self.counts[reason] += 1
         self.warning.tell(text)
+
+    def plaintext(self, peer: str) -> None:
+        """A connection without TLS, where that is still taken."""
+        self.counts["plaintext"] += 1
+        self._plaintext.tell(f"{peer}: a connection without TLS")
 
 
 def source_of(address: str) -> str:

@@ -140,7 +140,7 @@ class Listener:
             with contextlib.suppress(OSError):
                 peer = named(accepted.getpeername())
             async with asyncio.timeout_at(self._loop.time() + self._arrivals.limits.handshake_s):
-                tls = await self._context(accepted)
+                tls = await self._context(accepted, peer)
                 handed_over = True
                 await self._loop.connect_accepted_socket(lambda: self._made(arrival), accepted, ssl=tls)
         except TimeoutError:
@@ -160,9 +160,12 @@ class Listener:
         self._arrivals.left(arrival)
         self._arrivals.refused(reason, text)
 
-    async def _context(self, accepted: socket.socket) -> ssl.SSLContext | None:
+    async def _context(self, accepted: socket.socket, peer: str) -> ssl.SSLContext | None:
         security = self._security
-        if security.tls is None or (security.plaintext and await self._first_byte(accepted) != TLS_HANDSHAKE):
+        if security.tls is None:
+            return None
+        if security.plaintext and await self._first_byte(accepted) != TLS_HANDSHAKE:
+            self._arrivals.plaintext(peer)
             return None
         return security.tls.server()
 

@@ -94,7 +94,8 @@ class TcpChannel:
         except ssl.SSLError as error:
             raise AuthenticationFailedError(f"{self._address}: {_tls_failure(error)}") from None
         except OSError as error:
-            reason = (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
+            text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            reason = text.lower() or type(error).__name__
         else:
             if self._closed:
                 connection.abort()
@@ -222,7 +223,7 @@ class TcpNetwork:
     def __init__(self, security: NetworkSecurity = OPEN) -> None:
         self._security = security
         self._memory = ReceivedBytes()
-        self.arrivals = Arrivals(security.limits)
+        self.arrivals = Arrivals(security.limits, security.counts)
 
     def connect(self, address: str) -> TcpChannel:
         return TcpChannel(address, self._security, self._memory)

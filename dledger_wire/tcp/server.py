@@ -158,7 +158,7 @@ class TcpServer:
         self._security = security
         self.admission = security.admission
         self.limits = security.limits
-        self.arrivals = arrivals if arrivals is not None else Arrivals(security.limits)
+        self.arrivals = arrivals if arrivals is not None else Arrivals(security.limits, security.counts)
         self._memory = memory
         self._unary: dict[bytes, tuple[str, UnaryHandler]] = {}
         self._streams: dict[str, StreamHandler] = {}
@@ -244,7 +244,8 @@ class TcpServer:
         """A connection has said what it is for, and ``principal`` is who dialled it."""
         named, given = opening.get("method"), opening.get("metadata")
         method = named if isinstance(named, str) else ""
-        is_member = principal.is_cluster if self.admission is not None else is_raft(method)
+        is_proved = self.admission is not None and not self._security.plaintext
+        is_member = principal.is_cluster or (not is_proved and is_raft(method))
         if not connection.known(is_member=is_member):
             connection.refuse(BusyError(f"{self._address}: {connection.arrival.over}: no more are served"))
             return

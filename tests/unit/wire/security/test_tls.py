@@ -147,8 +147,12 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
 
 
 def test_expiry_is_told(tmp_path: Path) -> None:
-    found = TlsContexts(files(tmp_path, days=10)).expires_at()
-    assert found is not None
-    assert timedelta(days=9, hours=23) < found - datetime.now(UTC) <= timedelta(days=10)
-    assert TlsContexts(TlsSettings(str(tmp_path / "ca.crt"))).expires_at() is None
+    contexts = TlsContexts(files(tmp_path, days=10), Clock())
+    assert contexts.expires_at_ms == 0
+    contexts.server()
+    left = datetime.fromtimestamp(contexts.expires_at_ms / 1000, UTC) - datetime.now(UTC)
+    assert timedelta(days=9, hours=23) < left <= timedelta(days=10)
+    files(tmp_path, days=20)
+    contexts.server()
+    assert datetime.fromtimestamp(contexts.expires_at_ms / 1000, UTC) - datetime.now(UTC) > timedelta(days=19)
     assert authority().certificate

@@ -1,0 +1,27 @@
+"""Whether the certificate of a process is its own, checked before it listens.
+
+Owns the check: a certificate of another node, or one that the authorities of the cluster did not sign, would be refused by every other
+process, each in words of its own.
+"""
+
+from __future__ import annotations
+
+from broker.config.security import TlsConfig
+from dledger_wire.errors import ConfigError
+from dledger_wire.security.certificates import is_signed_by, owner_of, read_pem
+from dledger_wire.security.principal import Principal
+from dledger_wire.security.tls import TlsSettings
+
+
+def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Principal, *, has_secret: bool) -> None:
+    """ConfigError when the certificate is another's, or not of the cluster's authorities.  ``has_secret``: the process proves who it is by
+    the cluster's secret, and its certificate need not name it."""
+    certificate, authorities = read_pem(settings.cert), read_pem(settings.ca)
+    found = owner_of(certificate, settings.cert)
+    if found is None and not has_secret:
+        raise ConfigError(f"{settings.cert}: expected a certificate that names {own} ({own.uri}), found one without a name of a cluster")
+    if found is not None and not found.stands_for(own):
+        hint = "; write {id} for the id in security.tls.cert and key" if "{id}" not in config.cert else ""
+        raise ConfigError(f"{settings.cert}: expected the certificate of {own}, found that of {found}{hint}")
+    if not is_signed_by(certificate, authorities):
+        raise ConfigError(f"{settings.cert}: no authority in {settings.ca} signed it")
