@@ -144,11 +144,14 @@ class AdminService:
 
     # Status
 
+    async def _disk_used_percent(self) -> float:
+        disk = self._context.env.disk
+        total = await disk.total_bytes()
+        return 100.0 * (1.0 - await disk.free_bytes() / total) if total else 0.0
+
     async def node_status(self, _request: admin_pb2.Empty, _caller: CallContext) -> admin_pb2.NodeStatusReply:
         context, raft = self._context, self._context.raft.status()
         process = self._process()
-        total = await context.env.disk.total_bytes()
-        used_percent = 100.0 * (1.0 - await context.env.disk.free_bytes() / total) if total else 0.0
         reply = admin_pb2.NodeStatusReply(
             cluster=context.settings.cluster.cluster,
             group=raft.group,
@@ -165,7 +168,7 @@ class AdminService:
             pid=process.pid,
             store_id=self._store_id,
             state=self._state(raft, await self._damage.still_damaged(context.raft.log)),
-            disk_used_percent=used_percent,
+            disk_used_percent=await self._disk_used_percent(),
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
             version=process.version,
