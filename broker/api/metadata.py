@@ -51,7 +51,10 @@ class MetadataService:
             async for topic in in_slices(shown):
                 reply.topics.append(self._topic(topic))
         async for name in in_slices(request.topics):
-            found = context.store.topics.get(name) if sees(name) else None
+            if not sees(name):
+                reply.topics.append(broker_pb2.TopicInfo(name=name, found=False, unseen_by=str(caller.principal)))
+                continue
+            found = context.store.topics.get(name)
             reply.topics.append(self._topic(found) if found is not None else broker_pb2.TopicInfo(name=name, found=False))
         return reply
 

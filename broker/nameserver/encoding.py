@@ -32,6 +32,11 @@ def absent_topic(name: str) -> Route:
     return _topic_field(routes_pb2.TopicRoute(name=name, version=version_of(("no topic", name))))
 
 
+def unseen_topic(name: str, caller: str) -> Route:
+    """Of a topic that the caller may not know of, whether it exists or not."""
+    return _topic_field(routes_pb2.TopicRoute(name=name, version=version_of(("unseen topic", name)), unseen_by=caller))
+
+
 def topic_route(name: str, queues: Sequence[tuple[GroupRow, TopicRow]]) -> Route:
     """Of a topic that is in those groups, sorted by name."""
     route = routes_pb2.TopicRoute(name=name, found=True)

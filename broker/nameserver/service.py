@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from broker.api.limits import at_most
 from broker.nameserver.directory import directory_reply
-from broker.nameserver.encoding import Route, absent_topic
+from broker.nameserver.encoding import Route, unseen_topic
 from broker.nameserver.table import Change, RouteTable
 from broker.nameserver.waiters import RouteWaiters
 from broker.process.process_stats import ProcessStats
@@ -149,9 +149,9 @@ class NameService:
         return found
 
     def _changed_routes(self, topics: dict[str, int], groups: dict[str, int], caller: Principal) -> list[Route]:
-        """What is new to who knows these versions; a topic that the caller may not know of is one that does not exist."""
+        """What is new to who knows these versions; of a topic that the caller may not know of only that."""
         table = self.table
-        routes = {name: table.topic_route(name) if self.sees(caller, name) else absent_topic(name) for name in topics}
+        routes = {name: table.topic_route(name) if self.sees(caller, name) else unseen_topic(name, str(caller)) for name in topics}
         found = [route for name, route in routes.items() if route.version != topics[name]]
         for name in self._groups_of(topics, groups):
             route = table.group_route(name)

@@ -49,6 +49,8 @@ class NodeMetadata:
             if not group.leader_address:
                 info.leader_id = info.leader_address = ""
             self._cache.learn_group(group)
+        for topic in response.topics:
+            self._cache.tell_unseen(topic.name, topic.unseen_by)
         return response
 
     def group_of(self, info: broker_pb2.GroupInfo, teller: str) -> ReplicaGroup:

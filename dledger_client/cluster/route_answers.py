@@ -67,6 +67,7 @@ class RouteAnswers:
 
     def _merge_topic(self, route: routes_pb2.TopicRoute, reply: routes_pb2.RoutesReply, merged: Merged) -> None:
         self._topics[route.name] = route.version
+        self._cache.tell_unseen(route.name, route.unseen_by)
         known = self._cache.topics.get(route.name, [])
         told = [
             TopicQueues(

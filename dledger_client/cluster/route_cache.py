@@ -38,9 +38,17 @@ class RouteCache:
         self.cluster = ""
         self.groups: dict[str, ReplicaGroup] = {}
         self.topics: dict[str, list[TopicQueues]] = {}
+        self.unseen: dict[str, str] = {}  # topics that this client may not know of, with who it is
         self.topic_listeners: list[Callable[[str], None]] = []
         self._changes: dict[str, asyncio.Event] = {}  # by replica group somebody waits for
         self._skipped: set[tuple[str, str]] = set()
+
+    def tell_unseen(self, topic: str, caller: str) -> None:
+        """Somebody told that ``caller``, which this client is, may not know of a topic; empty: it may."""
+        if caller:
+            self.unseen[topic] = caller
+        else:
+            self.unseen.pop(topic, None)
 
     # Replica groups
 

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_spread import spread
 from dledger_wire._pb import topics_pb2
-from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, PermissionDeniedError, TopicNotFoundError
 from dledger_wire.rpc import methods
 
 
 async def create_topic(router: Router, name: str, key: str, queues: int, deadline_ms: int) -> bool:
-    """Make a topic of ``queues`` queues over the replica groups that have a leader; False where topics are made by operators only."""
+    """Make a topic of ``queues`` queues over the replica groups that have a leader; False where topics are made by others only."""
     groups = by_name(name, await router.all_groups(deadline_ms))
     leaders = await asyncio.gather(*(router.leader(group) for group in groups), return_exceptions=True)
     led = [group for group, found in zip(groups, leaders, strict=True) if not isinstance(found, BaseException)]
@@ -30,7 +30,7 @@ async def create_topic(router: Router, name: str, key: str, queues: int, deadlin
         try:
             await router.call_leader(group, methods.AUTO_CREATE_TOPIC, request, deadline_ms=deadline_ms)
             created += 1
-        except TopicNotFoundError:
+        except (TopicNotFoundError, PermissionDeniedError):
             return False
         except DledgerError as error:
             problem = problem or error

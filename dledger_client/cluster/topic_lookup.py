@@ -16,7 +16,8 @@ from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 from dledger_wire._pb import broker_pb2, routes_pb2
-from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, PermissionDeniedError, TopicNotFoundError
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 
 ABSENT_MS = 150  # how long a name server may take to hear of a topic that was made just now
 
@@ -89,7 +90,10 @@ class TopicLookup:
             return None
         return _in_group(group, queues_of(name, response))
 
-    def _absent(self, name: str) -> TopicNotFoundError:
+    def _absent(self, name: str) -> DledgerError:
+        caller = self._cache.unseen.get(name)
+        if caller:
+            return may_not(caller, "read", name)
         given = ", ".join(self._nodes.bootstrap)  # the same text each time, whoever has answered
         return TopicNotFoundError(f"topic {name} does not exist in cluster {self._cache.cluster or '?'} ({given})")
 
@@ -175,6 +179,14 @@ class TopicLookup:
         except NotLeaderError as error:
             text = f"topic {name} was not found in the replica groups that answered; {error.message}"
             raise NotLeaderError(text, **error.details) from None
+
+
+def may_not(caller: str, action: str, topic: str) -> PermissionDeniedError:
+    """The refusal of a caller that may not even know of the topic, and so may do nothing with it."""
+    group = next((topic.removeprefix(prefix) for prefix in (RETRY_PREFIX, DLQ_PREFIX) if topic.startswith(prefix)), "")
+    resource, name = ("group", group) if group else ("topic", topic)
+    text = f"{caller} may not {action} {resource} {name}"
+    return PermissionDeniedError(text, user=caller.removeprefix("user "), action=action, resource=resource, name=name)
 
 
 def _is_whole(route: routes_pb2.TopicRoute) -> bool:

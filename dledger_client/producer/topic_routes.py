@@ -14,10 +14,18 @@ from typing import Protocol
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_creation import create_topic
+from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.partitioner import QueueNumber
 from dledger_client.producer.settings import ProducerOptions
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.errors import (
+    DledgerError,
+    InvalidArgumentError,
+    NotSentError,
+    PermissionDeniedError,
+    TopicNotFoundError,
+    TopicPermissionError,
+)
 from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
 
@@ -78,6 +86,8 @@ class TopicRoutes:
     async def _look_up_or_create(self, topic: str, deadline_ms: int) -> None:
         try:
             await self._look_up(topic, deadline_ms)
+        except PermissionDeniedError as error:  # it may not even know of the topic
+            raise may_not(f"user {error.details.get('user', '')}", "write", topic) from None
         except TopicNotFoundError as missing:
             key, queues = self._options.create_topic_key, self._options.default_topic_queues
             if not key or not await create_topic(self._router, topic, key, queues, deadline_ms):

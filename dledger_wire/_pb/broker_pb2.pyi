@@ -367,6 +367,7 @@ class TopicInfo(google.protobuf.message.Message):
     FOUND_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
+    UNSEEN_BY_FIELD_NUMBER: builtins.int
     name: builtins.str
     group: builtins.str
     """replica group"""
@@ -376,6 +377,8 @@ class TopicInfo(google.protobuf.message.Message):
     found: builtins.bool
     incarnation: builtins.str
     """differs after delete and re-create"""
+    unseen_by: builtins.str
+    """of one asked for by its name: the caller, who may not know whether it exists"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """every replica group that may have queues of the topic; none: not known"""
@@ -391,8 +394,9 @@ class TopicInfo(google.protobuf.message.Message):
         found: builtins.bool = ...,
         incarnation: builtins.str = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        unseen_by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["found", b"found", "group", b"group", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["found", b"found", "group", b"group", "groups", b"groups", "incarnation", b"incarnation", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "unseen_by", b"unseen_by", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicInfo = TopicInfo
 

@@ -305,9 +305,12 @@ class TopicRoute(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     FOUND_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    UNSEEN_BY_FIELD_NUMBER: builtins.int
     name: builtins.str
     version: builtins.int
     found: builtins.bool
+    unseen_by: builtins.str
+    """the caller, who may not know whether it exists"""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupQueues]: ...
     def __init__(
@@ -317,8 +320,9 @@ class TopicRoute(google.protobuf.message.Message):
         version: builtins.int = ...,
         found: builtins.bool = ...,
         queues: collections.abc.Iterable[global___GroupQueues] | None = ...,
+        unseen_by: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["found", b"found", "name", b"name", "queues", b"queues", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["found", b"found", "name", b"name", "queues", b"queues", "unseen_by", b"unseen_by", "version", b"version"]) -> None: ...
 
 global___TopicRoute = TopicRoute
 
