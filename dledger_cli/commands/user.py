@@ -34,7 +34,10 @@ def register(root: typer.Typer) -> None:
     users.command("list", epilog="Example: dledger user list")(list_users)
     root.add_typer(users, name="user")
     security = typer.Typer(help="Turn security on.", no_args_is_help=True, rich_markup_mode=None)
-    security.command("init", epilog="Example: dledger security init admin --password-file admin.password")(init)
+    security.command(
+        "init",
+        epilog="Examples: dledger security init admin --password-file admin.password | dledger security init --certs certs >> cluster.yaml",
+    )(init)
     root.add_typer(security, name="security")
 
 
@@ -93,6 +96,7 @@ def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the first administrator.")] = "admin",
     password_file: Annotated[str, typer.Option("--password-file", metavar="FILE", help="New file for its password, which is drawn.")] = "",
     secret_file: Annotated[str, typer.Option("--secret-file", metavar="FILE", help="New file for a secret of the cluster.")] = "",
+    certs: Annotated[str, typer.Option("--certs", metavar="DIR", help="Turn TLS on, with the files of dledger certs create DIR.")] = "",
 ) -> None:
     """Make the first administrator: writes a password that is drawn to a file, and prints what the cluster file needs."""
     from broker.config.security import verifier_text
@@ -108,6 +112,8 @@ def init(
         _write_new(secret_file, secrets.token_urlsafe(PASSWORD_BYTES))
     note(f"the password of {name} is in {file}; put this into the cluster file:")
     print("security:")
+    if certs:
+        print(f'  tls: {{ca: "{certs}/ca.crt", cert: "{certs}/{{id}}.crt", key: "{certs}/{{id}}.key"}}')
     if secret_file:
         print(f"  cluster_secret_file: {secret_file}")
     print("  users:")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, run_program, session, table, topic_list
+from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, run_program, secured, session, table, topic_list
 from pyspark_dledger.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PARTITIONS = ("topic", "date", "hour")
 
 def archive(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: str, *, per_trigger: int = 1_000_000, **options: Any) -> int:
     """Add new messages to the archive; returns their number."""
-    stream = spark.readStream.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    stream = secured(spark.readStream.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
     stream = stream.option("maxMessagesPerTrigger", per_trigger)
     for name, value in options.items():
         stream = stream.option(name, value)
@@ -63,7 +63,7 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
                 "the messages between them have expired; run the archive job more often"
             )
         starts.setdefault(topic, {})[f"{group}:{queue_id}"] = max(offset, held.min_offset)
-    live = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    live = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
     live = live.option("startingOffsets", json.dumps(starts))
     for name, value in options.items():
         live = live.option(name, value)

@@ -21,6 +21,7 @@ from pyspark_dledger.jobs.common import (
     progress,
     reason,
     run_program,
+    secured,
     session,
     table,
     topic_list,
@@ -116,7 +117,7 @@ def read_replica(spark: SparkSession, bootstrap: str, held: Held, replica: str) 
     starts = {topic: {f"{queue.group}:{queue.queue_id}": span[0] for queue, span in held.items()}}
     ends = {topic: {f"{queue.group}:{queue.queue_id}": span[1] for queue, span in held.items()}}
     group = next(iter(held)).group
-    reader = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", topic).option("replica", replica)
+    reader = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", topic).option("replica", replica)
     # Queues of other replica groups are not at this replica.
     reader = reader.option("repair", "false").option("readTimeoutMs", READ_TIMEOUT_MS).option("queues", ",".join(starts[topic]))
     reader = reader.option("columns", COLUMNS).option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))

@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dledger_client import PullConsumer
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import DledgerError
+from pyspark_dledger.options.access import VARIABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 
 METADATA_TIMEOUT_MS = 15_000
 LISTENER_WAIT_S = 10.0
+CREDENTIALS = (
+    ("--user", "DLEDGER_USER", "NAME", "user to come in as"),
+    ("--password-file", "DLEDGER_PASSWORD_FILE", "FILE", "file with its password, mode 0600"),
+    ("--tls-ca", "DLEDGER_TLS_CA", "FILE", "authorities of the nodes, PEM"),
+    ("--tls-cert", "DLEDGER_TLS_CERT", "FILE", "certificate of the user, PEM"),
+    ("--tls-key", "DLEDGER_TLS_KEY", "FILE", "its key, mode 0600"),
+)
+
+Builder = TypeVar("Builder", bound=Any)
 
 
 class JobFailedError(DledgerError):
@@ -35,11 +45,33 @@ class JobFailedError(DledgerError):
 def parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Argument parser with the options of all jobs."""
     found = argparse.ArgumentParser(prog=f"dledger spark {name}", description=description, epilog=epilog)
-    found.add_argument("--bootstrap", required=True, metavar="HOST:PORT,...", help="brokers or name servers")
+    add_connection(found)
     found.add_argument("--master", default="", metavar="URL", help="Spark master (default: that of spark-submit, else local[*])")
     found.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="set a Spark configuration property")
     found.add_argument("--json", action="store_true", help="print JSON")
     return found
+
+
+def add_connection(made: argparse.ArgumentParser) -> None:
+    """The options of all programs that connect to a cluster."""
+    made.add_argument("--bootstrap", required=True, metavar="HOST:PORT,...", help="brokers or name servers")
+    for option, variable, metavar, text in CREDENTIALS:
+        made.add_argument(option, action=_Credential, const=variable, default="", metavar=metavar, help=f"{text} (default: ${variable})")
+
+
+class _Credential(argparse.Action):
+    """Kept in the environment, from where clients of this process and ``secured`` take it."""
+
+    def __call__(self, _parser: Any, _arguments: Any, value: Any, _option: Any = None) -> None:
+        os.environ[str(self.const)] = str(value) if self.metavar == "NAME" else os.path.abspath(str(value))
+
+
+def secured(builder: Builder) -> Builder:
+    """A reader or a writer with the options of who this process is: Spark's JVM may have another environment."""
+    for option, variable in VARIABLES.items():
+        if os.environ.get(variable):
+            builder = builder.option(option, os.environ[variable])
+    return builder
 
 
 def session(arguments: argparse.Namespace, name: str) -> SparkSession:
@@ -64,7 +96,7 @@ def session(arguments: argparse.Namespace, name: str) -> SparkSession:
 
 def source(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options: Any) -> Any:
     """DataFrame of a batch read."""
-    reader = spark.read.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    reader = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
     for name, value in options.items():
         reader = reader.option(name, value)
     return reader.load()

@@ -15,7 +15,7 @@ from typing import Any
 from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
-from pyspark_dledger.jobs.common import METADATA_TIMEOUT_MS, JobFailedError, print_report, run_program, table
+from pyspark_dledger.jobs.common import METADATA_TIMEOUT_MS, JobFailedError, add_connection, print_report, run_program, table
 from pyspark_dledger.options.model import STAGING_TOPIC, parse_write_options
 from pyspark_dledger.write.publisher import CONTROL_QUEUE, DONE_BODY, Publisher, StagedRange, WriteName, read_manifest
 from pyspark_dledger.write.writer import StagingTopic, with_publisher
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         description="Complete writes whose driver failed during the commit. Nothing is stored twice.",
         epilog="Example: dledger spark finish --look",
     )
-    made.add_argument("--bootstrap", required=True, metavar="HOST:PORT,...", help="brokers or name servers")
+    add_connection(made)
     made.add_argument(
         "--staging-topic", default=STAGING_TOPIC, metavar="TOPIC", help=f"value of option stagingTopic (default: {STAGING_TOPIC})"
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dledger_client.message import RESERVED_PROPERTIES
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import dlq_topic
-from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, progress, run_program, session, topic_list
+from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, progress, run_program, secured, session, topic_list
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,13 +35,13 @@ def replay(
     **options: Any,
 ) -> int:
     """Send the messages; returns the number sent by this run.  ``to`` empty: to the original topic of each dead letter."""
-    stream = spark.readStream.format("dledger").option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    stream = secured(spark.readStream.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
     stream = stream.option("columns", FETCH_COLUMNS).option("maxMessagesPerTrigger", rate or PER_BATCH)
     if ends is not None:
         stream = stream.option("endingOffsets", json.dumps(ends))
     for name, value in options.items():
         stream = stream.option(name, value)
-    writer = rows_to_send(stream.load(), to).writeStream.format("dledger").option("bootstrap", bootstrap)
+    writer = secured(rows_to_send(stream.load(), to).writeStream.format("dledger")).option("bootstrap", bootstrap)
     writer = writer.option("checkpointLocation", checkpoint)
     # With a rate: one micro-batch per second.  Without: all micro-batches at once.
     trigger = {"processingTime": "1 second"} if rate else {"availableNow": True}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
+from pyspark_dledger.options.access import ACCESS_KNOWN, AccessOptions, parse_access
 from pyspark_dledger.options.kafka_names import OLD_NAMES, READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
 from pyspark_dledger.options.parser import OptionParser
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound, parse_assigned, parse_read_bound
@@ -57,8 +58,9 @@ KNOWN = (
     "fetchBytes",
     "readTimeoutMs",
     "maxOutageMs",
+    *ACCESS_KNOWN,
 )
-WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs", "stagingTopic", "txnAppId", "txnVersion")
+WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs", "stagingTopic", "txnAppId", "txnVersion", *ACCESS_KNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class ReadOptions:
     fetch_bytes: int
     read_timeout_ms: int
     max_outage_ms: int
+    access: AccessOptions = field(default_factory=AccessOptions)
 
     @property
     def tag_expression(self) -> str:
@@ -148,6 +151,7 @@ class WriteOptions:
     application: str
     version: int
     checkpoint: str
+    access: AccessOptions = field(default_factory=AccessOptions)
 
 
 def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | None = None, *, stream: bool = False) -> ReadOptions:
@@ -181,6 +185,7 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         fetch_bytes=given.size("fetchBytes", 32 << 20, least=64 << 10),
         read_timeout_ms=given.duration_ms("readTimeoutMs", 120_000, least=100),
         max_outage_ms=given.duration_ms("maxOutageMs", 600_000, least=0),
+        access=parse_access(given),
     )
 
 
@@ -200,6 +205,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         application=application,
         version=version,
         checkpoint=given.optional("checkpointLocation") or "",
+        access=parse_access(given),
     )
 
 

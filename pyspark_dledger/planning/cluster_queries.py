@@ -38,7 +38,9 @@ def widen_to_replicas(view: ClusterView, options: ReadOptions, asked: Mapping[Qu
 def min_offset_on_replicas(options: ReadOptions, queue: QueueId, offset: int) -> int:
     """The first offset >= ``offset`` on the replicas that tasks may read from."""
     where: dict[str, Any] = {"read_from": options.read_from, "replica": options.replica or None}
-    with PullConsumer(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.read_timeout_ms), **where) as consumer:
+    with PullConsumer(
+        options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.read_timeout_ms), **options.access.client(), **where
+    ) as consumer:
         try:
             consumer.fetch(queue.topic, queue.queue_id, offset, 1, replica_group=queue.group)
         except OffsetOutOfRangeError as error:
@@ -49,7 +51,7 @@ def min_offset_on_replicas(options: ReadOptions, queue: QueueId, offset: int) ->
 def mean_message_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:
     """Mean stored size of a message in bytes, sampled at the start of each range [start, end)."""
     found = {}
-    with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=METADATA_TIMEOUT_MS) as consumer:
+    with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=METADATA_TIMEOUT_MS, **options.access.client()) as consumer:
         for queue, (start, end) in waiting.items():
             first = _sample(consumer, queue, start, end)
             if first is not None and first.count:
@@ -74,6 +76,6 @@ def commit_progress(options: ReadOptions, offsets: Mapping[QueueId, int]) -> Non
     by_group: dict[str, dict[tuple[str, int], int]] = {}
     for queue, offset in offsets.items():
         by_group.setdefault(queue.group, {})[queue.topic, queue.queue_id] = offset
-    with PullConsumer(options.bootstrap, group=options.group_id, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
+    with PullConsumer(options.bootstrap, group=options.group_id, timeout_ms=METADATA_TIMEOUT_MS, **options.access.client()) as consumer:
         for group, positions in by_group.items():
             consumer.commit(positions, replica_group=group)

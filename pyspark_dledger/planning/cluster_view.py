@@ -31,6 +31,7 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyErro
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
+from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import STAGING_TOPIC, ReadOptions
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark_dledger.planning.topic_epochs import joined
@@ -96,7 +97,7 @@ class ViewRequest:
 class ClusterInspector:
     """Reads views of one cluster; bound to one event loop."""
 
-    _kept: dict[tuple[str, str], ClusterInspector] = {}  # noqa: RUF012 - per process
+    _kept: dict[tuple[str, str, AccessOptions], ClusterInspector] = {}  # noqa: RUF012 - per process
     _kept_by = 0
 
     def __init__(self, router: Router, replica: str = "") -> None:
@@ -108,16 +109,16 @@ class ClusterInspector:
     def of_this_process(cls, options: ReadOptions) -> ClusterInspector:
         if cls._kept_by != os.getpid():
             cls._kept, cls._kept_by = {}, os.getpid()
-        key = (options.bootstrap, options.replica)
+        key = (options.bootstrap, options.replica, options.access)
         if key not in cls._kept:
-            cls._kept[key] = LoopThread.shared().call(lambda: cls.of_cluster(options.bootstrap, options.replica))
+            cls._kept[key] = LoopThread.shared().call(lambda: cls.of_cluster(options))
         return cls._kept[key]
 
     @classmethod
-    def of_cluster(cls, bootstrap: str, replica: str) -> ClusterInspector:
+    def of_cluster(cls, options: ReadOptions) -> ClusterInspector:
         """Must be called on the event loop that will use it."""
-        environment = environment_for(bootstrap)
-        return cls(environment.open_router(bootstrap), replica)
+        environment = environment_for(options.bootstrap, **options.access.client())
+        return cls(environment.open_router(options.bootstrap), options.replica)
 
     async def read_view(self, wanted: ViewRequest) -> ClusterView:
         """Read a view.  Raises UnreachableError, TopicNotFoundError, TopicPermissionError; NotLeaderError if

@@ -33,7 +33,7 @@ def pruned_by_keys(options: ReadOptions, ranges: Sequence[OffsetRange]) -> Seque
         return ranges
 
     async def work() -> dict[QueueId, list[int]] | None:
-        environment = environment_for(options.bootstrap)
+        environment = environment_for(options.bootstrap, **options.access.client())
         router = environment.open_router(options.bootstrap)
         try:
             return await keyed_offsets(router, ranges, options.filters.keys)

@@ -104,7 +104,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         "local_files": options.local_files,
         "mend": options.repair,
     }
-    with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **where) as consumer:
+    with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **options.access.client(), **where) as consumer:
         pieces = zip(partition.pieces, partition.topic_epochs, strict=True)
         yield from coalesced(batch for piece, incarnation in pieces for batch in _read_piece(options, consumer, piece, incarnation))
 

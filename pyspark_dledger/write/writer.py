@@ -26,6 +26,7 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, TopicPermissionError, UnreachableError
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
+from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
@@ -73,10 +74,12 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
     if overwrite:
         raise InvalidArgumentError("mode overwrite (complete): messages cannot be overwritten; expected mode append")
     check_schema(schema, options.topic)
-    with PullConsumer(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms)) as consumer:
+    with PullConsumer(
+        options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms), **options.access.client()
+    ) as consumer:
         if options.topic:
             writable_queues(consumer, options.topic)
-        with Admin(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms)) as admin:
+        with Admin(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms), **options.access.client()) as admin:
             try:
                 found = consumer.topic(options.staging_topic)
             except TopicNotFoundError:
@@ -247,27 +250,28 @@ class _StagingSender:
 class _Clients:
     """Clients of a worker process, reused by its tasks: brokers keep state per producer."""
 
-    _kept: dict[str, _Clients] = {}  # noqa: RUF012 - per process
+    _kept: dict[tuple[str, int, AccessOptions], _Clients] = {}  # noqa: RUF012 - per process
     _kept_by = 0
 
     def __init__(self, options: WriteOptions) -> None:
-        self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms)
-        self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms)
-        self.maker = frame_stamp(options.bootstrap)
+        access = options.access.client()
+        self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, **access)
+        self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms, **access)
+        self.maker = frame_stamp(options)
 
     @classmethod
     def of_this_process(cls, options: WriteOptions) -> _Clients:
         if cls._kept_by != os.getpid():
             cls._kept, cls._kept_by = {}, os.getpid()
-        key = f"{options.bootstrap} {options.send_timeout_ms}"
+        key = options.bootstrap, options.send_timeout_ms, options.access
         if key not in cls._kept:
             cls._kept[key] = cls(options)
         return cls._kept[key]
 
 
-def frame_stamp(bootstrap: str) -> FrameStamp:
+def frame_stamp(options: WriteOptions) -> FrameStamp:
     """Ids, host and clock of this process."""
-    environment = environment_for(bootstrap)
+    environment = environment_for(options.bootstrap, **options.access.client())
     return FrameStamp(environment.unique_ids(), pack_host(environment.address), environment.clock.wall_ms)
 
 
@@ -286,14 +290,15 @@ def with_publisher(options: WriteOptions, staging: StagingTopic, work: Callable[
     """Run ``work`` with a publisher and a consumer that reads from leaders; close both."""
 
     async def run() -> T:
-        environment = environment_for(options.bootstrap)
+        access = options.access.client()
+        environment = environment_for(options.bootstrap, **access)
         router = environment.open_router(options.bootstrap)
         timeout_ms = options.send_timeout_ms
-        control = AsyncPullConsumer(options.bootstrap, timeout_ms=timeout_ms)
-        staged = AsyncPullConsumer(options.bootstrap, read_from="follower", timeout_ms=timeout_ms)
+        control = AsyncPullConsumer(options.bootstrap, timeout_ms=timeout_ms, **access)
+        staged = AsyncPullConsumer(options.bootstrap, read_from="follower", timeout_ms=timeout_ms, **access)
         try:
             async with control, staged, IdempotentWriter(router, timeout_ms=timeout_ms) as sender:
-                publisher = Publisher(control, staged, sender, frame_stamp(options.bootstrap), staging.topic, staging.group)
+                publisher = Publisher(control, staged, sender, frame_stamp(options), staging.topic, staging.group)
                 return await work(publisher, control)
         finally:
             await router.close()

@@ -14,7 +14,7 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md")
 
 def test_the_table_has_every_option_and_no_other() -> None:
     table = TEXT[TEXT.index("| option |") : TEXT.index("### From Kafka")]
-    told = {name for row in table.splitlines()[2:] if row for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    told = {name for row in table.splitlines()[2:] if row for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
     assert told == {*KNOWN, *WRITE_KNOWN}
 
 
