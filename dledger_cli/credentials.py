@@ -53,8 +53,11 @@ def credentials(given: Mapping[str, str]) -> Iterator[None]:
     """Clients made inside of this context are who the options say.  Asks for the password of --user where no file has it."""
     before = {variable: os.environ.get(variable) for variable, _ in OPTIONS.values()}
     try:
+        # Of what the environment says of another user nothing is taken.
         if given.get("login_user") and given["login_user"] != before[USER]:
-            os.environ.pop(PASSWORD_FILE, None)  # that of another user
+            _forget(PASSWORD_FILE, CERT, KEY)
+        elif given.get("login_cert"):
+            _forget(USER, PASSWORD_FILE)
         for name, (variable, _) in OPTIONS.items():
             if given.get(name):
                 os.environ[variable] = given[name]
@@ -66,6 +69,11 @@ def credentials(given: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(variable, None)
             else:
                 os.environ[variable] = value
+
+
+def _forget(*variables: str) -> None:
+    for variable in variables:
+        os.environ.pop(variable, None)
 
 
 @contextlib.contextmanager

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.output import note
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +33,7 @@ def node(
     spare = cluster.spare(node_id)
     own = cluster.addresses_of(node_id)  # ConfigError unless the file has it
     if check:
+        check_files(cluster, node_id)
         note(f"{config}: ok")
         return
     if not data:
@@ -46,3 +50,12 @@ def node(
         check_addresses_free(node_id, own)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's messages come as errors of the calls
     sys.exit(run_node(cluster.node(node_id), data, log_file) if spare is None else run_spare(cluster, spare, data, log_file))
+
+
+def check_files(cluster: ClusterConfig, node_id: str) -> None:
+    """ConfigError when certificates, keys or secrets of a node or a spare node cannot be used."""
+    from broker.security.setup import process_security
+    from dledger_wire.security import principal
+
+    group = principal.SPARE_GROUP if cluster.spare(node_id) is not None else cluster.node(node_id).group.name
+    process_security(cluster, principal.node(cluster.cluster, group, node_id))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_wire._pb import routes_pb2
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
 from dledger_wire.status import REMOVED
 
 ASK_TIMEOUT_S = 2.0
@@ -63,14 +63,21 @@ class NameServerStatus:
 
 
 async def name_servers(calls: ClusterCalls) -> list[NameServerStatus]:
+    """Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back."""
     addresses = await calls.router.name_server_addresses()
-    return list(await asyncio.gather(*(_status(calls, address) for address in addresses)))
+    refusals: list[DledgerError] = []
+    found = list(await asyncio.gather(*(_status(calls, address, refusals) for address in addresses)))
+    if refusals and not any(server.reachable for server in found):
+        raise refusals[0]
+    return found
 
 
-async def _status(calls: ClusterCalls, address: str) -> NameServerStatus:
+async def _status(calls: ClusterCalls, address: str, refusals: list[DledgerError]) -> NameServerStatus:
     try:
         reply = await calls.router.directory_at(address, ASK_TIMEOUT_S)
     except DledgerError as error:
+        if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
+            refusals.append(error)
         return NameServerStatus(address, error=error.message)
     figures = reply.figures
     own = next((row for row in reply.name_servers if row.id == figures.id), routes_pb2.NameServerRow())

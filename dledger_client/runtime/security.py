@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeAlias, TypedDict
 
 from dledger_wire.errors import ConfigError
@@ -100,9 +101,12 @@ def client_security(
     user: str = "", password: str = "", password_file: str | os.PathLike[str] = "", tls: Tls | None = None
 ) -> NetworkSecurity:
     """What the network of a client needs.  ConfigError for files that cannot be used, and for a user without a password."""
-    if not (user or password or password_file):
-        user, password_file = (os.environ.get(ENVIRONMENT[name], "") for name in ("user", "password_file"))
+    has_password = bool(password or password_file)
     settings = _tls_of_environment() if tls is None else tls if isinstance(tls, TlsSettings) else TlsSettings(os.fspath(tls))
+    if not (user or has_password or (tls is not None and settings is not None and settings.cert)):
+        user, password_file = (os.environ.get(ENVIRONMENT[name], "") for name in ("user", "password_file"))
+    elif user and has_password and tls is None and settings is not None:
+        settings = replace(settings, cert="", key="")  # of whomever the environment means
     if not user and settings is None:
         if password or password_file:
             raise ConfigError("a password without a user; expected both")

@@ -1,0 +1,180 @@
+"""Who a client is: parameters of constructors and variables of the environment, what is refused, and that no secret shows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dledger_client
+import dledger_client.aio
+from dledger_client import ConfigError, TlsSettings, TransactionState
+from dledger_client.cluster.asking import MAX_REFUSALS, ask_in_turn
+from dledger_client.runtime.security import ENVIRONMENT, client_security, network_security, use_password, use_security
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, UnreachableError
+from dledger_wire.security import credentials
+from dledger_wire.security.certificates import issue, new_authority
+from dledger_wire.security.credentials import PasswordCredentials
+from dledger_wire.security.network_security import OPEN, NetworkSecurity
+from dledger_wire.security.principal import user
+
+NOWHERE, SECRET = "127.0.0.1:1", "n0t-to-be-shown"
+CLIENTS: dict[str, tuple[Any, ...]] = {
+    "Admin": (),
+    "LogicalQueueReader": ("orders",),
+    "LogicalQueueWriter": ("orders",),
+    "Producer": (),
+    "PullConsumer": (),
+    "PushConsumer": ("billing",),
+    "TransactionProducer": ("billing", lambda _: TransactionState.COMMIT),
+}
+
+
+OPENED_AT_ONCE = dledger_client, "LogicalQueueWriter"  # by its constructor, which needs a cluster
+
+
+@pytest.fixture(autouse=True)
+def nobody_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ENVIRONMENT.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ca.crt, billing.crt with its key, and a password."""
+    folder = tmp_path_factory.mktemp("files")
+    authority = new_authority("shop")
+    authority.write(str(folder / "ca"))
+    issue(authority, user("billing", "shop"), []).write(str(folder / "billing"))
+    (folder / "password").touch(0o600)
+    (folder / "password").write_text(f"{SECRET}\n", encoding="utf-8")
+    return folder
+
+
+def name_of(found: NetworkSecurity) -> str:
+    """Of the user with a password; empty without one."""
+    return found.credentials.user if isinstance(found.credentials, PasswordCredentials) else ""
+
+
+def cert_of(found: NetworkSecurity) -> str:
+    return os.path.basename(found.tls.settings.cert) if found.tls is not None else ""
+
+
+@pytest.mark.parametrize("face", [dledger_client, dledger_client.aio], ids=lambda face: face.__name__)
+@pytest.mark.parametrize("name", sorted(CLIENTS))
+def test_every_constructor_takes_who_the_client_is(face: Any, name: str, files: Path) -> None:
+    if (face, name) != OPENED_AT_ONCE:
+        made = getattr(face, name)(NOWHERE, *CLIENTS[name], user="billing", password=SECRET, tls=str(files / "ca.crt"))
+        shown = [repr(made), repr(vars(made)), repr(vars(getattr(made, "_inner", made)))]
+        assert not [text for text in shown if SECRET in text]
+    with pytest.raises(ConfigError, match="expected either a password or a file with it"):
+        getattr(face, name)(NOWHERE, *CLIENTS[name], user="billing")
+    with pytest.raises(ConfigError, match="/no/ca: expected certificates of authorities: no such file"):
+        getattr(face, name)(NOWHERE, *CLIENTS[name], tls="/no/ca")
+    with pytest.raises(TypeError, match="usr"):
+        getattr(face, name)(NOWHERE, *CLIENTS[name], usr="billing")
+
+
+def test_every_client_is_tried_above() -> None:
+    classes = {name: getattr(dledger_client, name) for name in dledger_client.__all__ if name != "errors"}
+    taken = {name: getattr(found.__init__, "__annotations__", {}) for name, found in classes.items() if isinstance(found, type)}
+    assert {name for name, parameters in taken.items() if "bootstrap" in parameters} == set(CLIENTS)
+
+
+def test_the_environment_stands_in_for_what_is_not_said(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert network_security({}) is OPEN
+    values = {"user": "env", "password_file": str(files / "password"), "ca": str(files / "ca.crt")}
+    for name, value in values.items():
+        monkeypatch.setenv(ENVIRONMENT[name], value)
+    found = network_security({})
+    assert (name_of(found), found.tls is not None) == ("env", True)
+    said = network_security({"user": "billing", "password": SECRET})
+    assert (name_of(said), said.tls is not None) == ("billing", True)
+
+
+def test_a_client_is_one_user(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate and a password of two users are never taken together from two places."""
+    certificate = TlsSettings(str(files / "ca.crt"), str(files / "billing.crt"), str(files / "billing.key"))
+    monkeypatch.setenv(ENVIRONMENT["user"], "env")
+    monkeypatch.setenv(ENVIRONMENT["password_file"], str(files / "password"))
+    said = network_security({"tls": certificate})
+    assert (name_of(said), cert_of(said)) == ("", "billing.crt")
+    for name in ("ca", "cert", "key"):
+        monkeypatch.setenv(ENVIRONMENT[name], getattr(certificate, name))
+    said = network_security({"user": "other", "password": SECRET})
+    assert (name_of(said), cert_of(said)) == ("other", "")
+
+
+def test_what_does_not_fit_together_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="a password without a user"):
+        client_security(password=SECRET)
+    with pytest.raises(ConfigError, match="a password without a user"):
+        client_security(password=SECRET, tls=files / "ca.crt")
+    with pytest.raises(ConfigError, match="expected letters, digits") as failed:
+        client_security(user="a b", password=SECRET)
+    assert SECRET not in str(failed.value)
+    monkeypatch.setenv(ENVIRONMENT["cert"], str(files / "billing.crt"))
+    with pytest.raises(ConfigError, match="without DLEDGER_TLS_CA"):
+        network_security({})
+
+
+def test_a_file_with_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(SECRET, encoding="utf-8")
+    file.chmod(0o604)
+    with pytest.raises(ConfigError, match=r"can be read by others \(mode 0604\); expected mode 06[04]0") as failed:
+        client_security(user="billing", password_file=file)
+    assert SECRET not in str(failed.value)
+
+
+def test_what_a_tool_uses_counts_where_a_constructor_says_nothing() -> None:
+    used = NetworkSecurity(None, PasswordCredentials("tool", password=SECRET))
+    with use_security(used):
+        assert network_security({}) is used
+        assert name_of(network_security({"user": "billing", "password": SECRET})) == "billing"
+    with use_password("typed", SECRET):
+        assert name_of(network_security({})) == "typed"
+    assert network_security({}) is OPEN
+
+
+def test_connections_dialled_at_once_pay_for_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash takes 32 MiB and most of the time of a handshake."""
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def hashed(_user: str, _password: str) -> str:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        entered.wait(0.01)
+        with lock:
+            at_once -= 1
+        return "hash"
+
+    entered = threading.Event()
+    monkeypatch.setattr(credentials, "hashed_password", hashed)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: credentials._hashed_once("billing", SECRET), range(8)))
+    assert most == 1
+
+
+def test_a_password_that_two_nodes_refuse_is_not_tried_at_the_others() -> None:
+    asked: list[str] = []
+
+    async def ask(address: str) -> str:
+        asked.append(address)
+        raise UnreachableError("lost") if address == "n0" else AuthenticationFailedError("wrong name or password")
+
+    async def run() -> list[DledgerError]:
+        rest, problems = iter([f"n{number}" for number in range(9)]), list[DledgerError]()
+        assert await ask_in_turn(lambda: next(rest, None), ask, problems) is None
+        return problems
+
+    problems = asyncio.run(run())
+    assert len(asked) == 1 + MAX_REFUSALS
+    assert isinstance(problems[-1], AuthenticationFailedError)
