@@ -19,6 +19,7 @@ from store.commands.security import User
 from store.state.security import SecurityState
 
 MAX_KNOWN_PASSWORDS = 1_000
+ENDED_BY_PASSWORD = "password"  # noqa: S105 - detail of an error: what a user had open ended since it has another one
 End = Callable[[AuthenticationFailedError], object]
 CHECKS_AT_ONCE = 1  # each takes 0.1 s of a core and 32 MiB
 CHECKS_WAITING = 100  # some 10 s: longer waits nobody for an answer
@@ -134,10 +135,12 @@ class ClusterAdmission:
         for name, watched in list(self._watched.items()):
             now = self._known_user(name)
             gone = [(mark, end) for mark, (then, end) in watched.items() if then != now]
-            text = f"user {name} was deleted" if now is None else f"user {name} has another password now"
+            text, why = (
+                (f"user {name} was deleted", "user") if now is None else (f"user {name} has another password now", ENDED_BY_PASSWORD)
+            )
             for mark, end in gone:
                 self._forget(name, mark)
-                end(AuthenticationFailedError(text))
+                end(AuthenticationFailedError(text, ended=why))
 
     def _known_user(self, name: str) -> User | None:
         """None for administrators of the cluster file, too: what they prove stays the same while the process runs."""

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_wire._pb import security_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import AuthenticationFailedError, InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.security.scram import password_verifier
@@ -26,6 +26,7 @@ Action: TypeAlias = Literal["read", "write", "create", "describe", "administer"]
 EVERYBODY = "*"
 SPREAD_MS = 2_000  # so long a change may take until every replica group that answers has it
 _LOOK_S = 0.05
+_ENDED, _PASSWORD = "ended", "password"  # detail of an error: a connection ended since its user has another password now
 
 Request = TypeVar("Request", bound=Message)
 
@@ -72,7 +73,7 @@ class SecurityChange:
     """A change that was made.
 
     Attributes:
-        version: Of users and rules from then on.
+        version: Of users and rules from then on; 0 after a change of the own password, which ends the connection.
         waiting: Replica groups that had not confirmed it within two seconds, by name.
     """
 
@@ -102,7 +103,12 @@ async def put_user(calls: ClusterCalls, name: str, password: str | None, *, crea
         found = await asyncio.to_thread(password_verifier, name, password)
         user.verifier.salt, user.verifier.stored_key, user.verifier.server_key = found.salt, found.stored_key, found.server_key
         user.verifier.iterations = found.iterations
-    return await _change(calls, methods.PUT_USER, security_pb2.PutUserRequest(user=user, create=create), name)
+    try:
+        return await _change(calls, methods.PUT_USER, security_pb2.PutUserRequest(user=user, create=create), name)
+    except AuthenticationFailedError as error:
+        if create or error.details.get(_ENDED) != _PASSWORD:
+            raise
+        return SecurityChange(0)  # its own password: the change has ended the connection that asked for it
 
 
 async def delete_user(calls: ClusterCalls, name: str) -> SecurityChange:
@@ -158,9 +164,16 @@ async def _spread(calls: ClusterCalls, version: int, groups: Collection[str], us
     deadline_ms = calls.router.clock.monotonic_ms() + SPREAD_MS
     waiting = set(groups)
     request = security_pb2.SecurityListRequest(user=user)
+
+    async def version_of(group: str) -> int:
+        try:
+            return int((await calls.ask_leader(group, methods.LIST_USERS, request)).version)
+        except AuthenticationFailedError:
+            return version  # it knows the user's new password already
+
     while True:
-        answers = await calls.of_all(lambda group: calls.ask_leader(group, methods.LIST_USERS, request), waiting)
-        waiting -= {group for group, answer in answers.of_group.items() if answer.version >= version}
+        answers = await calls.of_all(version_of, waiting)
+        waiting -= {group for group, found in answers.of_group.items() if found >= version}
         if not waiting or calls.router.clock.monotonic_ms() >= deadline_ms:
             return tuple(sorted(waiting))
         await asyncio.sleep(_LOOK_S)

@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
+from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
@@ -223,13 +224,16 @@ class ClusterInspector:
         raise NotReadyError(f"replica group {group}: no request was sent")
 
     async def _topics(self, group: str, wanted: ViewRequest, deadline_ms: int) -> list[broker_pb2.TopicInfo]:
-        """The requested topics that the group has."""
+        """The requested topics that the group has.  PermissionDeniedError for one that this job may not see."""
         names = wanted.options.topics
         pages = [names[first : first + NAMES_A_REQUEST] for first in range(0, len(names), NAMES_A_REQUEST)]
         requests = [broker_pb2.MetadataRequest(topics=page) for page in pages] or [broker_pb2.MetadataRequest(all_topics=True)]
         found: list[broker_pb2.TopicInfo] = []
         for request in requests:
             answer = await self._ask(group, methods.METADATA, request, _version, wanted, deadline_ms)
+            for topic in answer.topics:
+                if topic.unseen_by:
+                    raise may_not(topic.unseen_by, "read", topic.name)
             found += [topic for topic in answer.topics if topic.found and topic.group == group]
         return found if names else [topic for topic in found if topic.perm & Perm.READ and wanted.matches(topic.name)]
 

@@ -24,6 +24,7 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^<!-- (run|spark) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BOOTSTRAP = "127.0.0.1:9876"
+SECURED = ("127.0.0.1:20911", "127.0.0.1:20912", "127.0.0.1:20913")  # of the cluster that the guide of security makes
 
 
 def blocks(file: Path) -> list[tuple[str, str, str]]:
@@ -56,8 +57,9 @@ def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
     config, bootstrap = local_config(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     made = {**os.environ, "PATH": path, "DLEDGER_CONFIG": str(config), "PYSPARK_PYTHON": sys.executable, "BOOTSTRAP": bootstrap}
+    made |= {address: f"127.0.0.1:{port}" for address, port in zip(SECURED, free_ports(len(SECURED)), strict=True)}
     yield made
-    for data in ("data", "two"):
+    for data in ("data", "two", "shop/data"):
         subprocess.run(["dledger", "down", "--kill", "--data", data], cwd=folder, env=made, check=False, capture_output=True, timeout=240)
 
 
@@ -67,6 +69,8 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> str:
+    for address in SECURED:
+        text = text.replace(address, environment[address])
     if language == "sh":
         command = ["bash", "-euo", "pipefail", "-c", text]
     else:
@@ -116,7 +120,18 @@ def test_the_guides_run_as_written(guide: Path, shared: tuple[Path, dict[str, st
 
 
 def test_every_guide_for_applications_has_blocks_that_run() -> None:
-    assert {file.stem for file in GUIDES} >= {"produce", "consume", "order", "filter", "delay", "transactions", "retry", "spark", "operate"}
+    assert {file.stem for file in GUIDES} >= {
+        "produce",
+        "consume",
+        "order",
+        "filter",
+        "delay",
+        "transactions",
+        "retry",
+        "spark",
+        "operate",
+        "secure",
+    }
 
 
 def assert_quickstart_passes(place: Path, folder: Path, *options: str) -> None:
