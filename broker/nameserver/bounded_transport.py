@@ -6,12 +6,16 @@ how long they may take.  PySyncObj itself has none, and stops listening for good
 
 from __future__ import annotations
 
+import _socket
 import logging
+import socket
 from typing import Any
 
 from pysyncobj.monotonic import monotonic
 from pysyncobj.tcp_connection import TcpConnection
 from pysyncobj.transport import TCPTransport
+
+socket.inet_ntop = _socket.inet_ntop  # the import of PySyncObj puts a function for Windows there, on every system
 
 UNKNOWN_BYTES = 64 << 10
 KNOWN_BYTES = 64 << 20  # a snapshot of what was spread is far below
