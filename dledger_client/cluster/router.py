@@ -150,7 +150,9 @@ class Router:
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
                 try:
-                    await self._nodes.first_answer([])
+                    address, _ = await self._nodes.first_answer([])
+                    if not self.groups:
+                        raise NotReadyError(f"{address}: no replica group has registered yet")
                     self._nodes_told = True
                 except DledgerError:
                     if not self.groups:

@@ -135,3 +135,25 @@ def test_who_takes_whose_place_is_told() -> None:
 
     assert texts("n-c") == ["replica group g0: spare node sp0 takes the place of n-c"]
     assert texts("") == ["replica group g0: spare node sp0 becomes a learner"]
+
+
+def test_a_name_server_that_has_heard_of_nobody_is_not_taken_for_an_empty_cluster() -> None:
+    """Wiped, and cut off from the nodes: what it says is true of itself only."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        servers, net = rig.cluster.name_servers, rig.cluster.net
+        servers.wipe("ns0")
+        nodes = [host.ip for host in rig.cluster.hosts.values()]
+        for ip in nodes:
+            net.cut(servers.hosts["ns0"].ip, ip)
+            net.cut(ip, servers.hosts["ns0"].ip)
+        servers.start("ns0", rig.cluster.config)
+        async with rig.admin() as admin:
+            listing = asyncio.ensure_future(admin.list_topics())
+            await asyncio.sleep(2)
+            assert not listing.done()
+            net.heal_all()
+            assert "t" in {found.topic for found in await listing}
+
+    Rig(52, name_servers=1).run(scenario)
