@@ -149,7 +149,7 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
     group = principal.SPARE_GROUP if is_spare else settings.group.name
     own = principal.node(settings.cluster.cluster, group, settings.node.id)
-    security = process_security(settings.cluster, own, lambda: node.users())
+    security = process_security(settings.cluster, own, lambda: node.known_users())
     env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     node = BrokerNode(settings, env, process=read_process_stats, utc_offset_ms=local_utc_offset_ms, security=security)
     await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
@@ -166,7 +166,7 @@ async def _serve_names(settings: NameServerSettings, folder: str) -> None:
 
     quorum = quorum_of(settings)
     own = principal.name_server(settings.cluster.cluster, settings.server.id)
-    security = process_security(settings.cluster, own, lambda: server.users())
+    security = process_security(settings.cluster, own, lambda: server.known_users())
     env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     await open_identity(env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
     server = NameServerNode(settings, env, quorum, process=read_process_stats, security=security)

@@ -201,6 +201,16 @@ class BrokerNode:
         self._security.users_changed()
         self._access.users_changed()
 
+    def known_users(self) -> SecurityState | None:
+        """As ``users``; None while this node has not heard of any, and cannot say that there are none."""
+        state = self.users()
+        told = self._has_caught_up() if self._users is None else self._users.is_told
+        return state if state.version or told else None
+
+    def _has_caught_up(self) -> bool:
+        raft = self._raft
+        return raft is not None and raft.leader is not None and 0 < raft.commit_index <= self.store.applied_index
+
     def _security_services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[RpcService]:
         """Users are changed in the first replica group; the other groups watch it."""
         if not self._security.has_users:

@@ -112,6 +112,10 @@ class NameServerNode:
         """Users and rules as the first replica group told them last; nobody before it has."""
         return self._users.newest()
 
+    def known_users(self) -> SecurityState | None:
+        """As ``users``; None before it has told any."""
+        return self._users.newest() if self._users.is_told else None
+
     def _first_group(self) -> list[str]:
         """Addresses of the replicas that registered, and of those that the cluster file names."""
         first = self.settings.cluster.groups[0]

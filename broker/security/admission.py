@@ -11,7 +11,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 
-from dledger_wire.errors import AuthenticationFailedError, BusyError
+from dledger_wire.errors import AuthenticationFailedError, BusyError, NotReadyError
 from dledger_wire.security import scram
 from dledger_wire.security.principal import ANONYMOUS, Kind, Principal, of_uri, user
 from dledger_wire.security.scram import Decoys, Verifier, hashed_password
@@ -28,9 +28,9 @@ CHECKS_WAITING = 100  # some 10 s: longer waits nobody for an answer
 class ClusterAdmission:
     """Implements ``dledger_wire.security.admission.Admission``.
 
-    ``users`` gives the users and rules, once the node has them; ``administrators`` are those of the cluster file; ``secret`` is what
-    members of the cluster prove to know, None: they have certificates.  ``users_required`` False: whoever has no credentials is let in,
-    and known by nothing.
+    ``users`` gives the users and rules, None while this process has not heard of them; ``administrators`` are those of the cluster file;
+    ``secret`` is what members of the cluster prove to know, None: they have certificates.  ``users_required`` False: whoever has no
+    credentials is let in, and known by nothing.
     """
 
     def __init__(
@@ -65,9 +65,15 @@ class ClusterAdmission:
             return self._secret if principal.is_cluster and principal.cluster == self._cluster else None
         if name in self._administrators:
             return self._administrators[name]
-        state = self._users()
-        known = state.user(name) if state is not None else None
+        known = self._known_users().user(name)
         return known.verifier if known is not None else None
+
+    def _known_users(self) -> SecurityState:
+        """NotReadyError for whoever asks while they are not known, so that nobody is told that there is no such user."""
+        state = self._users()
+        if state is None:
+            raise NotReadyError("the users of the cluster are not known here yet")
+        return state
 
     async def password_fits(self, name: str, password: str) -> bool:
         """For stock gRPC clients.  A password that fitted is known again until the user gets another one.  BusyError when many wait."""
@@ -83,9 +89,7 @@ class ClusterAdmission:
                 hashed = await asyncio.to_thread(hashed_password, name, password)
         finally:
             self._waiting -= 1
-        # Also for a name that is not known, so that both take the same time.
-        fits = scram.fits(verifier or self._decoys.verifier(name), hashed)
-        if verifier is None or not fits:
+        if verifier is None or not scram.fits(verifier, hashed):
             return False
         if len(self._known) >= MAX_KNOWN_PASSWORDS:
             self._known.clear()
@@ -106,8 +110,7 @@ class ClusterAdmission:
         return proved
 
     def _user(self, name: str) -> Principal:
-        state = self._users()
-        if name in self._administrators or state is None or state.user(name) is not None:
+        if name in self._administrators or self._known_users().user(name) is not None:
             return user(name)
         raise AuthenticationFailedError(f"there is no user {name}")
 

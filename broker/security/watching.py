@@ -36,6 +36,7 @@ class SecurityWatch:
         self._addresses = addresses
         self._own = own
         self._heard = SecurityState()
+        self.is_told = False  # whether a replica of the first group has ever answered
         self._news = asyncio.Event()
         self._listeners: list[Callable[[], object]] = []
         self._asked: set[str] = set()
@@ -83,6 +84,7 @@ class SecurityWatch:
             await channel.close()
 
     def _take(self, copy: security_pb2.SecurityCopy) -> None:
+        self.is_told = True
         if copy.unchanged or copy.version <= self._heard.version:
             return
         heard = SecurityState()

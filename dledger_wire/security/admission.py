@@ -17,7 +17,10 @@ class Admission(Protocol):
     """Decides who a caller is; without one every caller is let in and nobody authenticates."""
 
     def verifier_of(self, name: str) -> Verifier:
-        """Of a user, or of a principal of the cluster by its URI; of an unknown name one that nothing fits."""
+        """Of a user, or of a principal of the cluster by its URI; of an unknown name one that nothing fits.
+
+        NotReadyError when it cannot be said yet whose name it is.
+        """
         ...
 
     async def password_fits(self, name: str, password: str) -> bool:
@@ -27,7 +30,7 @@ class Admission(Protocol):
     def admit(self, certificate: Principal | None, name: str) -> Principal:
         """The principal of a caller with this certificate who has proved to be ``name`` (empty: it did not authenticate).
 
-        AuthenticationFailedError when it may not come in.
+        AuthenticationFailedError when it may not come in, NotReadyError when that cannot be said yet.
         """
         ...
 

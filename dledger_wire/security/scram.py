@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.errors import AuthenticationFailedError, NotReadyError
 
 MECHANISM = "SCRAM-SHA-256"
 ITERATIONS = 4096  # the least that RFC 7677 allows: scrypt is what makes guessing expensive
@@ -144,17 +144,21 @@ class ServerExchange:
     def __init__(self, verifier_of: Callable[[str], Verifier], *, nonce: str | None = None) -> None:
         self.name = ""
         self._verifier_of = verifier_of
+        self._not_ready: NotReadyError | None = None
         self._server = _mechanism().make_server(self._look_up, s_nonce=nonce)
         self._steps: list[Callable[[str], str]] = [self._begin, self._check]
 
     def answer(self, message: str) -> str:
-        """What to say next.  AuthenticationFailedError when the caller does not know the secret, or does not speak SCRAM."""
+        """What to say next.  AuthenticationFailedError when the caller does not know the secret, or does not speak SCRAM; NotReadyError
+        when ``verifier_of`` raised it."""
         from scramp import ScramException
 
         try:
             return self._steps.pop(0)(_checked(message))
         except (ScramException, IndexError):
             self._steps.clear()
+            if self._not_ready is not None:  # the library hides what a look-up raises
+                raise self._not_ready from None
             raise AuthenticationFailedError(f"{self.name or 'the caller'}: wrong name or password") from None
 
     @property
@@ -163,7 +167,11 @@ class ServerExchange:
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self.name = name
-        found = self._verifier_of(name)
+        try:
+            found = self._verifier_of(name)
+        except NotReadyError as error:
+            self._not_ready = error
+            raise
         return found.salt, found.stored_key, found.server_key, found.iterations
 
     def _begin(self, message: str) -> str:

@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.errors import AuthenticationFailedError, NotReadyError
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import Principal, of_uri
 from dledger_wire.security.scram import MECHANISM, ClientExchange, ServerExchange, Verifier
@@ -119,7 +119,7 @@ class AcceptedAuthentication:
         exchange = cast(ServerExchange, self._exchange)
         try:
             answer = exchange.answer(message)
-        except AuthenticationFailedError as error:
+        except (AuthenticationFailedError, NotReadyError) as error:
             self._refuse(error)
             return
         if exchange.is_over:
@@ -132,7 +132,7 @@ class AcceptedAuthentication:
             if name and self._verifier != self._admission.verifier_of(name):
                 raise AuthenticationFailedError(f"{name}: the password was changed meanwhile")
             principal = self._admission.admit(self._certificate, name)
-        except AuthenticationFailedError as error:
+        except (AuthenticationFailedError, NotReadyError) as error:
             self._refuse(error)
             return
         self._connection.receiver = NOBODY
@@ -140,8 +140,9 @@ class AcceptedAuthentication:
             self._connection.put(AUTHENTICATION, confirmation.encode())
         self._admitted(principal)
 
-    def _refuse(self, error: AuthenticationFailedError) -> None:
-        self._admission.refused(self._connection.peer, error)
+    def _refuse(self, error: AuthenticationFailedError | NotReadyError) -> None:
+        if isinstance(error, AuthenticationFailedError):
+            self._admission.refused(self._connection.peer, error)
         self._connection.refuse(error)
 
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from dledger_wire.errors import AuthenticationFailedError
+from dledger_wire.errors import AuthenticationFailedError, NotReadyError
 from dledger_wire.security.scram import (
     ClientExchange,
     Decoys,
@@ -106,3 +106,11 @@ def test_a_server_cannot_keep_a_client_busy(iterations: str) -> None:
 
 def test_secrets_do_not_show() -> None:
     assert "Verifier(...)" in repr([secret_verifier("x" * 16)])
+
+
+def test_who_cannot_be_looked_up_yet_is_not_called_unknown() -> None:
+    def look_up(_name: str) -> Verifier:
+        raise NotReadyError("the users of the cluster are not known here yet")
+
+    with pytest.raises(NotReadyError, match="not known here yet"):
+        ServerExchange(look_up).answer(ClientExchange("alice", "secret").first())
