@@ -19,7 +19,9 @@ from broker.config.layer_settings import store_settings_of
 from broker.node import BrokerNode
 from dledger.log.config import LogConfig
 from dledger.replica.unsynced import LogDivergedError
+from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import StorageDamagedError, StorageFailedError, StorageFullError
+from dledger_wire.security import principal
 from tests.sim import coverage
 from tests.sim.archive import Archive
 from tests.sim.async_loss import AsyncLoss, mark_of
@@ -32,6 +34,7 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.name_servers import SimNameServers
 from tests.sim.network import NetworkSettings, ProcessNetwork, SimNetwork
 from tests.sim.result import FINDINGS, LivenessError, replay_command
+from tests.sim.security import APPLICATION, CLUSTER, SimSecurity
 from tests.sim.spare_hosts import SimSpares
 from tests.sim.trace import Trace
 
@@ -71,7 +74,8 @@ class SimCluster:
         self.operator_at_work = False  # one changes members at a time
         self.client_ips: list[str] = []
         self.hosts: dict[str, Host] = {}
-        self.name_servers = SimNameServers(self.loop, self.net, self.trace, shape.get("name_servers", 0), self.random)
+        self.security = SimSecurity(shape.get("secured", False), seed)
+        self.name_servers = SimNameServers(self.loop, self.net, self.trace, self.security, shape.get("name_servers", 0), self.random)
         self._archive = archive
         self._disk = disk or DiskSettings()
         self._shape = shape
@@ -132,14 +136,16 @@ class SimCluster:
             self.spares.start(node_id)
             return
         host = self.hosts[node_id]
-        process, env = host.new_process(self.net)
+        own = principal.node(CLUSTER, host.group, node_id)
+        security = self.security.of_member(own, lambda: node.known_users())
+        process, env = host.new_process(self.net, security.network)
         invariants = self.group_of(node_id).invariants
         if "diverged" in mark_of(host.disk):
             invariants.forget_stored(node_id)  # it begins anew
             invariants.coverage.count(coverage.BEGUN_ANEW)
         settings = self.config.node(node_id)
         store = store_settings_of(settings)
-        node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store)
+        node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store, security=security)
         invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")
         self.loop.spawn(process, self.run_node(host, node), "node")
@@ -257,11 +263,15 @@ class SimCluster:
         self.net.process_died(host.process, silent=silent)
         host.process = host.node = None
 
-    def new_client(self, ip: str) -> tuple[Process, ProcessNetwork]:
-        """A process on a machine of its own, for clients."""
+    def new_client(self, ip: str, user: str = APPLICATION) -> tuple[Process, ProcessNetwork]:
+        """A process on a machine of its own, for clients of ``user``."""
         process = Process(ip, 1)
         self.client_ips.append(ip)
-        return process, self.net.of(process)
+        return process, self.net.of(process, self.security.of_user(user))
+
+    def network_as(self, process: Process, told: routes_pb2.Registration) -> ProcessNetwork:
+        """Of a process that sends what a node has sent before."""
+        return self.net.of(process, self.security.of_principal(principal.node(CLUSTER, told.group, told.node_id)))
 
     # Looking
 

@@ -21,12 +21,13 @@ NAME_SERVER_PORT = 9876
 class Shape(TypedDict, total=False):
     """What the cluster file says: how many ``groups`` there are (1) and ``nodes`` in each (3), how many ``name_servers`` of its own the
     cluster has (0), how many ``spares`` (0), the ``priorities`` and ``hosts`` of nodes, settings of the ``store`` (in braces), other
-    ``settings`` (whole lines)."""
+    ``settings`` (whole lines).  ``secured``: there are users, rules and a secret of the members, see ``security.py``."""
 
     groups: int
     nodes: int
     name_servers: int
     spares: int
+    secured: bool
     priorities: Mapping[str, int] | None
     hosts: Mapping[str, str]
     store: str

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from broker.node import BrokerNode
 from dledger.runtime.env import Environment
+from dledger_wire.security.network_security import NetworkSecurity
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
 from tests.sim.disk_content import Content
@@ -45,12 +46,12 @@ class Machine:
     def ip(self) -> str:
         return self.address.rpartition(":")[0]
 
-    def new_process(self, net: SimNetwork) -> tuple[Process, Environment]:
+    def new_process(self, net: SimNetwork, security: NetworkSecurity) -> tuple[Process, Environment]:
         """The next one that runs here, and what it is given of the machine."""
         self.runs, self.ended = self.runs + 1, None
         process = self.process = Process(self.ip, self.runs)
         rng = random.Random(self.rng.getrandbits(64))
-        return process, Environment(self.clock, rng, self.disk.mount(process), net.of(process), boot_id=f"{self.ip}/{self.boots}")
+        return process, Environment(self.clock, rng, self.disk.mount(process), net.of(process, security), boot_id=f"{self.ip}/{self.boots}")
 
 
 @dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
 from broker.nameserver.node import NameServerNode
+from dledger_wire.security import principal
 from tests.sim.disk import DiskSettings
 from tests.sim.disk_content import Loss
 from tests.sim.groups import name_server_address, name_server_id
@@ -14,6 +15,7 @@ from tests.sim.host import Machine, new_machine
 from tests.sim.loop import SimLoop
 from tests.sim.network import SimNetwork
 from tests.sim.quorum import QuorumBoard, SimQuorum
+from tests.sim.security import CLUSTER, SimSecurity
 from tests.sim.trace import Trace
 
 
@@ -27,8 +29,8 @@ class NameServerHost(Machine):
 class SimNameServers:
     """All of them.  ``hosts`` by id; empty: the cluster has none of its own."""
 
-    def __init__(self, loop: SimLoop, net: SimNetwork, trace: Trace, count: int, draw: random.Random) -> None:
-        self._loop, self._net, self._trace = loop, net, trace
+    def __init__(self, loop: SimLoop, net: SimNetwork, trace: Trace, security: SimSecurity, count: int, draw: random.Random) -> None:
+        self._loop, self._net, self._trace, self._security = loop, net, trace, security
         self.hosts: dict[str, NameServerHost] = {}
         if not count:
             return  # nothing is drawn
@@ -43,8 +45,10 @@ class SimNameServers:
 
     def start(self, name_id: str, config: ClusterConfig) -> None:
         host = self.hosts[name_id]
-        process, env = host.new_process(self._net)
-        node = host.node = NameServerNode(config.name_server(name_id), env, SimQuorum(self.board, name_id, process))
+        security = self._security.of_member(principal.name_server(CLUSTER, name_id), lambda: node.known_users())
+        process, env = host.new_process(self._net, security.network)
+        quorum = SimQuorum(self.board, name_id, process)
+        node = host.node = NameServerNode(config.name_server(name_id), env, quorum, security=security)
         self._trace.note("start", host.ip, f"run {host.runs}")
         self._loop.spawn(process, self._run(host, node), "name server")
 

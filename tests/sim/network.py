@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 
 from dledger_wire.errors import AddressInUseError, DeadlineExceededError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream, StreamHandler, UnaryHandler
+from dledger_wire.security.network_security import OPEN, NetworkSecurity
+from dledger_wire.security.principal import ANONYMOUS, Principal
 from tests.sim.loop import Process, SimLoop
+from tests.sim.security import prove
 from tests.sim.stream import BROKEN_STREAM_GRACE_S, CallContext, ClientStream, Connection, as_travelled, internal_error
 from tests.sim.trace import Trace
 
@@ -49,14 +52,31 @@ class Listener:
     """A server that listens."""
 
     process: Process
+    security: NetworkSecurity
     unary: dict[str, UnaryHandler] = field(default_factory=dict)
     streams: dict[str, StreamHandler] = field(default_factory=dict)
     connections: dict[Connection, None] = field(default_factory=dict)
     calls: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    callers: dict[Caller, Principal] = field(default_factory=dict)  # who has proved who it is
+
+    def admit(self, caller: Caller) -> Principal:
+        """Who calls.  AuthenticationFailedError when it is not let in."""
+        known = self.callers.get(caller)
+        if known is None:
+            known = self.callers[caller] = prove(caller.security.credentials, self.security.admission, f"sim:{caller.process.host}")
+        return known
 
 
-# Who wants to see every answer to a call: (process that answers, method, request, answer or error).
-Answered = Callable[[Process, str, bytes, bytes | DledgerError], None]
+# Who wants to see every answer to a call: (process that answers, who asked, method, request, answer or error).
+Answered = Callable[[Process, Principal, str, bytes, bytes | DledgerError], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Caller:
+    """A process, and what it proves who it is with."""
+
+    process: Process
+    security: NetworkSecurity
 
 
 class SimNetwork:
@@ -74,8 +94,8 @@ class SimNetwork:
         self._links: dict[tuple[str, str], Link] = {}
         self.calls: dict[UnaryCall, None] = {}
 
-    def of(self, process: Process) -> ProcessNetwork:
-        return ProcessNetwork(self, process)
+    def of(self, process: Process, security: NetworkSecurity = OPEN) -> ProcessNetwork:
+        return ProcessNetwork(self, Caller(process, security))
 
     @staticmethod
     def host_of(address: str) -> str:
@@ -136,24 +156,24 @@ class SimNetwork:
 class ProcessNetwork:
     """``Network`` for one process."""
 
-    def __init__(self, net: SimNetwork, process: Process) -> None:
+    def __init__(self, net: SimNetwork, caller: Caller) -> None:
         self.net = net
-        self.process = process
+        self._caller = caller
 
     def connect(self, address: str) -> SimChannel:
-        return SimChannel(self.net, self.process, address)
+        return SimChannel(self.net, self._caller, address)
 
     def serve(self, address: str) -> SimServer:
-        return SimServer(self.net, self.process, address)
+        return SimServer(self.net, self._caller, address)
 
 
 class SimServer:
     """``Server``: serves registered handlers on one address."""
 
-    def __init__(self, net: SimNetwork, process: Process, address: str) -> None:
+    def __init__(self, net: SimNetwork, own: Caller, address: str) -> None:
         self.address = address
         self._net = net
-        self._listener = Listener(process)
+        self._listener = Listener(own.process, own.security)
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         self._listener.unary[method] = handler
@@ -189,9 +209,9 @@ class SimServer:
 class SimChannel:
     """``Channel``: calls and streams to one address."""
 
-    def __init__(self, net: SimNetwork, process: Process, address: str) -> None:
+    def __init__(self, net: SimNetwork, caller: Caller, address: str) -> None:
         self._net = net
-        self._process = process
+        self._caller = caller
         self._address = address
         self._is_closed = False
         self._connections: dict[Connection, None] = {}
@@ -202,7 +222,7 @@ class SimChannel:
         loop = self._net.loop
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting[answer] = None
-        call = UnaryCall(self._net, self._process, self._address, method, request, answer)
+        call = UnaryCall(self._net, self._caller, self._address, method, request, answer)
         deadline = loop.call_later(max(timeout_s, 0.0), call.deadline)
         call.send()
         try:
@@ -214,7 +234,7 @@ class SimChannel:
 
     def open(self, method: str, *, metadata: Mapping[str, str] | None = None) -> ByteStream:
         self._check_open(method)
-        connection = Connection(self._net, self._process, self._address, method, dict(metadata or {}), self._connections)
+        connection = Connection(self._net, self._caller, self._address, method, dict(metadata or {}), self._connections)
         connection.dial()
         return ClientStream(connection)
 
@@ -237,11 +257,11 @@ class SimChannel:
 class UnaryCall:
     """One request and its answer, each a message over one directed link."""
 
-    __slots__ = ("_address", "_answer", "_listener", "_method", "_net", "_process", "_request")
+    __slots__ = ("_address", "_answer", "_caller", "_listener", "_method", "_net", "_process", "_request")
 
-    def __init__(self, net: SimNetwork, process: Process, address: str, method: str, request: bytes, answer: asyncio.Future[bytes]) -> None:
+    def __init__(self, net: SimNetwork, caller: Caller, address: str, method: str, request: bytes, answer: asyncio.Future[bytes]) -> None:
         self._net = net
-        self._process = process
+        self._caller, self._process = caller, caller.process
         self._address = address
         self._method = method
         self._request = request
@@ -271,20 +291,21 @@ class UnaryCall:
         if net.trace.readable:
             words = net.describe(self._method, self._request) if net.describe is not None else f"{len(self._request)} bytes"
             net.trace.line("call", f"{self._process.host}>{listener.process.host}", f"{self._method} {words}")
-        handler = listener.unary.get(self._method)
         if net.listeners.get(self._address) is not listener:
             self._reply(listener, self._unreachable("the server has stopped"))
-        elif handler is None:
-            self._reply(listener, DledgerError(f"{self._address} {self._method}: UNIMPLEMENTED method"))
         else:
-            work = self._serve(listener, handler)
+            work = self._serve(listener)
             task = net.loop.spawn(listener.process, work, self._method)
             listener.calls[task] = None
 
-    async def _serve(self, listener: Listener, handler: UnaryHandler) -> None:
+    async def _serve(self, listener: Listener) -> None:
         task = asyncio.current_task()
         try:
-            result: bytes | DledgerError = await handler(self._request, CallContext(f"sim:{self._process.host}", {}))
+            principal = listener.admit(self._caller)
+            handler = listener.unary.get(self._method)
+            if handler is None:
+                raise DledgerError(f"{self._address} {self._method}: UNIMPLEMENTED method")
+            result: bytes | DledgerError = await handler(self._request, CallContext(f"sim:{self._process.host}", {}, principal))
         except DledgerError as error:
             result = as_travelled(error)
         except asyncio.CancelledError:
@@ -294,7 +315,7 @@ class UnaryCall:
         if task is not None:
             listener.calls.pop(task, None)
         for watch in self._net.on_answer:
-            watch(listener.process, self._method, self._request, result)
+            watch(listener.process, listener.callers.get(self._caller, ANONYMOUS), self._method, self._request, result)
         self._reply(listener, result)
 
     def _reply(self, listener: Listener, result: bytes | DledgerError) -> None:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from broker.config.layer_settings import store_settings_of
 from broker.node import BrokerNode
 from broker.process.process_stats import ProcessStats
+from broker.security.setup import ProcessSecurity
 from broker.spares.binding import Binding, bound_settings, read_binding
 from broker.spares.waiting import WaitingSpare
 from dledger.runtime.env import Environment
+from dledger_wire.security import principal
 from tests.sim.disk import DiskSettings
 from tests.sim.groups import spare_address, spare_id
 from tests.sim.host import Host, new_machine
+from tests.sim.security import CLUSTER
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
@@ -33,32 +36,34 @@ class SimSpares:
     def start(self, name: str) -> None:
         """It runs until it is killed or fails."""
         host = self.hosts[name]
-        process, env = host.new_process(self._cluster.net)
+        own = principal.node(CLUSTER, principal.SPARE_GROUP, name)
+        security = self._cluster.security.of_member(own, lambda: host.node.known_users() if host.node is not None else None)
+        process, env = host.new_process(self._cluster.net, security.network)
         self._cluster.trace.note("start", host.ip, f"run {host.runs}")
-        self._cluster.loop.spawn(process, self._life(host, env), "spare")
+        self._cluster.loop.spawn(process, self._life(host, env, security), "spare")
 
-    async def _life(self, host: Host, env: Environment) -> None:
+    async def _life(self, host: Host, env: Environment, security: ProcessSecurity) -> None:
         """As ``broker.main.run_spare``."""
         try:
-            await self._wait_and_serve(host, env)
+            await self._wait_and_serve(host, env, security)
         except Exception as error:
             host.ended = error
             host.problems.append(error)
 
-    async def _wait_and_serve(self, host: Host, env: Environment) -> None:
+    async def _wait_and_serve(self, host: Host, env: Environment, security: ProcessSecurity) -> None:
         config = self._cluster.config
         spare = config.spare(host.name)
         assert spare is not None
         binding = await read_binding(env.disk)
         if binding is None:
-            waiting = WaitingSpare(config, spare, env, process=ProcessStats)
+            waiting = WaitingSpare(config, spare, env, process=ProcessStats, security=security)
             await waiting.open()
             assert waiting.bound is not None
             binding = await waiting.bound
             await waiting.stop()
-        await self._serve(host, env, binding)
+        await self._serve(host, env, security, binding)
 
-    async def _serve(self, host: Host, env: Environment, binding: Binding) -> None:
+    async def _serve(self, host: Host, env: Environment, security: ProcessSecurity, binding: Binding) -> None:
         cluster, spare = self._cluster, self._cluster.config.spare(host.name)
         assert spare is not None
         group = cluster.groups[binding.group]
@@ -67,7 +72,8 @@ class SimSpares:
         if host.name not in group.node_ids:
             group.node_ids.append(host.name)
         settings = bound_settings(cluster.config, spare, binding)
-        node = host.node = BrokerNode(settings, env, log_config=cluster.log, store_settings=store_settings_of(settings))
+        store = store_settings_of(settings)
+        node = host.node = BrokerNode(settings, env, log_config=cluster.log, store_settings=store, security=security)
         group.invariants.watch(host.name, node)
         await cluster.run_node(host, node)
 

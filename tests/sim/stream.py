@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError, UnreachableError, error_from_code
-from dledger_wire.rpc.transport import StreamHandler
 from dledger_wire.security.principal import ANONYMOUS, Principal
 from tests.sim.loop import Process
 
 if TYPE_CHECKING:
-    from tests.sim.network import Listener, SimNetwork
+    from tests.sim.network import Caller, Listener, SimNetwork
 
 BROKEN_STREAM_GRACE_S = 1.0  # as in grpc_network: how long the handler of a broken stream may go on before it is cancelled
 
@@ -203,7 +202,7 @@ class Connection:
     """One stream between two processes; the callee's side exists once something listens at the address."""
 
     def __init__(
-        self, net: SimNetwork, caller: Process, address: str, method: str, metadata: Mapping[str, str], owner: dict[Connection, None]
+        self, net: SimNetwork, caller: Caller, address: str, method: str, metadata: Mapping[str, str], owner: dict[Connection, None]
     ) -> None:
         self.net = net
         self.address = address
@@ -215,7 +214,8 @@ class Connection:
         )
         self.target_host = net.host_of(address)
         self.listener: Listener | None = net.listeners.get(address)
-        self.caller = Side(self, caller)
+        self._who = caller
+        self.caller = Side(self, caller.process)
         self.callee = Side(self, self.listener.process if self.listener is not None else net.loop.world)
         self.caller.other, self.callee.other = self.callee, self.caller
         self.handler: asyncio.Task[None] | None = None
@@ -250,23 +250,22 @@ class Connection:
         net.trace.carry(host, listener.process.host, self.method.encode())
         if net.trace.readable:
             net.trace.line("open", f"{host}>{listener.process.host}", self.method)
-        handler = listener.streams.get(self.method)
         self.callee.not_before = net.loop.now_s + net.delay_s(net.link(listener.process.host, host))
         net.loop.call_for(self.caller.process, self.callee.not_before, self._established)
-        if handler is None:
-            self.callee.send(_End(DledgerError(f"{self.address} {self.method}: UNIMPLEMENTED method")))
-            self.forget()
-            return
-        self.handler = net.loop.spawn(listener.process, self._serve(handler), self.method)
+        self.handler = net.loop.spawn(listener.process, self._serve(listener), self.method)
 
     def _established(self) -> None:
         if not self.established.done():
             self.established.set_result(None)
 
-    async def _serve(self, handler: StreamHandler) -> None:
+    async def _serve(self, listener: Listener) -> None:
         callee = self.callee
         try:
-            await handler(ServerStream(self), CallContext(f"sim:{self.caller.process.host}", self.metadata))
+            principal = listener.admit(self._who)
+            handler = listener.streams.get(self.method)
+            if handler is None:
+                raise DledgerError(f"{self.address} {self.method}: UNIMPLEMENTED method")
+            await handler(ServerStream(self), CallContext(f"sim:{self.caller.process.host}", self.metadata, principal))
             end = _End(None)
         except DledgerError as error:
             end = _End(as_travelled(error))
@@ -276,8 +275,7 @@ class Connection:
             end = _End(internal_error(self.net, self.method, error))
         if callee.broken is None:
             callee.send(end)
-        if self.listener is not None:
-            self.listener.connections.pop(self, None)
+        listener.connections.pop(self, None)
 
     # Ending
 

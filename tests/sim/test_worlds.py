@@ -23,6 +23,7 @@ SEEDS = {
     "groups-embedded": 2,
     "groups-added": 4,
     "groups-drained": 4,
+    "groups-secured": 6,
     "spares": 6,
 }
 

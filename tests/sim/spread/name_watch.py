@@ -20,9 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
+from dledger_wire.security.principal import Principal
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import Process
 from tests.sim.result import LivenessError
+from tests.sim.security import LIMITED
 
 GHOST_IP = "10.0.8.1"
 CALL_S = 2.0
@@ -48,8 +50,8 @@ class NameWatch:
         self._ghost, self._network = cluster.new_client(GHOST_IP)
         cluster.net.on_answer.append(self._answered)
 
-    def _answered(self, process: Process, method: str, request: bytes, result: bytes | DledgerError) -> None:
-        if isinstance(result, DledgerError):
+    def _answered(self, process: Process, caller: Principal, method: str, request: bytes, result: bytes | DledgerError) -> None:
+        if isinstance(result, DledgerError) or caller.name in LIMITED:
             return
         if method == methods.REGISTER.path:
             self._registered(process, request, routes_pb2.RegisterReply.FromString(result))
@@ -119,7 +121,8 @@ class NameWatch:
 
     async def _send(self, registration: bytes, address: str) -> None:
         try:
-            await self._network.connect(address).call(methods.REGISTER.path, registration, timeout_s=CALL_S)
+            network = self._cluster.network_as(self._ghost, routes_pb2.Registration.FromString(registration))
+            await network.connect(address).call(methods.REGISTER.path, registration, timeout_s=CALL_S)
         except DledgerError as error:
             self._cluster.trace.note("replay", address, error.code)
 

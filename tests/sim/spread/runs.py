@@ -18,10 +18,12 @@ SOON = "name_service: {registerInterval: 1s, expireAfter: 3s}\n"  # so that regi
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from."""
+    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from; ``secured``: users,
+    rules and a secret of the cluster, and intruders."""
 
     operation: str = ""
     name_servers: tuple[int, ...] = (3,)
+    secured: bool = False
 
 
 VARIANTS = {
@@ -29,6 +31,7 @@ VARIANTS = {
     "groups-embedded": Variant(name_servers=(0,)),
     "groups-added": Variant("add", (3, 3, 1, 0)),
     "groups-drained": Variant("drain", (3, 3, 1, 0)),
+    "groups-secured": Variant(name_servers=(3, 3, 0), secured=True),
 }
 
 
@@ -37,7 +40,8 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
     variant, draw = VARIANTS[name], random.Random(f"{name} {seed}")
     network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
     servers, settings = draw.choice(variant.name_servers), draw.choice(("", SOON, SOON))
-    rig = Rig(seed, groups=2, name_servers=servers, settings=QUICK + settings, network=network, readable=readable)
+    shape = {"groups": 2, "name_servers": servers, "settings": QUICK + settings, "secured": variant.secured}
+    rig = Rig(seed, network=network, readable=readable, **shape)
     world = SpreadWorld(rig, seed, variant.operation)
     run_world(rig, name, world, LIMIT_S, sink)
     return world

@@ -21,6 +21,7 @@ from tests.sim.cluster import are_equal
 from tests.sim.faults import Fault, carry_out
 from tests.sim.invariants import check_logs_match
 from tests.sim.spread import account
+from tests.sim.spread.intruders import Intruders
 from tests.sim.spread.name_watch import NameWatch
 from tests.sim.spread.operations import OPERATIONS
 from tests.sim.spread.plans import Strike, plan_clients, plan_name_servers, plan_of_group
@@ -70,6 +71,7 @@ class SpreadWorld:
         self.faults = self.plans.texts()
         self.names = NameWatch(self.cluster, random.Random(self.draw.getrandbits(64)))
         self.visitors = Visitors(self, random.Random(f"visitors {seed}"))
+        self.intruders = Intruders(self, random.Random(f"intruders {seed}"))
         self.agreed_s = 0.0  # how long the name service took to recover
         self.may_lie_dead = not operation and self.draw.random() < 0.3 and self.cluster.config.name_service.expireAfter < 5000
         self.stops_at_once = random.Random(f"stops {seed}").random() < 0.5  # consumers, before they have committed regularly
@@ -79,6 +81,7 @@ class SpreadWorld:
     # The acts
 
     async def run(self) -> None:
+        await self.intruders.prepare()
         await self.create_topics()
         for group in self.groups:
             group.pause_s = 0.002
@@ -86,7 +89,7 @@ class SpreadWorld:
             await self.join(group)
         self.workers.answers = [self.draw.choice([Action.COMMIT, Action.COMMIT, Action.RECONSUME_LATER, None]) for _ in range(20)]
         acts = [self._produce("plain"), self._produce("ordered"), self.visitors.come(), self._strike(), self.operation.during()]
-        await asyncio.gather(*acts)
+        await asyncio.gather(*acts, self.intruders.come())
         await self._settle()
         await self.operation.afterwards()
         if self.may_lie_dead:
@@ -165,6 +168,7 @@ class SpreadWorld:
             await self.until(lambda group=group: self.acknowledged[group.topic] <= set(group.bodies()), f"{group.name} miss messages")
         await self.until(lambda: not messaging_account.refused_for_good(self.workers.seen), "refused, and never given again")
         await self.until(self._is_settled, "replicas do not come together")
+        await self.until(self.intruders.agree, "replica groups have different users and rules")
         if not self.stops_at_once:
             await self.until(self._all_committed, "consumers have not committed what they consumed")
 

@@ -14,6 +14,7 @@ from dledger_client.runtime.environment import use_environment
 from store.append.message_log import MADE_BY_SERVICES
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
+from tests.sim.security import ADMINISTRATOR
 
 CLIENT_IP = "10.0.1.1"
 LIMIT_S = 300.0
@@ -53,8 +54,9 @@ class Rig:
         """Routes of a client that has no face of its own."""
         return Router(self.cluster.bootstrap, self._network, self._clock, self._random)
 
-    def admin(self) -> Admin:
-        with use_environment(**self.around()):
+    def admin(self, user: str = ADMINISTRATOR) -> Admin:
+        network = self.cluster.net.of(self.process, self.cluster.security.of_user(user))
+        with use_environment(**self.around() | {"network": network}):
             return Admin(self.cluster.bootstrap)
 
     async def topic(self, name: str = "t", queues: int = 1, **spec: Any) -> None:
