@@ -40,6 +40,7 @@ from dledger_cli.commands import (
     verify,
 )
 from dledger_cli.context import takes_bootstrap
+from dledger_cli.contexts import variables_of
 from dledger_cli.credentials import takes_credentials
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line
 from dledger_wire.version import installed_version
@@ -63,11 +64,28 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    command: typer.Context,
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context", metavar="NAME", help="Cluster and user of ~/.config/dledger/NAME.yaml, or of a path. Default: $DLEDGER_CONTEXT."
+        ),
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     if verbose:
         os.environ["DLEDGER_VERBOSE"] = "1"
+    named = context or os.environ.get("DLEDGER_CONTEXT", "")
+    if named:
+        added = variables_of(named)
+        os.environ.update(added)
+        command.call_on_close(lambda: _take_out(added))
+
+
+def _take_out(variables: Iterable[str]) -> None:
+    for variable in variables:
+        os.environ.pop(variable, None)
 
 
 for module in (

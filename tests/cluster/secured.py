@@ -11,6 +11,7 @@ from typing import Any
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
+from dledger_client import Admin
 from tests.cluster.harness import dledger
 
 ADMIN = "admin"
@@ -81,7 +82,8 @@ class SecuredCluster:
         file = Path(self.password_file(name))
         file.touch(0o600)
         file.write_text(password + "\n", encoding="utf-8")
-        self.ok("user", "create", name, "--new-password-file", str(file), user=ADMIN)
+        with Admin(self.bootstrap, **self.who(ADMIN)) as admin:
+            admin.create_user(name, password)
 
     def local(self) -> LocalCluster:
         return LocalCluster(ClusterConfig.load(str(self.data / "cluster.yaml")), self.data)

@@ -13,7 +13,8 @@ HEAD = """\
 This page is generated from the commands; `dledger COMMAND --help` prints the same.
 
 Exit codes: 0 success, 1 an operating error (one line on stderr), 2 wrong usage, 130 interrupted.
-`dledger --verbose COMMAND` prints the traceback of an error.
+`dledger --verbose COMMAND` prints the traceback of an error. `dledger --context NAME COMMAND` takes cluster and user from a file, see
+[Secure a cluster](../guides/secure.md#who-you-are).
 
 ## Common options
 
@@ -23,6 +24,7 @@ Most commands take these options. The page does not repeat them for each command
 |---|---|
 """
 COMMON = ("--config", "--bootstrap", "--json", "--timeout")
+WHO = "login_"  # parameters of options that say who comes in; some commands have others of the same name
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -45,7 +47,7 @@ def _walk(group: Any, context: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_common(param: Any) -> bool:
-    return bool(set(param.opts) & set(COMMON))
+    return bool(set(param.opts) & set(COMMON)) or param.name.startswith(WHO)
 
 
 def _common(command: Any, context: Any) -> list[tuple[str, str]]:
