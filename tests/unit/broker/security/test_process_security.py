@@ -144,7 +144,7 @@ def test_while_users_are_introduced_only_administering_needs_one() -> None:
 
 
 def test_so_many_passwords_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    admission = ClusterAdmission("shop", administrators={}, secret=None, users_required=True)
+    admission = ClusterAdmission("shop", administrators={}, secret=None, users_required=True, users=SecurityState)
 
     async def scenario() -> None:
         await admission._checking.acquire()
