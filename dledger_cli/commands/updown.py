@@ -75,13 +75,18 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
     Nodes that are not members only have to answer.  A member that its peers refuse fails soon: waiting does not change that.
     """
     from dledger_cli.commands.status import show
+    from dledger_wire.errors import AuthenticationFailedError, PermissionDeniedError
 
     start = time.monotonic()
     refused_since: dict[str, float] = {}
     while True:
         if _any_ended(cluster, started):
             return False
-        groups = run(cluster_status(cluster.config, as_node=True))
+        try:
+            groups = run(cluster_status(cluster.config, as_node=True))
+        except (AuthenticationFailedError, PermissionDeniedError) as error:
+            error_line(f"the nodes are started, and their state cannot be seen: {error.message} (dledger up --user NAME)")
+            return False
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
             show(groups, as_json=as_json)

@@ -18,11 +18,19 @@ from typing import Any, TypeAlias
 from dledger_client.cluster.leader_tracker import LeaderTracker
 from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.cluster.router import Router
-from dledger_wire.errors import BusyError, DledgerError, NotLeaderError, UnreachableError
+from dledger_wire.errors import (
+    AuthenticationFailedError,
+    BusyError,
+    DledgerError,
+    NotLeaderError,
+    PermissionDeniedError,
+    UnreachableError,
+)
 from dledger_wire.rpc.methods import StreamMethod
 from dledger_wire.rpc.transport import ByteStream
 
 CLOSE_TIMEOUT_S = 1.0
+REFUSED_PAUSE_S = 1.0  # who is not let in any more, or lacks a right, does not ask every moment for it
 
 AnyStream: TypeAlias = StreamMethod[Any, Any]
 
@@ -97,6 +105,8 @@ class LeaderStream:
             self._backoff_term, self._attempt = self._tracker.term, 0
         self._attempt += 1
         pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000
+        if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
+            pause_s += REFUSED_PAUSE_S
         await self._router.pause(self.replica_group, self._tracker.term, pause_s)
 
     async def close(self) -> None:

@@ -15,8 +15,11 @@ import dledger_client
 import dledger_client.aio
 from dledger_client import ConfigError, TlsSettings, TransactionState
 from dledger_client.cluster.asking import MAX_REFUSALS, ask_in_turn
+from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, REFUSED_PAUSE_S, LeaderStream
 from dledger_client.runtime.security import ENVIRONMENT, client_security, network_security, use_password, use_security
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, UnreachableError
+from dledger_wire.clock import SystemClock, system_random
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError, UnreachableError
+from dledger_wire.rpc import methods
 from dledger_wire.security import credentials
 from dledger_wire.security.certificates import issue, new_authority
 from dledger_wire.security.credentials import PasswordCredentials
@@ -178,3 +181,24 @@ def test_a_password_that_two_nodes_refuse_is_not_tried_at_the_others() -> None:
     problems = asyncio.run(run())
     assert len(asked) == 1 + MAX_REFUSALS
     assert isinstance(problems[-1], AuthenticationFailedError)
+
+
+def test_who_is_refused_does_not_hammer_the_leader() -> None:
+    """Streams in the background go on for as long as a client lives."""
+    paused: list[float] = []
+
+    class Routes:
+        clock, random = SystemClock(), system_random()
+
+        async def pause(self, _group: str, _term: int, seconds: float) -> None:
+            paused.append(seconds)
+
+        def channel(self, _address: str) -> None: ...
+
+    async def run() -> None:
+        stream = LeaderStream(Routes(), "g0", methods.FETCH, PRODUCE_SILENCE)  # type: ignore[arg-type]
+        for error in (UnreachableError("lost"), AuthenticationFailedError("wrong"), PermissionDeniedError("may not")):
+            await stream.back_off(error)
+
+    asyncio.run(run())
+    assert paused[0] < REFUSED_PAUSE_S <= min(paused[1:])
