@@ -90,6 +90,7 @@ def _run_replica(settings: NodeSettings, folder: str) -> None:
 
 async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str) -> Binding | None:
     """The replica group that it belongs to; None when a signal ends the process first."""
+    from broker.process.audit_file import file_audit
     from broker.process.process_stats import read_process_stats
     from broker.security.setup import process_security
     from broker.spares.waiting import WaitingSpare
@@ -98,7 +99,7 @@ async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str
     from dledger_wire.tcp.mixed_network import MixedNetwork
 
     own = principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id)
-    security = process_security(cluster, own)
+    security = process_security(cluster, own, audit_sink=file_audit(folder))
     env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     bound = await read_binding(env.disk)
     if bound is not None:
@@ -140,6 +141,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 async def _serve(settings: NodeSettings, folder: str) -> None:
     from broker.node import BrokerNode
+    from broker.process.audit_file import file_audit
     from broker.process.process_stats import local_utc_offset_ms, read_process_stats
     from broker.security.setup import process_security
     from dledger.runtime.real_env import real_environment
@@ -149,7 +151,7 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
     group = principal.SPARE_GROUP if is_spare else settings.group.name
     own = principal.node(settings.cluster.cluster, group, settings.node.id)
-    security = process_security(settings.cluster, own, lambda: node.known_users())
+    security = process_security(settings.cluster, own, lambda: node.known_users(), file_audit(folder))
     env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     node = BrokerNode(settings, env, process=read_process_stats, utc_offset_ms=local_utc_offset_ms, security=security)
     await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
@@ -158,6 +160,7 @@ async def _serve(settings: NodeSettings, folder: str) -> None:
 async def _serve_names(settings: NameServerSettings, folder: str) -> None:
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
+    from broker.process.audit_file import file_audit
     from broker.process.process_stats import read_process_stats
     from broker.security.setup import process_security
     from dledger.runtime.real_env import real_environment
@@ -166,7 +169,7 @@ async def _serve_names(settings: NameServerSettings, folder: str) -> None:
 
     quorum = quorum_of(settings)
     own = principal.name_server(settings.cluster.cluster, settings.server.id)
-    security = process_security(settings.cluster, own, lambda: server.known_users())
+    security = process_security(settings.cluster, own, lambda: server.known_users(), file_audit(folder))
     env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
     await open_identity(env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
     server = NameServerNode(settings, env, quorum, process=read_process_stats, security=security)

@@ -47,6 +47,8 @@ from broker.registration.known_groups import KnownGroups
 from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
 from broker.security.access import AccessControl
+from broker.security.audit_service import AuditService
+from broker.security.audited import AuditGate, Inside
 from broker.security.gate import AccessGate
 from broker.security.replicas import OtherMembers, ReplicaCheck
 from broker.security.service import SecurityService
@@ -180,6 +182,8 @@ class BrokerNode:
             # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
             access = self._access = self._security.access(self.users)
+            if self._security.audit is not None:
+                self._security.audit.position = lambda: (self.raft.term, self.store.applied_index)
             self.store.security.on_change(self._users_changed)
             await self._listen(self._services(ServiceContext(settings, self._group_env, self.store, self.raft, self.roles, access)))
         except BaseException:
@@ -191,6 +195,7 @@ class BrokerNode:
         if self._users is not None:
             self._tasks.spawn(self._users.run(), "watch users")
         self._tasks.spawn(self._certificate.run(), "watch the certificate")
+        self._tasks.spawn(self._security.sum_up(), "sum up refusals")
 
     def users(self) -> SecurityState:
         """Users and rules as this node knows them now."""
@@ -213,14 +218,15 @@ class BrokerNode:
 
     def _security_services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[RpcService]:
         """Users are changed in the first replica group; the other groups watch it."""
+        audit = [AuditService(self._security.audit)] if self._security.audit is not None else []
         if not self._security.has_users:
-            return ()
+            return audit
         first = self.settings.cluster.groups[0].name
         if self.settings.group.name != first:
             self._users = SecurityWatch(self._env.network, lambda: groups.addresses_of(first), self.store.security)
             self._users.on_change(self._users_changed)
             self.roles.register(SecurityCopies(context, self._users))
-        return (SecurityService(context, self._security.administrators, is_home=self._users is None),)
+        return (*audit, SecurityService(context, self._security.administrators, is_home=self._users is None))
 
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
@@ -272,12 +278,18 @@ class BrokerNode:
             served: Server = self._env.network.serve(address)
             if self._security.admission is not None:
                 served = AccessGate(served, self._access, replicas)
+            if self._security.audit is not None:
+                served = AuditGate(served, self._security.audit, Inside(self.store, self.users, self._members))
             server = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
             self.raft.register(server)
             for service in services:
                 service.register(server)
             self._servers.append(server)
             await server.start()
+
+    def _members(self) -> dict[str, object]:
+        membership = self.raft.membership
+        return {"voters": sorted(membership.voters), "learners": sorted(membership.learners), "leader": self.raft.leader or ""}
 
     def _is_replica(self, node_id: str) -> bool:
         return node_id in self.raft.membership or node_id in self.raft.committed_members()[1]
@@ -302,6 +314,7 @@ class BrokerNode:
         for server in self._servers:
             await server.stop(STOP_GRACE_S)
         self._servers.clear()
+        await self._security.close()
         await self.store.close()
 
     def fail(self, error: BaseException) -> None:

@@ -17,6 +17,7 @@ import typer
 from dledger_cli.bench import commands as bench
 from dledger_cli.commands import (
     acl,
+    audit,
     certs,
     cluster,
     consume,
@@ -107,6 +108,7 @@ for module in (
     certs,
     user,
     acl,
+    audit,
     expire,
     verify,
     dump,

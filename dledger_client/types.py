@@ -1,5 +1,6 @@
 """Results, settings and callback types of the clients; importable from ``dledger_client`` and from ``dledger_client.aio``."""
 
+from dledger_client.admin.audit import AuditLog, AuditRecord
 from dledger_client.admin.calls import Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, PeerStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import (
@@ -53,6 +54,8 @@ __all__ = [
     "AccessRule",
     "Action",
     "AsyncSendFuture",
+    "AuditLog",
+    "AuditRecord",
     "Bootstrap",
     "ChangedTopic",
     "CheckListener",

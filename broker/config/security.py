@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from broker.config.replicas import ConfigModel
+from broker.config.values import size
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.credentials import MIN_SECRET_BYTES, read_secret
 from dledger_wire.security.principal import is_user_name
@@ -92,6 +93,13 @@ class LimitsConfig(ConfigModel):
     connectionsPerSource: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
 
 
+class AuditConfig(ConfigModel):
+    """The audit log of each node and name server: how large a file may get, and how many are kept."""
+
+    maxBytes: Annotated[int, BeforeValidator(size(64 << 10, 1 << 40))] = 16 << 20
+    files: Annotated[int, Field(ge=2, le=1_000)] = 10
+
+
 class SecurityConfig(ConfigModel):
     """What the cluster asks of who connects.  Without the block it trusts everybody who reaches a port."""
 
@@ -101,6 +109,7 @@ class SecurityConfig(ConfigModel):
     cluster_secret_file: Path | None = None
     users: UsersConfig | None = None
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    audit: AuditConfig = Field(default_factory=AuditConfig)
 
 
 def own_path(path: str, folder: str, own_id: str) -> str:

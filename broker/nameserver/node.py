@@ -18,6 +18,7 @@ from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.spreading import Spreading
 from broker.nameserver.table import RouteTable
 from broker.process.process_stats import ProcessStats
+from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.security.watching import SecurityWatch
 from dledger.runtime.env import Environment
@@ -86,6 +87,8 @@ class NameServerNode:
             server = self._security.guarded(self._env.network.serve(self.settings.server.address), self.users)
             self.service.register(server)
             methods.METADATA.serve(server, self._metadata)
+            if self._security.audit is not None:
+                AuditService(self._security.audit).register(server)
             HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
             await server.start()
             self._server = server
@@ -93,6 +96,7 @@ class NameServerNode:
             self._tasks.spawn(self._spreading.run(), "spreading")
             self._tasks.spawn(self._expire(), "expiry")
             self._tasks.spawn(self._security.certificate_watch(self._env.clock).run(), "watch the certificate")
+            self._tasks.spawn(self._security.sum_up(), "sum up refusals")
             if self._security.has_users:
                 self._tasks.spawn(self._users.run(), "watch users")
         except BaseException:
@@ -107,6 +111,7 @@ class NameServerNode:
         if server is not None:
             await server.stop(STOP_GRACE_S)
         await self._quorum.stop()
+        await self._security.close()
 
     def users(self) -> SecurityState:
         """Users and rules as the first replica group told them last; nobody before it has."""

@@ -7,6 +7,7 @@ these change, so that a stream asks for each of its messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from contextvars import ContextVar
 
 from dledger_wire.errors import PermissionDeniedError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -17,6 +18,7 @@ from store.state.security import SecurityState
 MAX_REMEMBERED = 20_000
 
 CLUSTER_NAME = "*"
+CALLER_ADDRESS: ContextVar[str] = ContextVar("caller_address", default="")  # of the call or stream that is served, for the audit log
 
 Question = tuple[Principal, Action, Resource, str]
 

@@ -102,21 +102,22 @@ class ClusterAdmission:
         if proved is None:
             return self._anonymous("expected a user with a password, or a certificate of this cluster")
         if proved.cluster not in ("", self._cluster):
-            raise AuthenticationFailedError(f"{proved}: expected cluster {self._cluster}")
+            raise AuthenticationFailedError(f"{proved}: expected cluster {self._cluster}", reason="other_cluster", user=proved.uri)
         if proved.kind is Kind.USER:
             return self._user(proved.name)
         if name and certificate is not None and certificate.is_cluster and certificate != proved:
-            raise AuthenticationFailedError(f"{proved}: its certificate is that of {certificate}")
+            text = f"{proved}: its certificate is that of {certificate}"
+            raise AuthenticationFailedError(text, reason="anothers_name", user=certificate.uri)
         return proved
 
     def _user(self, name: str) -> Principal:
         if name in self._administrators or self._known_users().user(name) is not None:
             return user(name)
-        raise AuthenticationFailedError(f"there is no user {name}")
+        raise AuthenticationFailedError(f"there is no user {name}", reason="no_such_user", user=name)
 
     def _anonymous(self, expected: str) -> Principal:
         if self._users_required:
-            raise AuthenticationFailedError(expected)
+            raise AuthenticationFailedError(expected, reason="no_credentials")
         return ANONYMOUS
 
     # Who is in
@@ -137,6 +138,8 @@ class ClusterAdmission:
 
     def users_changed(self) -> None:
         """End what users have open that were deleted or got another password since they came in."""
+        if self._users() is None:
+            return  # who there is is not known yet
         for name, watched in list(self._watched.items()):
             now = self._known_user(name)
             gone = [(mark, end) for mark, (then, end) in watched.items() if then != now]

@@ -5,7 +5,7 @@ What replicas call is checked by ``replicas.py`` besides.
 
 from __future__ import annotations
 
-from broker.security.access import CLUSTER_NAME, AccessControl
+from broker.security.access import CALLER_ADDRESS, CLUSTER_NAME, AccessControl
 from broker.security.permissions import asks_itself, check_of, nothing
 from broker.security.replicas import REPLICA_SERVICES, ReplicaCheck
 from dledger_wire.errors import PermissionDeniedError
@@ -23,11 +23,14 @@ class AccessGate:
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         check, known = check_of(method), methods.METHODS.get(method)
-        if check in (nothing, asks_itself):
+        if check is nothing:
             self._server.add_unary(method, handler)
             return
 
         async def checked(request: bytes, caller: CallContext) -> bytes:
+            CALLER_ADDRESS.set(caller.peer)
+            if check is asks_itself:
+                return await handler(request, caller)
             check(self._access, caller.principal, methods.decode(known.request, request) if known is not None else None)
             if method.startswith(REPLICA_SERVICES):
                 await self._check_replica(method, caller, request)
@@ -37,11 +40,12 @@ class AccessGate:
 
     def add_stream(self, method: str, handler: StreamHandler) -> None:
         check = check_of(method)
-        if check in (nothing, asks_itself):
+        if check is nothing:
             self._server.add_stream(method, handler)
             return
 
         async def checked(stream: ByteStream, caller: CallContext) -> None:
+            CALLER_ADDRESS.set(caller.peer)
             check(self._access, caller.principal, None)
             if method.startswith(REPLICA_SERVICES):
                 stream = (await self._check_replica(method, caller, None)).bound(stream, caller)

@@ -178,6 +178,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.LIST_RULES: _own_rights,
     methods.CHECK_ACCESS: _own_rights,
     methods.WATCH_SECURITY: members_only,
+    methods.AUDIT_TAIL: _ADMINISTER,
     methods.RAFT_LINK: members_only,
     methods.FETCH_ENTRY: members_only,
     methods.COPY_PLAN: members_only,

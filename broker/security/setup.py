@@ -6,17 +6,19 @@ file is wrong, before anything listens.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
-from broker.config.security import SecurityConfig, Step, cluster_secret, tls_settings
-from broker.security.access import AccessControl
+from broker.config.security import AuditConfig, SecurityConfig, Step, cluster_secret, tls_settings
+from broker.security.access import CALLER_ADDRESS, AccessControl
 from broker.security.admission import ClusterAdmission
+from broker.security.audit import Audit, AuditSink, NoSink, Place
 from broker.security.certificate_watch import CertificateWatch
 from broker.security.gate import AccessGate
 from broker.security.own_certificate import check_own_certificate
-from dledger_wire.clock import Clock
+from dledger_wire.clock import Clock, SystemClock
 from dledger_wire.rpc.transport import Server
 from dledger_wire.security.credentials import ClusterCredentials
 from dledger_wire.security.limits import Limits
@@ -24,6 +26,8 @@ from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.security.tls import TlsContexts
 from store.state.security import SecurityState
+
+SUM_UP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class ProcessSecurity:
     has_users: bool = False
     anonymous: bool = False
     step: Step = Step.ONLY
+    audit: Audit | None = None
 
     def certificate_watch(self, clock: Clock) -> CertificateWatch:
         """What is to be known of its certificate and ports."""
@@ -44,7 +49,22 @@ class ProcessSecurity:
 
     def access(self, state: Callable[[], SecurityState]) -> AccessControl:
         """What callers may do, by the users and rules that ``state`` gives."""
-        return AccessControl(state if self.has_users else None, self.administrators, anonymous=self.anonymous)
+        access = AccessControl(state if self.has_users else None, self.administrators, anonymous=self.anonymous)
+        audit = self.audit
+        if audit is not None:
+            access.denied = lambda who, action, resource, name: audit.denied(who, CALLER_ADDRESS.get(), action, resource, name)
+        return access
+
+    async def sum_up(self) -> None:
+        """Write refusals that were only counted, again and again."""
+        while self.audit is not None:
+            await asyncio.sleep(SUM_UP_S)
+            self.audit.sum_up()
+
+    async def close(self) -> None:
+        """Everything of the audit log is written when this returns."""
+        if self.audit is not None:
+            await self.audit.close()
 
     def users_changed(self) -> None:
         """End the connections and streams of users that were deleted or have another password."""
@@ -59,8 +79,17 @@ class ProcessSecurity:
 NO_SECURITY = ProcessSecurity(OPEN, None)
 
 
-def process_security(cluster: ClusterConfig, own: Principal, users: Callable[[], SecurityState | None] = lambda: None) -> ProcessSecurity:
-    """Of the process that is ``own``; ``users`` gives users and rules once there are any.  ConfigError for files that cannot be used."""
+def process_security(
+    cluster: ClusterConfig,
+    own: Principal,
+    users: Callable[[], SecurityState | None] = lambda: None,
+    audit_sink: Callable[[AuditConfig], AuditSink] = lambda _config: NoSink(),
+    clock: Clock | None = None,
+) -> ProcessSecurity:
+    """Of the process that is ``own``; ``users`` gives users and rules once there are any, ``audit_sink`` takes the audit log.
+
+    ConfigError for files that cannot be used.
+    """
     config = cluster.security
     if config is None:
         return NO_SECURITY
@@ -82,6 +111,8 @@ def process_security(cluster: ClusterConfig, own: Principal, users: Callable[[],
         plaintext=step is not Step.ONLY,
         dials_tls=step is not Step.OFFER,
     )
+    audit = Audit(audit_sink(config.audit), clock or SystemClock(), Place(cluster.cluster, own.group, own.name))
+    admission.on_refused = audit.not_admitted
     users_of_file = config.users
     return ProcessSecurity(
         network,
@@ -90,6 +121,7 @@ def process_security(cluster: ClusterConfig, own: Principal, users: Callable[[],
         users_of_file is not None,
         anonymous=users_of_file is not None and not users_of_file.required,
         step=step,
+        audit=audit,
     )
 
 

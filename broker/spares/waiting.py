@@ -14,6 +14,7 @@ from broker.config.cluster_file import ClusterConfig
 from broker.config.replicas import SpareConfig
 from broker.config.values import split_address
 from broker.process.process_stats import ProcessStats
+from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.spares.binding import Binding, write_binding
 from dledger.runtime.env import Environment
@@ -73,6 +74,8 @@ class WaitingSpare:
         server = self._security.guarded(self._env.network.serve(self.addresses[0]), SecurityState)
         methods.TAKE_SPARE.serve(server, self.take)
         methods.NODE_STATUS.serve(server, self._status)
+        if self._security.audit is not None:
+            AuditService(self._security.audit).register(server)
         HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
         await server.start()
         self._server = server
@@ -84,6 +87,7 @@ class WaitingSpare:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(STOP_GRACE_S)
+        await self._security.close()
 
     def _fail(self, error: BaseException) -> None:
         if not self.failed.done():

@@ -1,13 +1,14 @@
 """The part of ``Admin`` for users and what they may do.
 
-Each method delegates to ``dledger_client.admin.security``.
+Each method delegates to ``dledger_client.admin.security`` or ``dledger_client.admin.audit``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from dledger_client.admin import security
+from dledger_client.admin import audit, security
+from dledger_client.admin.audit import AuditLog
 from dledger_client.admin.security import AccessDecision, AccessRule, Action, ClusterUser, ResourceType, SecurityChange
 from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin
 
@@ -114,3 +115,33 @@ class SecurityAdmin(ReplicaGroupAdmin):
             >>> print((await admin.check_access("billing", "read", "topic", "orders")).allowed)
         """
         return await security.check_access(self._calls, user, action, resource, name)
+
+    async def audit_log(
+        self,
+        count: int = 100,
+        *,
+        user: str = "",
+        action: str = "",
+        denied: bool = False,
+        node: str = "",
+        after: Mapping[str, int] | None = None,
+    ) -> AuditLog:
+        """The newest records of administrative actions and refusals, of all nodes and name servers.
+
+        Args:
+            count: How many at most.
+            user: Only what this user did.  Default: everybody.
+            action: Only actions with this text in them.  Default: all.
+            denied: Only refusals.
+            node: Only what this node or name server wrote, by id or address.  Default: all of them.
+            after: Only what came after these ``positions`` of an earlier call.  Default: from the newest backwards.
+
+        Raises:
+            PermissionDeniedError: The caller does not administer the cluster.
+            InvalidArgumentError: There is no such node.
+
+        Examples:
+            >>> for record in (await admin.audit_log(20, denied=True)).records:
+            ...     print(record.at, record.user, record.address, record.reason)
+        """
+        return await audit.audit_log(self._calls, count, user, action, node, after, denied=denied)

@@ -309,3 +309,56 @@ class SecurityCopy(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["rules", b"rules", "unchanged", b"unchanged", "users", b"users", "version", b"version"]) -> None: ...
 
 global___SecurityCopy = SecurityCopy
+
+@typing.final
+class AuditTailRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_RECORDS_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
+    ACTION_FIELD_NUMBER: builtins.int
+    DENIED_FIELD_NUMBER: builtins.int
+    max_records: builtins.int
+    after: builtins.int
+    """only records with a greater number (seq)"""
+    user: builtins.str
+    """of this user only"""
+    action: builtins.str
+    """only actions with this text in them"""
+    denied: builtins.bool
+    """only refusals"""
+    def __init__(
+        self,
+        *,
+        max_records: builtins.int = ...,
+        after: builtins.int = ...,
+        user: builtins.str = ...,
+        action: builtins.str = ...,
+        denied: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "denied", b"denied", "max_records", b"max_records", "user", b"user"]) -> None: ...
+
+global___AuditTailRequest = AuditTailRequest
+
+@typing.final
+class AuditTailReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    RECORDS_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    node: builtins.str
+    @property
+    def records(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        node: builtins.str = ...,
+        records: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "node", b"node", "records", b"records"]) -> None: ...
+
+global___AuditTailReply = AuditTailReply

@@ -75,7 +75,7 @@ class GrpcCallers:
             return ""
         name, password = _basic(given)
         if not await admission.password_fits(name, password):
-            raise AuthenticationFailedError(f"{name}: wrong name or password")
+            raise AuthenticationFailedError(f"{name}: wrong name or password", user=name)
         return name
 
 

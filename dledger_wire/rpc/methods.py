@@ -204,6 +204,7 @@ CHANGE_RULES = UnaryMethod("/dledger.v1.Security/ChangeRules", security_pb2.Chan
 LIST_RULES = UnaryMethod("/dledger.v1.Security/ListRules", security_pb2.SecurityListRequest, security_pb2.SecurityRules)
 CHECK_ACCESS = UnaryMethod("/dledger.v1.Security/CheckAccess", security_pb2.CheckAccessRequest, security_pb2.CheckAccessReply)
 WATCH_SECURITY = UnaryMethod("/dledger.v1.Security/WatchSecurity", security_pb2.WatchSecurityRequest, security_pb2.SecurityCopy)
+AUDIT_TAIL = UnaryMethod("/dledger.v1.Security/AuditTail", security_pb2.AuditTailRequest, security_pb2.AuditTailReply)
 
 # Between replicas: services Raft and Copy
 

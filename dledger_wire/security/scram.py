@@ -159,7 +159,7 @@ class ServerExchange:
             self._steps.clear()
             if self._not_ready is not None:  # the library hides what a look-up raises
                 raise self._not_ready from None
-            raise AuthenticationFailedError(f"{self.name or 'the caller'}: wrong name or password") from None
+            raise AuthenticationFailedError(f"{self.name or 'the caller'}: wrong name or password", user=self.name) from None
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,103 @@
+"""``dledger audit tail``: who administered the cluster, and who was refused, from all nodes and name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from dledger_client.admin.audit import AuditLog, AuditRecord
+    from dledger_client.aio import Admin
+
+LOOK_S = 1.0
+MOST = 10_000
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(help="The audit log: administrative actions and refusals.", no_args_is_help=True, rich_markup_mode=None)
+    app.callback()(_group)
+    app.command("tail", epilog="Examples: dledger audit tail -n 20 | dledger audit tail --denied --follow")(tail)
+    root.add_typer(app, name="audit")
+
+
+def _group() -> None:
+    """The audit log: administrative actions and refusals."""
+
+
+def tail(
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, max=MOST, help="How many records.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written later, until interrupted.")] = False,
+    node: Annotated[str, typer.Option("--node", metavar="ID", help="Only what this node or name server wrote (id or address).")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="USER", help="Only what this user did.")] = "",
+    action: Annotated[str, typer.Option("--action", metavar="TEXT", help="Only actions with this text in them.")] = "",
+    denied: Annotated[bool, typer.Option("--denied", help="Only refusals.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the newest records of all nodes and name servers, by time; with --json as they were written, one a line."""
+
+    async def work(admin: Admin) -> None:
+        silent: dict[str, str] = {}
+        after: Mapping[str, int] = {}
+        wanted = count
+        while True:
+            found = await admin.audit_log(wanted, user=by, action=action, denied=denied, node=node, after=after)
+            _show(found, as_json=as_json)
+            silent = _tell_silent(found, silent)
+            if not follow:
+                return
+            after, wanted = found.positions, MOST
+            await asyncio.sleep(LOOK_S)
+
+    ask(config, timeout, work)
+
+
+def _show(found: AuditLog, *, as_json: bool) -> None:
+    for record in found.records:
+        if as_json:
+            print_json({name: value for name, value in asdict(record).items() if value not in (None, "") or name in ("user", "name")})
+        else:
+            print(_line(record), flush=True)
+
+
+def _tell_silent(found: AuditLog, told: Mapping[str, str]) -> dict[str, str]:
+    """Name those whose records are missing, each once."""
+    for name, why in found.unanswered.items():
+        if name not in told:
+            note(f"{name} did not answer, its records are missing: {why}")
+    return dict(found.unanswered)
+
+
+def _line(record: AuditRecord) -> str:
+    """For people: nothing in it moves the cursor."""
+    outcome = record.outcome if record.allowed else f"REFUSED {record.reason}".rstrip()
+    what = " ".join(part for part in (record.action, record.resource if record.name else "", record.name) if part)
+    change = _change(record.before, record.after)
+    count = f"{record.count} times" if record.count else ""
+    parts = (record.at, record.node, record.user or "-", record.address or "-", outcome, what, count, change)
+    return "  ".join(_plain(part) for part in parts if part)
+
+
+def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    if before is None and after is None:
+        return ""
+    old, new = before or {}, after or {}
+    changed = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+    return ", ".join(f"{name}: {_short(old.get(name))} -> {_short(new.get(name))}" for name in changed)
+
+
+def _short(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _plain(text: str) -> str:
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
