@@ -244,7 +244,12 @@ class MessageStore:
         self._message_log.resign()
 
     def prepare(
-        self, records: Buffer, *, for_service: bool = False, check_writer: Callable[[str], object] = lambda _topic: None
+        self,
+        records: Buffer,
+        *,
+        for_service: bool = False,
+        check_writer: Callable[[str], object] = lambda _topic: None,
+        check_producer: Callable[[str, str], object] = lambda _name, _owner: None,
     ) -> PreparedBatches:
         """Check a produce payload; see ``MessageLog.prepare``.  ReadOnlyError while the disk is too full for new messages.
 
@@ -252,7 +257,11 @@ class MessageStore:
         """
         if not for_service:
             self.require_disk_room()
-        return self._message_log.prepare(records, for_service=for_service, check_writer=check_writer)
+        return self._message_log.prepare(records, for_service=for_service, check_writer=check_writer, check_producer=check_producer)
+
+    def names_of_producer(self, producer_id: int) -> tuple[str, str]:
+        """Name and owner of a registered producer id; empty when it has none, or is not known."""
+        return self._message_log.names_of_producer(producer_id)
 
     def require_disk_room(self) -> None:
         """ReadOnlyError while the disk is too full for new messages and producers."""

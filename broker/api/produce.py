@@ -84,6 +84,7 @@ class _ProduceStream:
         self._context = context
         self._stream = stream
         self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
+        self._check_producer = partial(context.access.require_producer, caller)
         self._pending: deque[_Pending] = deque()
         self._bytes = 0
         self._accepted = asyncio.Event()
@@ -121,7 +122,7 @@ class _ProduceStream:
     def _proposed(self, payload: memoryview, count: int) -> _Slice:
         try:
             self._context.require_master()
-            prepared = self._context.store.prepare(payload, check_writer=self._check_writer)
+            prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:
             return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
         part = _Slice(prepared.outcomes)

@@ -9,6 +9,7 @@ from dledger_wire.errors import ReadOnlyError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.security.principal import Kind
 from store.commands.producers import InitProducer
 
 TIMEOUT_S = 5.0
@@ -24,11 +25,17 @@ class ProducerIdService:
     def register(self, server: Server) -> None:
         methods.INIT_PRODUCER.serve(server, self.init_producer)
 
-    async def init_producer(self, request: broker_pb2.InitProducerRequest, _caller: CallContext) -> broker_pb2.InitProducerResponse:
+    async def init_producer(self, request: broker_pb2.InitProducerRequest, caller: CallContext) -> broker_pb2.InitProducerResponse:
         at_most(len(request.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
         stable_id = check_group(request.stable_id) if request.stable_id else ""
-        command = InitProducer(producer_id=request.producer_id, producer_name=request.producer_name, stable_id=stable_id)
         self._require_disk_room()
+        if request.producer_id and not stable_id:
+            # The next epoch of an id fences who sends under it.
+            self._context.access.require_producer(caller.principal, *self._context.store.names_of_producer(request.producer_id))
+        owner = caller.principal.name if caller.principal.kind is Kind.USER else ""
+        command = InitProducer(
+            producer_id=request.producer_id, producer_name=request.producer_name, stable_id=stable_id, owner="" if stable_id else owner
+        )
         registration = await self._context.command(command, TIMEOUT_S)
         reply = broker_pb2.InitProducerResponse(producer_id=registration.producer_id, epoch=registration.epoch)
         for topic, queue_id, count in registration.stored:

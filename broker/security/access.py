@@ -88,6 +88,26 @@ class AccessControl:
         """As ``require``, for a topic of whatever kind."""
         self.require(principal, action, *resource_of(topic))
 
+    def require_producer(self, principal: Principal, name: str, owner: str) -> None:
+        """PermissionDeniedError unless ``principal`` may send under a producer id with this ``name`` or, without one, of this ``owner``."""
+        if name:
+            self.require(principal, Action.WRITE, Resource.PRODUCER, name)
+        elif owner and owner != principal.name and self._state is not None:
+            self.denied(principal, Action.WRITE, Resource.PRODUCER, "")
+            text = f"{principal} may not write as a producer of another user"
+            raise PermissionDeniedError(text, user=principal.name, action="write", resource="producer", name="")
+
+    def require_somewhere(self, principal: Principal, action: Action, resource: Resource) -> None:
+        """PermissionDeniedError when ``principal`` may do ``action`` with no resource of the type."""
+        if self._state is None or principal.is_cluster:
+            return
+        state, name = self._state(), principal.name
+        is_user = principal.kind is Kind.USER and (name in self._administrators or state.user(name) is not None)
+        if not is_user or not (name in self._administrators or state.allowed_somewhere(name, action, resource)):
+            self.denied(principal, action, resource, "")
+            text = f"{principal} may not {action} any {resource}"
+            raise PermissionDeniedError(text, user=name, action=action.value, resource=resource.value, name="")
+
     def seen_groups(self, principal: Principal, groups: Iterable[str]) -> list[str]:
         """Those groups that ``principal`` may know of."""
         return [group for group in groups if self.may(principal, Action.DESCRIBE, Resource.GROUP, group)]

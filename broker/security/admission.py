@@ -89,7 +89,9 @@ class ClusterAdmission:
                 hashed = await asyncio.to_thread(hashed_password, name, password)
         finally:
             self._waiting -= 1
-        if verifier is None or not scram.fits(verifier, hashed):
+        # Also for a name that is not known, so that both take the same time.
+        fits = scram.fits(verifier or self._decoys.verifier(name), hashed)
+        if verifier is None or not fits:
             return False
         if len(self._known) >= MAX_KNOWN_PASSWORDS:
             self._known.clear()

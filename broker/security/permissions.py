@@ -99,6 +99,14 @@ _ADMINISTER = _cluster(Action.ADMINISTER)
 _DESCRIBE = _cluster(Action.DESCRIBE)
 
 
+def _producer(access: AccessControl, caller: Principal, request: Any) -> None:
+    """Who may write nothing needs no producer id: many of them would push out what is remembered of others."""
+    if request.stable_id:
+        access.require(caller, Action.WRITE, Resource.PRODUCER, request.stable_id)
+    else:
+        access.require_somewhere(caller, Action.WRITE, Resource.TOPIC)
+
+
 def _own_registration(access: AccessControl, caller: Principal, request: Any) -> None:
     """A node tells of itself only; a spare node that was taken in has a certificate without a group."""
     if caller.kind is not Kind.NODE or caller.name != request.node_id or caller.group not in (request.group, SPARE_GROUP):
@@ -139,7 +147,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.QUEUE_OFFSETS: _topics(Action.DESCRIBE, lambda request: [queue.topic for queue in request.queues]),
     methods.COMMIT_OFFSETS: _all_of(_group(Action.READ), _topics(Action.READ, lambda request: [each.topic for each in request.offsets])),
     methods.GROUP_OFFSETS: _SEEN_GROUPS,
-    methods.INIT_PRODUCER: _named(Action.WRITE, Resource.PRODUCER, lambda request: [request.stable_id] if request.stable_id else []),
+    methods.INIT_PRODUCER: _producer,
     methods.CREATE_TOPIC: _topic(Action.CREATE),
     methods.UPDATE_TOPIC: _topic(Action.ADMINISTER),
     methods.DELETE_TOPIC: _topic(Action.ADMINISTER),

@@ -129,8 +129,10 @@ class TransactionResolver:
 
     def _ready(self, end: EndRequest, half: Frame) -> _Ready:
         if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):
-            text = f"half message {end.offset} is transaction {transaction_id(half)!r} of producer group {producer_group(half)!r}"
-            raise InvalidArgumentError(f"{text}, not {end.transaction_id!r} of {end.group!r}")
+            # Whose it is instead is not told: the caller has rights on the group it named only.
+            raise InvalidArgumentError(
+                f"half message {end.offset} is not transaction {end.transaction_id!r} of producer group {end.group!r}"
+            )
         if end.wanted is not Outcome.COMMITTED:
             return _Ready(end.offset, end.wanted, None)
         topic = self._context.store.topics.require(half.properties.get(REAL_TOPIC, ""))

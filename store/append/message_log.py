@@ -38,7 +38,7 @@ from dledger_wire.errors import (
 )
 from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
-from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
 from store.append.staged_check import check_staged
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
@@ -186,11 +186,17 @@ class MessageLog:
     # Checking
 
     def prepare(
-        self, records: Buffer, *, for_service: bool = False, check_writer: Callable[[str], object] = lambda _topic: None
+        self,
+        records: Buffer,
+        *,
+        for_service: bool = False,
+        check_writer: Callable[[str], object] = lambda _topic: None,
+        check_producer: Callable[[str, str], object] = lambda _name, _owner: None,
     ) -> PreparedBatches:
         """Check a produce payload.  CorruptBatchError when it is no sequence of records; single batches are refused in ``outcomes``.
 
         ``check_writer`` raises what refuses a batch for a topic; it is asked for every topic that messages are to come to.
+        ``check_producer`` does for the name and the owner of a producer id that was registered.
 
         Permissions and limits are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed
         or a limit lowered since.
@@ -205,6 +211,8 @@ class MessageLog:
             outcome = BatchOutcome()
             outcomes.append(outcome)
             try:
+                if record.sequence is not None:
+                    check_producer(*self._sequences.names_of(record.sequence.producer_id))
                 part = self._check(record, outcome, check_writer, for_service=for_service)
             except DledgerError as error:
                 outcome.error = error
@@ -214,6 +222,10 @@ class MessageLog:
         if not outcomes:
             raise CorruptBatchError("a produce payload without a batch", first_bad=-1)
         return PreparedBatches(self, self._term, outcomes, parts)
+
+    def names_of_producer(self, producer_id: int) -> tuple[str, str]:
+        """See ``TailSequences.names_of``."""
+        return self._sequences.names_of(producer_id)
 
     def _check(self, batch: BatchView, outcome: BatchOutcome, check_writer: Callable[[str], object], *, for_service: bool) -> _Part | None:
         """Check one batch; None when it needs no place in the log."""
@@ -234,7 +246,8 @@ class MessageLog:
         if batch.topic in MADE_BY_SERVICES and not for_service:
             if batch.topic == TIMER_TOPIC:
                 self._check_timers(batch)
-            check_staged(batch, lambda name: self._is_target(name, check_writer))
+            # Rights on the group of a transaction's producers are those on its retry topic.
+            check_staged(batch, lambda name: self._is_target(name, check_writer), lambda group: check_writer(retry_topic(group)))
         if batch.topic == HALF_TOPIC:
             self._require_room_for_half_messages(self._applied_offset((HALF_TOPIC, 0)))
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:

@@ -27,9 +27,11 @@ _AT_THE_END = {False: re.compile(rf"(?:\A|\x02)(){_PLACE}".encode()), True: re.c
 _TAIL_BYTES = MAX_TOPIC_CHARS + MAX_GROUP_CHARS + MAX_QUEUE_DIGITS + 64
 
 
-def check_staged(batch: BatchView, is_topic: Callable[[str], bool]) -> None:
+def check_staged(
+    batch: BatchView, is_topic: Callable[[str], bool], check_producer_group: Callable[[str], object] = lambda _group: None
+) -> None:
     """A batch of a client for a parking place.  CorruptBatchError or TopicNotFoundError that names the first message (``first_bad``) which
-    could never be delivered."""
+    could never be delivered.  ``check_producer_group`` raises what refuses a transaction of that group."""
     columns = frame_columns(np.frombuffer(batch.data, np.uint8), batch.positions)
     of_transaction = batch.topic == HALF_TOPIC
     last: tuple[str, str] | None = None
@@ -43,6 +45,8 @@ def check_staged(batch: BatchView, is_topic: Callable[[str], bool]) -> None:
             place = _place_in(decode_properties(batch.data[begin:end]), of_transaction=of_transaction)
         if place != last:
             _check(place, is_topic, number, of_transaction=of_transaction)
+            if of_transaction:
+                check_producer_group(place[1])
             last = place
 
 

@@ -21,20 +21,29 @@ class ProducerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducer(Command[ProducerRegistration]):
-    """Gives a producer an id, or the next epoch of the id it has: by its ``stable_id``, else by ``producer_id``."""
+    """Gives a producer an id, or the next epoch of the id it has: by its ``stable_id``, else by ``producer_id``.
+
+    ``owner``: the user who asks, where there are users.
+    """
 
     KIND: ClassVar[str] = "init_producer"
     producer_id: int = 0
     producer_name: str = ""
     stable_id: str = ""
+    owner: str = ""
 
     def encode(self) -> JsonObject:
-        fields: JsonObject = {"producer_id": self.producer_id, "name": self.producer_name}
-        return fields | {"stable_id": self.stable_id} if self.stable_id else fields
+        given = {"stable_id": self.stable_id, "owner": self.owner}
+        return {"producer_id": self.producer_id, "name": self.producer_name} | {key: value for key, value in given.items() if value}
 
     @classmethod
     def decode(cls, fields: Fields) -> Self:
-        return cls(producer_id=fields.integer("producer_id"), producer_name=fields.text("name"), stable_id=fields.text("stable_id"))
+        return cls(
+            producer_id=fields.integer("producer_id"),
+            producer_name=fields.text("name"),
+            stable_id=fields.text("stable_id"),
+            owner=fields.text("owner"),
+        )
 
     @property
     def identity(self) -> str:

@@ -21,7 +21,7 @@ class ProducerRegistrations:
 
     def _init(self, command: InitProducer, context: CommandContext) -> ProducerRegistration:
         # A log position is never used twice, so an id made of one is unique for ever; 0 stays "no id".
-        producer_id, epoch = self._table.register(command.producer_id, context.pos + 1, context.at_ms, command.stable_id)
+        producer_id, epoch = self._table.register(command.producer_id, context.pos + 1, context.at_ms, command.stable_id, command.owner)
         state = self._table.get(producer_id)
         stored = tuple((*key, count) for key, count in state.earlier.items()) if state is not None else ()
         return ProducerRegistration(producer_id, epoch, stored)

@@ -76,6 +76,12 @@ class SecurityState:
             return True
         return _administers(rules)
 
+    def allowed_somewhere(self, user: str, action: Action, resource: Resource) -> bool:
+        """Whether there may be resources of that type with which ``user`` may do ``action``."""
+        rules = self.rules_of(user)
+        fitting = (rule for rule in rules if rule.resource is resource and rule.effect is Effect.ALLOW)
+        return any(_allows(rule.action, action) for rule in fitting) or _administers(rules)
+
     # Changes
 
     def register(self, handlers: CommandHandlers) -> None:

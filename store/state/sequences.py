@@ -49,11 +49,12 @@ class ProducerState:
     queues: dict[QueueKey, list[Run]] = field(default_factory=dict)
     name: str = ""  # that its application gave it
     earlier: dict[QueueKey, int] = field(default_factory=dict)  # of a named one: messages stored in epochs before this one
+    owner: str = ""  # the user who registered one without a name, where there are users
     made_after: int = field(default=0, compare=False)  # how many captures of the table were taken before it
     encoded: bytes = field(default=b"", compare=False, repr=False)  # of one that is captured, so does not change any more
 
     def copy(self) -> ProducerState:
-        return ProducerState(self.epoch, self.last_ms, dict(self.queues), self.name, self.earlier)
+        return ProducerState(self.epoch, self.last_ms, dict(self.queues), self.name, self.earlier, self.owner)
 
     def stored(self) -> dict[QueueKey, int]:
         """How many messages each queue holds of it, from all epochs."""
@@ -84,7 +85,8 @@ class ProducerState:
         """Plain JSON data."""
         queues = [[*key, [[run.first_sequence, run.count, run.first_queue_offset] for run in runs]] for key, runs in self.queues.items()]
         named = [self.name, [[*key, count] for key, count in self.earlier.items()]] if self.name else []
-        return [producer_id, self.epoch, self.last_ms, queues, *named]
+        owned = ["", [], self.owner] if self.owner else []
+        return [producer_id, self.epoch, self.last_ms, queues, *named, *owned]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +182,22 @@ class SequenceTable:
         """The id of the producer with that name; 0 for none."""
         return self._named.get(name, 0)
 
-    def register(self, producer_id: int, fresh_id: int, at_ms: int, name: str = "") -> tuple[int, int]:
-        """(producer id, epoch) of a producer that starts: the next epoch of a known one, else ``fresh_id`` with epoch 0."""
+    def register(self, producer_id: int, fresh_id: int, at_ms: int, name: str = "", owner: str = "") -> tuple[int, int]:
+        """(producer id, epoch) of a producer that starts: the next epoch of a known one, else ``fresh_id`` with epoch 0.
+
+        One with a ``name`` is its users' who have rights on the name, one without it its ``owner``'s.
+        """
         if name:
             producer_id = self.id_of(name)
         state = self._producers.get(producer_id)
         if state is None:
-            self._put(fresh_id, ProducerState(0, at_ms, name=name))
+            self._put(fresh_id, ProducerState(0, at_ms, name=name, owner="" if name else owner))
             producer_id = fresh_id
             if name:
                 self._named[name] = fresh_id
         else:
             earlier = state.stored() if state.name else {}
-            self._put(producer_id, ProducerState(state.epoch + 1, at_ms, name=state.name, earlier=earlier))
+            self._put(producer_id, ProducerState(state.epoch + 1, at_ms, name=state.name, earlier=earlier, owner=state.owner))
         self._producers.move_to_end(producer_id)
         self._evict(at_ms)
         return producer_id, self._producers[producer_id].epoch
@@ -225,9 +230,11 @@ class SequenceTable:
             runs = {(topic, queue_id): [Run(*run) for run in listed] for topic, queue_id, listed in queues}
             state = self._put(producer_id, ProducerState(epoch, last_ms, runs))
             if named:
-                state.name, earlier = named
+                state.name, earlier, *owned = named
                 state.earlier = {(topic, queue_id): count for topic, queue_id, count in earlier}
-                self._named[state.name] = producer_id
+                state.owner = owned[0] if owned else ""
+                if state.name:
+                    self._named[state.name] = producer_id
 
 
 class TailSequences:
@@ -274,6 +281,11 @@ class TailSequences:
             return Verdict(error=ProducerFencedError(text))
         state = self._tail.get(made_by.producer_id)
         return judge(state if state is not None else self._committed.get(made_by.producer_id), key, made_by, count)
+
+    def names_of(self, producer_id: int) -> tuple[str, str]:
+        """Name and owner of a registered producer; empty when it has none, or is not known."""
+        state = self._committed.get(producer_id)
+        return (state.name, state.owner) if state is not None else ("", "")
 
     def judge_committed(self, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
         """Judge by what is committed only."""

@@ -62,7 +62,7 @@ def test_a_row_has_the_default_of_the_model(name: str) -> None:
 def test_the_block_security_has_a_row_for_each_setting_with_its_default() -> None:
     fields = {f"{section}{name}": field for section, model in SECURITY.items() for name, field in model.model_fields.items()}
     told = {name: shown.strip().strip("`") for name, shown in SECURITY_ROWS.items()}
-    assert told.keys() == fields.keys() - {"limits", "tls.step"}
+    assert told.keys() == fields.keys() - {"limits"}
     for name, shown in told.items():
         default = fields[name].default
         expected = "required" if fields[name].is_required() else "none" if default in (None, PydanticUndefined) else str(default)

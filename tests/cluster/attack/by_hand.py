@@ -1,6 +1,6 @@
 """The wire protocol as an attacker speaks it: sockets, TLS, frames and SCRAM made by hand, without the product's client.
 
-Owns what docs/wire say of a connection, written a second time; nothing here stops a caller from saying what no client would say.
+Owns the frames and the exchange as they are described, written a second time; a caller here may say what no client would say.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ MALLORY = principal.user("mallory")
 UNNAMED = {
     methods.QUEUE_OFFSETS.path,
     methods.GROUP_OFFSETS.path,
-    methods.INIT_PRODUCER.path,
     methods.DESCRIBE_MEMBERS.path,
     methods.DEAD_LETTERS.path,
     methods.DESCRIBE_TRANSACTIONS.path,

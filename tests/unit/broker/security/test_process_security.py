@@ -27,6 +27,7 @@ from dledger_wire.security.tls import TlsContexts, TlsSettings
 from store.commands.security import Action, Resource
 from store.state.security import SecurityState
 
+ROOT = Path(__file__).resolve().parents[4]
 N0, N1 = principal.node("shop", "g0", "n0"), principal.node("shop", "g0", "n1")
 TLS = {"ca": "ca.crt", "cert": "{id}.crt", "key": "{id}.key"}
 USERS = {"administrators": {"admin": verifier_text(password_verifier("admin", "x" * 12))}}
@@ -214,3 +215,22 @@ def test_plaintext_on_the_way_to_tls_is_told_of() -> None:
     network.counts["plaintext"] = 7
     (text,) = CertificateWatch(network, Step.USE, Clock()).warnings()
     assert text == "takes plaintext (security.tls.step use): 7 connections since the start"
+
+
+def test_the_file_for_production_needs_its_files_and_nothing_else(tmp_path: Path) -> None:
+    text = (ROOT / "cluster-configs" / "production-tls.yaml").read_text().replace("/etc/dledger", str(tmp_path))
+    config = ClusterConfig.parse(text, "production-tls.yaml")
+    owners = [principal.node("production", group.name, node.id) for group, node in config.all_nodes()]
+    owners += [principal.name_server("production", server.id) for server in config.name_server_processes]
+    made(tmp_path, *owners)
+    (tmp_path / "cluster.secret").write_text("drawn at random, more or less")
+    (tmp_path / "cluster.secret").chmod(0o600)
+    assert len(owners) == 6
+    for owner in owners:
+        security = process_security(config, owner)
+        assert security.network.tls is not None
+        assert not security.network.plaintext
+        assert security.admission is not None
+        assert security.administrators == {"admin"}
+    shipped = config.security.users.administrators["admin"]  # type: ignore[union-attr]
+    assert shipped.stored_key == bytes(32)
