@@ -63,7 +63,7 @@ def test_what_spark_shows_has_no_secret(spark: Any, shop: SecuredCluster) -> Non
 
 def test_a_stream_writes_exactly_once(spark: Any, shop: SecuredCluster, tmp_path: Path) -> None:
     """From one topic to another, in several batches, and once more from the same checkpoint."""
-    read = options(shop, topic=TOPIC, maxMessagesPerTrigger="60")
+    read = options(shop, topic=TOPIC, maxMessagesPerTrigger="60") | {"password": PASSWORD, "passwordFile": ""}
     write = options(shop, topic=COPY)
     write.pop("readTimeoutMs")
     for _ in range(2):
@@ -72,6 +72,9 @@ def test_a_stream_writes_exactly_once(spark: Any, shop: SecuredCluster, tmp_path
         running = query.start()
         running.awaitTermination()
         assert PASSWORD not in str(running.lastProgress)
+    kept = [file for file in tmp_path.rglob("*") if file.is_file()]  # what Spark writes of a query
+    assert kept
+    assert not [file for file in kept if PASSWORD.encode() in file.read_bytes()]
     with PullConsumer(shop.bootstrap, **shop.who(USER)) as consumer:
         chunks = [
             chunk

@@ -87,6 +87,16 @@ def test_without_a_file_and_a_terminal_a_user_is_wrong_usage(monkeypatch: pytest
     assert "expected --password-file, or a certificate with --tls-cert and --tls-key" in result.output
 
 
+def test_a_password_that_is_typed_stays_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr(typer, "prompt", lambda *_args, **_options: "typed secret")
+    seen: list[Any] = []
+    takes_credentials(lambda: seen.extend([network_security({}).credentials, dict(os.environ)]))(login_user="billing")
+    assert seen[0].user == "billing"
+    assert "typed secret" not in str(seen[1])
+    assert network_security({}).credentials is None
+
+
 def test_a_password_is_never_an_option() -> None:
     root = typer.main.get_command(app)
     found = dict(commands(root, root.make_context("dledger", [], resilient_parsing=True)))
