@@ -53,7 +53,7 @@ from broker.security.gate import AccessGate
 from broker.security.replicas import OtherMembers, ReplicaCheck
 from broker.security.service import SecurityService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.security.watching import SecurityCopies, SecurityWatch
+from broker.security.watching import SecurityCopies, SecurityWatch, home_of
 from broker.spares.bound import BoundService
 from broker.spares.taking import SpareTaking
 from broker.transactions.api import TransactionService
@@ -221,12 +221,19 @@ class BrokerNode:
         audit = [AuditService(self._security.audit)] if self._security.audit is not None else []
         if not self._security.has_users:
             return audit
-        first = self.settings.cluster.groups[0].name
-        if self.settings.group.name != first:
-            self._users = SecurityWatch(self._env.network, lambda: groups.addresses_of(first), self.store.security)
+        own, first = self.settings.group.name, self.settings.cluster.groups[0].name
+
+        def home() -> str:
+            return home_of(groups, first)
+
+        def watched() -> list[str]:
+            return groups.addresses_of(home()) if home() != own else []
+
+        if own != first:
+            self._users = SecurityWatch(self._env.network, watched, self.store.security)
             self._users.on_change(self._users_changed)
             self.roles.register(SecurityCopies(context, self._users))
-        return (*audit, SecurityService(context, self._security.administrators, is_home=self._users is None))
+        return (*audit, SecurityService(context, self._security.administrators, home, lambda: self.users().version))
 
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""

@@ -26,6 +26,7 @@ from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.security import Action
 from store.state.security import SecurityState
@@ -122,8 +123,10 @@ class NameServerNode:
         return self._users.newest() if self._users.is_told else None
 
     def _first_group(self) -> list[str]:
-        """Addresses of the replicas that registered, and of those that the cluster file names."""
-        first = self.settings.cluster.groups[0]
+        """Of the group where users are changed: addresses of the replicas that registered, and of those that the cluster file names."""
+        groups = self.settings.cluster.groups
+        removed = {each.name for each in groups if (known := self.table.group(each.name)) is not None and known.state == REMOVED}
+        first = next((each for each in groups if each.name not in removed), groups[0])
         found = self.table.group(first.name)
         registered = [row.address for row in found.rows.values() if row.address] if found is not None else []
         return list(dict.fromkeys([*registered, *(node.address for node in first.nodes)]))

@@ -6,6 +6,7 @@ Owns the answers; who may call them stands in ``permissions.py``.  Changes reach
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from broker.context import ServiceContext
 from broker.security.messages import copy_of, rule_of, shown_rule, shown_user, user_of
@@ -21,12 +22,14 @@ MAX_WAIT_MS = 1_000  # a replica that was cut off must not keep a watcher waitin
 
 
 class SecurityService:
-    """Of one node; ``is_home``: its replica group is the first one, where changes are made."""
+    """Of one node.  ``home`` names the replica group where changes are made; ``heard_of`` is the newest version that this node knows of."""
 
-    def __init__(self, context: ServiceContext, administrators: frozenset[str], *, is_home: bool) -> None:
+    def __init__(
+        self, context: ServiceContext, administrators: frozenset[str], home: Callable[[], str], heard_of: Callable[[], int]
+    ) -> None:
         self._context = context
         self._administrators = administrators
-        self._is_home = is_home
+        self._home, self._heard_of = home, heard_of
         self._state = context.store.security
         self._changed = asyncio.Event()
         self._state.on_change(self._wake)
@@ -55,9 +58,11 @@ class SecurityService:
         return await self._change(ChangeRules(added=added, removed=removed))
 
     async def _change(self, command: Command[int]) -> security_pb2.SecurityChanged:
-        if not self._is_home:
-            first = self._context.settings.cluster.groups[0].name
-            raise InvalidArgumentError(f"users and rules are changed in replica group {first}", group=first)
+        own, home = self._context.settings.group.name, self._home()
+        if home != own:
+            raise InvalidArgumentError(f"users and rules are changed in replica group {home}", group=home)
+        if self._state.version < self._heard_of():
+            raise NotReadyError(f"replica group {own} does not have the users and rules of the group before it yet")
         return security_pb2.SecurityChanged(version=await self._context.command(command, COMMAND_TIMEOUT_S))
 
     # Questions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from broker.context import ServiceContext
 from broker.security.messages import command_of
@@ -26,6 +26,11 @@ COPY_TIMEOUT_S = 5.0
 COPY_PAUSE_S = 1.0
 
 _logger = logging.getLogger(__name__)
+
+
+def home_of(groups: Iterable[str], otherwise: str) -> str:
+    """The replica group where users and rules are changed: the first one that is not removed; ``groups`` are those in order."""
+    return next(iter(groups), otherwise)
 
 
 class SecurityWatch:
