@@ -21,6 +21,7 @@ from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
 from broker.config.replicas import SpareConfig
 from broker.process.allocator import restart_with_malloc_settings
+from broker.process.core_dumps import forbid_core_dumps
 from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
 from broker.process.identity import open_identity
@@ -122,6 +123,7 @@ def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log
         lock.acquire()
         if cluster.security is not None:
             make_private(folder, log_file)
+            forbid_core_dumps()
         configure_logging(group=group, node=name, log_file=log_file)
         work()
     except (DledgerError, OSError) as error:

@@ -11,6 +11,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -123,6 +124,35 @@ def test_a_member_s_own_certificate_cannot_stop_a_node_or_bend_its_term(secured:
     secured.cluster.wait_healthy()
     assert highest_term(secured) < term + FAR
     assert kept_of_peers(secured) == peers
+
+
+def test_a_removed_member_is_out_and_comes_back_when_it_is_added_again(secured: Secured) -> None:
+    cluster = secured.cluster
+    victim = next(node for node in cluster.local.all_ids() if node != cluster.leader())
+    certificate, address = Identity(secured.folder / victim), cluster.config.node(victim).node.address
+    assert secured.call(certificate, methods.FETCH_ENTRY, replicated("g0")).code != "PERMISSION_DENIED"
+    cluster.cli_ok("member", "remove", "--id", victim, "--yes")
+    refusal = f"refused: node {victim} of replica group g0 of cluster {CLUSTER} is no member"
+    wait_until(lambda: refusal in secured.log_text(), "its links are refused by name")
+    term = highest_term(secured)
+    for message in (
+        Heartbeat(term=term + FAR, commit=0, round=1, newest_commit=0),
+        VoteRequest(term=term + FAR, last=EntryId(1 << 40, term)),
+    ):
+        assert {each.code for each in link(secured, certificate, victim, message)} == {"PERMISSION_DENIED"}
+    for method in (methods.FETCH_ENTRY, methods.COPY_PLAN, methods.COPY_STATE):
+        asked = replicated("g0") if method is methods.FETCH_ENTRY else method.request(cluster=CLUSTER, group="g0")
+        assert secured.call(certificate, method, asked).code == "PERMISSION_DENIED"
+    assert highest_term(secured) < term + FAR
+    cluster.cli_ok("member", "add", "--id", victim, "--address", address)
+    wait_until(lambda: not cluster.cli("member", "promote", "--id", victim).returncode, lambda: cluster.log_text(victim))
+    cluster.wait_healthy()
+    cluster.wait_equal()
+
+
+def replicated(group: str) -> raft_pb2.EntryRequest:
+    """A request for the first entry of the log."""
+    return raft_pb2.EntryRequest(cluster=CLUSTER, group=group, entry=raft_pb2.EntryIdentity(index=1, term=1))
 
 
 # Authentication
@@ -429,3 +459,9 @@ def test_no_secret_can_be_seen(secured: Secured) -> None:
     for key in secured.folder.glob("*.key"):
         hidden.append(key.read_text().splitlines()[1])
     assert [(secret, text[:200]) for secret in hidden for text in shown if secret in text] == []
+
+
+def test_a_crash_leaves_no_memory_behind(secured: Secured) -> None:
+    for process in secured.cluster.processes.values():
+        assert psutil.Process(process.pid).rlimit(psutil.RLIMIT_CORE) == (0, 0)
+        assert int(Path(f"/proc/{process.pid}/coredump_filter").read_text(), 16) == 0
