@@ -97,8 +97,8 @@ TRENT = Identity(user="trent", password=PASSWORDS["trent"])
 ALICE = Identity(user="alice", password=PASSWORDS["alice"])
 
 
-def make(folder: Path, **options: Any) -> Secured:
-    """A cluster that is not started yet."""
+def make(folder: Path, more: Mapping[str, Any] | None = None) -> Secured:
+    """A cluster that is not started yet; ``more`` goes into its cluster file."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = new_authority(CLUSTER)
     folder.joinpath("ca.crt").write_bytes(authority.certificate)
@@ -112,7 +112,7 @@ def make(folder: Path, **options: Any) -> Secured:
         "tls": {"ca": "ca.crt", "cert": "{id}.crt", "key": "{id}.key"},
         "users": {"administrators": {"admin": verifier_text(password_verifier("admin", ADMIN_PASSWORD))}},
     }
-    return Secured(Cluster(folder / "data", settings={"security": security}, **options), folder, authority)
+    return Secured(Cluster(folder / "data", settings={"security": security, **(more or {})}), folder, authority)
 
 
 def environment(folder: Path) -> Mapping[str, str]:
