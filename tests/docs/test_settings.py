@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
 from broker.config.name_servers import NameServerConfig, NameServiceConfig
 from broker.config.replicas import ReplicasConfig, SpareConfig
-from broker.config.security import LimitsConfig, SecurityConfig, TlsConfig, UsersConfig
+from broker.config.security import AuditConfig, LimitsConfig, SecurityConfig, TlsConfig, UsersConfig
 from broker.config.units import parse_duration_ms, parse_size
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ ROWS = dict(
     re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.|name_servers\[\]\.|name_service\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE)
 )
 SECURITY_ROWS = dict(re.findall(r"^\| `security\.([\w.]+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
-SECURITY = {"": SecurityConfig, "tls.": TlsConfig, "users.": UsersConfig, "limits.": LimitsConfig}
+SECURITY = {"": SecurityConfig, "tls.": TlsConfig, "users.": UsersConfig, "limits.": LimitsConfig, "audit.": AuditConfig}
 SECTIONS = {"name_service", "raft", "store", "broker", "replicas"}
 FIELDS = {
     name: field.default
@@ -62,7 +62,7 @@ def test_a_row_has_the_default_of_the_model(name: str) -> None:
 def test_the_block_security_has_a_row_for_each_setting_with_its_default() -> None:
     fields = {f"{section}{name}": field for section, model in SECURITY.items() for name, field in model.model_fields.items()}
     told = {name: shown.strip().strip("`") for name, shown in SECURITY_ROWS.items()}
-    assert told.keys() == fields.keys() - {"limits"}
+    assert told.keys() == fields.keys() - {"limits", "audit"}
     for name, shown in told.items():
         default = fields[name].default
         expected = "required" if fields[name].is_required() else "none" if default in (None, PydanticUndefined) else str(default)
