@@ -183,6 +183,7 @@ class AdminService:
             role_log=list(context.roles.steps)[-MAX_ROLE_STEPS:],
             certificate_expires_at_ms=self._certificate.expires_at_ms,
             warnings=self._certificate.warnings(),
+            refusals=context.access.refusals,
         )
         for peer in raft.peers:
             if peer.node_id != raft.node_id:

@@ -6,7 +6,7 @@ these change, so that a stream asks for each of its messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 
 from dledger_wire.errors import PermissionDeniedError
@@ -45,6 +45,7 @@ class AccessControl:
         self._remembered: dict[Question, bool] = {}
         self._version = -1
         self._listeners: dict[object, Callable[[], object]] = {}
+        self.refusals: Mapping[str, int] = {}  # since the start, by reason
         self.denied: Callable[[Principal, Action, Resource, str], object] = lambda *_: None
 
     def may(self, principal: Principal, action: Action, resource: Resource, name: str) -> bool:

@@ -52,6 +52,7 @@ class ProcessSecurity:
         access = AccessControl(state if self.has_users else None, self.administrators, anonymous=self.anonymous)
         audit = self.audit
         if audit is not None:
+            access.refusals = audit.refused
             access.denied = lambda who, action, resource, name: audit.denied(who, CALLER_ADDRESS.get(), action, resource, name)
         return access
 

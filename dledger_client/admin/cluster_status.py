@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
@@ -90,6 +90,7 @@ class NodeStatus:
         role_log: Its newest role changes, oldest first.
         certificate_expires_at_ms: When its certificate expires, milliseconds since 1970; 0 when it has none.
         warnings: What is to be done about it: a certificate that expires, plaintext that is still taken.
+        refusals: How many callers it refused since its start, by reason, such as ``denied`` and ``wrong_credentials``.
     """
 
     replica_group: str
@@ -123,6 +124,7 @@ class NodeStatus:
     services_term: int = 0
     role_log: tuple[str, ...] = ()
     certificate_expires_at_ms: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict, hash=False)
     warnings: tuple[str, ...] = ()
 
     group = RenamedAttribute("replica_group")
@@ -391,6 +393,7 @@ def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> 
         peers=peers,
         role_state=reply.role_state,
         certificate_expires_at_ms=reply.certificate_expires_at_ms,
+        refusals=dict(reply.refusals),
         warnings=tuple(reply.warnings),
         services_term=reply.services_term,
         role_log=tuple(reply.role_log),

@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/admin.proto\x12\ndledger.v1\"\x07\n\x05\x45mpty\"\xa8\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\r\x12\x0c\n\x04perm\x18\x04 \x01(\r\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x12\r\n\x05group\x18\x06 \x01(\t\x12\r\n\x05\x66orce\x18\x07 \x01(\x08\x12\x0f\n\x07only_if\x18\x08 \x01(\t\x12\x0e\n\x06groups\x18\t \x03(\t\"s\n\nTopicReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\r\x12\x0c\n\x04perm\x18\x04 \x01(\r\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x08\x12\r\n\x05group\x18\x06 \x01(\t\"3\n\tTopicList\x12&\n\x06topics\x18\x01 \x03(\x0b\x32\x16.dledger.v1.TopicReply\"\xf3\x04\n\x0fNodeStatusReply\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x0c\n\x04term\x18\x06 \x01(\x04\x12\x0e\n\x06leader\x18\x07 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x08 \x01(\x04\x12\x12\n\nlast_index\x18\t \x01(\x04\x12\x17\n\x0f\x63ommitted_index\x18\n \x01(\x04\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12\x10\n\x08store_id\x18\r \x01(\t\x12\r\n\x05state\x18\x0e \x01(\t\x12\x19\n\x11\x64isk_used_percent\x18\x0f \x01(\x01\x12\x11\n\trss_bytes\x18\x10 \x01(\x04\x12\x17\n\x0f\x61nonymous_bytes\x18\x11 \x01(\x04\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x15\n\rcommitted_pos\x18\x13 \x01(\x04\x12\x18\n\x10leader_confirmed\x18\x14 \x01(\x08\x12\x15\n\rstarted_at_ms\x18\x15 \x01(\x04\x12\x0e\n\x06voters\x18\x16 \x03(\t\x12\x10\n\x08learners\x18\x17 \x03(\t\x12%\n\x05peers\x18\x18 \x03(\x0b\x32\x16.dledger.v1.PeerStatus\x12\x10\n\x08role_log\x18\x19 \x03(\t\x12\x12\n\nrole_state\x18\x1a \x01(\t\x12\x15\n\rservices_term\x18\x1b \x01(\x04\x12\x15\n\rdurable_index\x18\x1c \x01(\x04\x12!\n\x19\x63\x65rtificate_expires_at_ms\x18\x1d \x01(\x04\x12\x10\n\x08warnings\x18\x1e \x03(\t\"\xaf\x01\n\nPeerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bmatch_index\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0flast_contact_ms\x18\x04 \x01(\x12\x12\r\n\x05voter\x18\x05 \x01(\x08\x12\x11\n\tconnected\x18\x06 \x01(\x08\x12\x0f\n\x07refused\x18\x07 \x01(\t\x12\x14\n\x0c\x61\x63knowledges\x18\x08 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\t \x01(\t\"!\n\x0fTransferRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"V\n\rTransferReply\x12\x12\n\nold_leader\x18\x01 \x01(\t\x12\x12\n\nnew_leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x0f\n\x07took_ms\x18\x04 \x01(\x01\"N\n\rMemberRequest\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08replaces\x18\x04 \x01(\t\"/\n\x0bMemberReply\x12\x0e\n\x06voters\x18\x01 \x03(\t\x12\x10\n\x08learners\x18\x02 \x03(\t\"U\n\x0f\x43hecksumRequest\x12\x10\n\x08upto_pos\x18\x01 \x01(\x04\x12\x1c\n\x0f\x63hecked_segment\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_checked_segment\"E\n\x0fSegmentChecksum\x12\x11\n\tstart_pos\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x03 \x01(\r\"h\n\rChecksumReply\x12\x15\n\rcommitted_pos\x18\x01 \x01(\x04\x12\x11\n\tfirst_pos\x18\x02 \x01(\x04\x12-\n\x08segments\x18\x03 \x03(\x0b\x32\x1b.dledger.v1.SegmentChecksum\"\x9d\x01\n\x13ReplicaGroupRequest\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06voters\x18\x02 \x01(\r\x12\x15\n\x08learners\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10replace_after_ms\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07\x64iscard\x18\x05 \x01(\x08\x42\x0b\n\t_learnersB\x13\n\x11_replace_after_ms\"\xa6\x01\n\x11ReplicaGroupReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x04\x12\x0e\n\x06voters\x18\x04 \x01(\r\x12\x10\n\x08learners\x18\x05 \x01(\r\x12\x18\n\x10replace_after_ms\x18\x06 \x01(\x04\x12%\n\x04left\x18\x07 \x03(\x0b\x32\x17.dledger.v1.LeftInGroup\"T\n\x0bLeftInGroup\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x03 \x01(\t\x12\x10\n\x08messages\x18\x04 \x01(\x04\"k\n\x10TakeSpareRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12&\n\x06voters\x18\x04 \x03(\x0b\x32\x16.dledger.v1.SpareVoter\")\n\nSpareVoter\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x1f\n\x0eTakeSpareReply\x12\r\n\x05group\x18\x01 \x01(\t2\xf5\x05\n\x05\x41\x64min\x12<\n\x0b\x43reateTopic\x12\x15.dledger.v1.TopicSpec\x1a\x16.dledger.v1.TopicReply\x12<\n\x0bUpdateTopic\x12\x15.dledger.v1.TopicSpec\x1a\x16.dledger.v1.TopicReply\x12<\n\x0b\x44\x65leteTopic\x12\x15.dledger.v1.TopicSpec\x1a\x16.dledger.v1.TopicReply\x12\x36\n\nListTopics\x12\x11.dledger.v1.Empty\x1a\x15.dledger.v1.TopicList\x12<\n\nNodeStatus\x12\x11.dledger.v1.Empty\x1a\x1b.dledger.v1.NodeStatusReply\x12H\n\x0eTransferLeader\x12\x1b.dledger.v1.TransferRequest\x1a\x19.dledger.v1.TransferReply\x12\x42\n\x0c\x43hangeMember\x12\x19.dledger.v1.MemberRequest\x1a\x17.dledger.v1.MemberReply\x12J\n\x10SegmentChecksums\x12\x1b.dledger.v1.ChecksumRequest\x1a\x19.dledger.v1.ChecksumReply\x12H\n\x14\x44\x65scribeReplicaGroup\x12\x11.dledger.v1.Empty\x1a\x1d.dledger.v1.ReplicaGroupReply\x12Q\n\x0fSetReplicaGroup\x12\x1f.dledger.v1.ReplicaGroupRequest\x1a\x1d.dledger.v1.ReplicaGroupReply\x12\x45\n\tTakeSpare\x12\x1c.dledger.v1.TakeSpareRequest\x1a\x1a.dledger.v1.TakeSpareReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/admin.proto\x12\ndledger.v1\"\x07\n\x05\x45mpty\"\xa8\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\r\x12\x0c\n\x04perm\x18\x04 \x01(\r\x12\x15\n\rif_not_exists\x18\x05 \x01(\x08\x12\r\n\x05group\x18\x06 \x01(\t\x12\r\n\x05\x66orce\x18\x07 \x01(\x08\x12\x0f\n\x07only_if\x18\x08 \x01(\t\x12\x0e\n\x06groups\x18\t \x03(\t\"s\n\nTopicReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\r\x12\x0c\n\x04perm\x18\x04 \x01(\r\x12\x0f\n\x07\x63reated\x18\x05 \x01(\x08\x12\r\n\x05group\x18\x06 \x01(\t\"3\n\tTopicList\x12&\n\x06topics\x18\x01 \x03(\x0b\x32\x16.dledger.v1.TopicReply\"\xe1\x05\n\x0fNodeStatusReply\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x0c\n\x04term\x18\x06 \x01(\x04\x12\x0e\n\x06leader\x18\x07 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x08 \x01(\x04\x12\x12\n\nlast_index\x18\t \x01(\x04\x12\x17\n\x0f\x63ommitted_index\x18\n \x01(\x04\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12\x10\n\x08store_id\x18\r \x01(\t\x12\r\n\x05state\x18\x0e \x01(\t\x12\x19\n\x11\x64isk_used_percent\x18\x0f \x01(\x01\x12\x11\n\trss_bytes\x18\x10 \x01(\x04\x12\x17\n\x0f\x61nonymous_bytes\x18\x11 \x01(\x04\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x15\n\rcommitted_pos\x18\x13 \x01(\x04\x12\x18\n\x10leader_confirmed\x18\x14 \x01(\x08\x12\x15\n\rstarted_at_ms\x18\x15 \x01(\x04\x12\x0e\n\x06voters\x18\x16 \x03(\t\x12\x10\n\x08learners\x18\x17 \x03(\t\x12%\n\x05peers\x18\x18 \x03(\x0b\x32\x16.dledger.v1.PeerStatus\x12\x10\n\x08role_log\x18\x19 \x03(\t\x12\x12\n\nrole_state\x18\x1a \x01(\t\x12\x15\n\rservices_term\x18\x1b \x01(\x04\x12\x15\n\rdurable_index\x18\x1c \x01(\x04\x12!\n\x19\x63\x65rtificate_expires_at_ms\x18\x1d \x01(\x04\x12;\n\x08refusals\x18\x1f \x03(\x0b\x32).dledger.v1.NodeStatusReply.RefusalsEntry\x12\x10\n\x08warnings\x18\x1e \x03(\t\x1a/\n\rRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xaf\x01\n\nPeerStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bmatch_index\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0flast_contact_ms\x18\x04 \x01(\x12\x12\r\n\x05voter\x18\x05 \x01(\x08\x12\x11\n\tconnected\x18\x06 \x01(\x08\x12\x0f\n\x07refused\x18\x07 \x01(\t\x12\x14\n\x0c\x61\x63knowledges\x18\x08 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\t \x01(\t\"!\n\x0fTransferRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\"V\n\rTransferReply\x12\x12\n\nold_leader\x18\x01 \x01(\t\x12\x12\n\nnew_leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x0f\n\x07took_ms\x18\x04 \x01(\x01\"N\n\rMemberRequest\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08replaces\x18\x04 \x01(\t\"/\n\x0bMemberReply\x12\x0e\n\x06voters\x18\x01 \x03(\t\x12\x10\n\x08learners\x18\x02 \x03(\t\"U\n\x0f\x43hecksumRequest\x12\x10\n\x08upto_pos\x18\x01 \x01(\x04\x12\x1c\n\x0f\x63hecked_segment\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_checked_segment\"E\n\x0fSegmentChecksum\x12\x11\n\tstart_pos\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x03 \x01(\r\"h\n\rChecksumReply\x12\x15\n\rcommitted_pos\x18\x01 \x01(\x04\x12\x11\n\tfirst_pos\x18\x02 \x01(\x04\x12-\n\x08segments\x18\x03 \x03(\x0b\x32\x1b.dledger.v1.SegmentChecksum\"\x9d\x01\n\x13ReplicaGroupRequest\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06voters\x18\x02 \x01(\r\x12\x15\n\x08learners\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10replace_after_ms\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07\x64iscard\x18\x05 \x01(\x08\x42\x0b\n\t_learnersB\x13\n\x11_replace_after_ms\"\xa6\x01\n\x11ReplicaGroupReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x04\x12\x0e\n\x06voters\x18\x04 \x01(\r\x12\x10\n\x08learners\x18\x05 \x01(\r\x12\x18\n\x10replace_after_ms\x18\x06 \x01(\x04\x12%\n\x04left\x18\x07 \x03(\x0b\x32\x17.dledger.v1.LeftInGroup\"T\n\x0bLeftInGroup\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x16\n\x0e\x63onsumer_group\x18\x03 \x01(\t\x12\x10\n\x08messages\x18\x04 \x01(\x04\"k\n\x10TakeSpareRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12&\n\x06voters\x18\x04 \x03(\x0b\x32\x16.dledger.v1.SpareVoter\")\n\nSpareVoter\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x1f\n\x0eTakeSpareReply\x12\r\n\x05group\x18\x01 \x01(\t2\xf5\x05\n\x05\x41\x64min\x12<\n\x0b\x43reateTopic\x12\x15.dledger.v1.TopicSpec\x1a\x16.dledger.v1.TopicReply\x12<\n\x0bUpdateTopic\x12\x15.dledger.v1.TopicSpec\x1a\x16.dledger.v1.TopicReply\x12<\n\x0b\x44\x65leteTopic\x12\x15.dledger.v1.TopicSpec\x1a\x16.dledger.v1.TopicReply\x12\x36\n\nListTopics\x12\x11.dledger.v1.Empty\x1a\x15.dledger.v1.TopicList\x12<\n\nNodeStatus\x12\x11.dledger.v1.Empty\x1a\x1b.dledger.v1.NodeStatusReply\x12H\n\x0eTransferLeader\x12\x1b.dledger.v1.TransferRequest\x1a\x19.dledger.v1.TransferReply\x12\x42\n\x0c\x43hangeMember\x12\x19.dledger.v1.MemberRequest\x1a\x17.dledger.v1.MemberReply\x12J\n\x10SegmentChecksums\x12\x1b.dledger.v1.ChecksumRequest\x1a\x19.dledger.v1.ChecksumReply\x12H\n\x14\x44\x65scribeReplicaGroup\x12\x11.dledger.v1.Empty\x1a\x1d.dledger.v1.ReplicaGroupReply\x12Q\n\x0fSetReplicaGroup\x12\x1f.dledger.v1.ReplicaGroupRequest\x1a\x1d.dledger.v1.ReplicaGroupReply\x12\x45\n\tTakeSpare\x12\x1c.dledger.v1.TakeSpareRequest\x1a\x1a.dledger.v1.TakeSpareReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_NODESTATUSREPLY_REFUSALSENTRY']._loaded_options = None
+  _globals['_NODESTATUSREPLY_REFUSALSENTRY']._serialized_options = b'8\001'
   _globals['_EMPTY']._serialized_start=38
   _globals['_EMPTY']._serialized_end=45
   _globals['_TOPICSPEC']._serialized_start=48
@@ -40,35 +42,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICLIST']._serialized_start=335
   _globals['_TOPICLIST']._serialized_end=386
   _globals['_NODESTATUSREPLY']._serialized_start=389
-  _globals['_NODESTATUSREPLY']._serialized_end=1016
-  _globals['_PEERSTATUS']._serialized_start=1019
-  _globals['_PEERSTATUS']._serialized_end=1194
-  _globals['_TRANSFERREQUEST']._serialized_start=1196
-  _globals['_TRANSFERREQUEST']._serialized_end=1229
-  _globals['_TRANSFERREPLY']._serialized_start=1231
-  _globals['_TRANSFERREPLY']._serialized_end=1317
-  _globals['_MEMBERREQUEST']._serialized_start=1319
-  _globals['_MEMBERREQUEST']._serialized_end=1397
-  _globals['_MEMBERREPLY']._serialized_start=1399
-  _globals['_MEMBERREPLY']._serialized_end=1446
-  _globals['_CHECKSUMREQUEST']._serialized_start=1448
-  _globals['_CHECKSUMREQUEST']._serialized_end=1533
-  _globals['_SEGMENTCHECKSUM']._serialized_start=1535
-  _globals['_SEGMENTCHECKSUM']._serialized_end=1604
-  _globals['_CHECKSUMREPLY']._serialized_start=1606
-  _globals['_CHECKSUMREPLY']._serialized_end=1710
-  _globals['_REPLICAGROUPREQUEST']._serialized_start=1713
-  _globals['_REPLICAGROUPREQUEST']._serialized_end=1870
-  _globals['_REPLICAGROUPREPLY']._serialized_start=1873
-  _globals['_REPLICAGROUPREPLY']._serialized_end=2039
-  _globals['_LEFTINGROUP']._serialized_start=2041
-  _globals['_LEFTINGROUP']._serialized_end=2125
-  _globals['_TAKESPAREREQUEST']._serialized_start=2127
-  _globals['_TAKESPAREREQUEST']._serialized_end=2234
-  _globals['_SPAREVOTER']._serialized_start=2236
-  _globals['_SPAREVOTER']._serialized_end=2277
-  _globals['_TAKESPAREREPLY']._serialized_start=2279
-  _globals['_TAKESPAREREPLY']._serialized_end=2310
-  _globals['_ADMIN']._serialized_start=2313
-  _globals['_ADMIN']._serialized_end=3070
+  _globals['_NODESTATUSREPLY']._serialized_end=1126
+  _globals['_NODESTATUSREPLY_REFUSALSENTRY']._serialized_start=1079
+  _globals['_NODESTATUSREPLY_REFUSALSENTRY']._serialized_end=1126
+  _globals['_PEERSTATUS']._serialized_start=1129
+  _globals['_PEERSTATUS']._serialized_end=1304
+  _globals['_TRANSFERREQUEST']._serialized_start=1306
+  _globals['_TRANSFERREQUEST']._serialized_end=1339
+  _globals['_TRANSFERREPLY']._serialized_start=1341
+  _globals['_TRANSFERREPLY']._serialized_end=1427
+  _globals['_MEMBERREQUEST']._serialized_start=1429
+  _globals['_MEMBERREQUEST']._serialized_end=1507
+  _globals['_MEMBERREPLY']._serialized_start=1509
+  _globals['_MEMBERREPLY']._serialized_end=1556
+  _globals['_CHECKSUMREQUEST']._serialized_start=1558
+  _globals['_CHECKSUMREQUEST']._serialized_end=1643
+  _globals['_SEGMENTCHECKSUM']._serialized_start=1645
+  _globals['_SEGMENTCHECKSUM']._serialized_end=1714
+  _globals['_CHECKSUMREPLY']._serialized_start=1716
+  _globals['_CHECKSUMREPLY']._serialized_end=1820
+  _globals['_REPLICAGROUPREQUEST']._serialized_start=1823
+  _globals['_REPLICAGROUPREQUEST']._serialized_end=1980
+  _globals['_REPLICAGROUPREPLY']._serialized_start=1983
+  _globals['_REPLICAGROUPREPLY']._serialized_end=2149
+  _globals['_LEFTINGROUP']._serialized_start=2151
+  _globals['_LEFTINGROUP']._serialized_end=2235
+  _globals['_TAKESPAREREQUEST']._serialized_start=2237
+  _globals['_TAKESPAREREQUEST']._serialized_end=2344
+  _globals['_SPAREVOTER']._serialized_start=2346
+  _globals['_SPAREVOTER']._serialized_end=2387
+  _globals['_TAKESPAREREPLY']._serialized_start=2389
+  _globals['_TAKESPAREREPLY']._serialized_end=2420
+  _globals['_ADMIN']._serialized_start=2423
+  _globals['_ADMIN']._serialized_end=3180
 # @@protoc_insertion_point(module_scope)

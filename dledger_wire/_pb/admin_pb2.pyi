@@ -117,6 +117,22 @@ global___TopicList = TopicList
 class NodeStatusReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class RefusalsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CLUSTER_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
@@ -146,6 +162,7 @@ class NodeStatusReply(google.protobuf.message.Message):
     SERVICES_TERM_FIELD_NUMBER: builtins.int
     DURABLE_INDEX_FIELD_NUMBER: builtins.int
     CERTIFICATE_EXPIRES_AT_MS_FIELD_NUMBER: builtins.int
+    REFUSALS_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
@@ -190,6 +207,10 @@ class NodeStatusReply(google.protobuf.message.Message):
         """newest role-change steps"""
 
     @property
+    def refusals(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """who was refused since the start of the process, by reason"""
+
+    @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """what is to be done: a certificate expires, plaintext is taken"""
 
@@ -225,9 +246,10 @@ class NodeStatusReply(google.protobuf.message.Message):
         services_term: builtins.int = ...,
         durable_index: builtins.int = ...,
         certificate_expires_at_ms: builtins.int = ...,
+        refusals: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 
