@@ -30,6 +30,7 @@ from dledger_client.aio.producer import Producer
 from dledger_client.runtime.security import client_security
 from dledger_client.types import Message
 from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import DledgerError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc import methods
 from dledger_wire.security import principal
@@ -68,8 +69,9 @@ def credentials(folder: Path) -> dict[str, str]:
 
 def bench(cluster: PrivateCluster, environment: dict[str, str], *command: str) -> dict[str, Any]:
     """The figures of ``dledger bench``."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("DLEDGER_")}
     line = [str(ROOT / ".venv/bin/dledger"), "bench", *command, "--config", str(cluster.local.file), "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, env=os.environ | environment)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=own | environment)
     if done.returncode:
         sys.exit(f"{' '.join(line)}: {done.stderr}")
     return dict(json.loads(done.stdout))
@@ -113,7 +115,7 @@ async def handshakes(address: str, number: int, security: NetworkSecurity) -> No
                 try:
                     await methods.METADATA.call(channel, broker_pb2.MetadataRequest(), timeout_s=30)
                     return channel
-                except ConnectionError:
+                except DledgerError:
                     continue
             return channel
 

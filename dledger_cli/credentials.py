@@ -106,11 +106,16 @@ def as_member(config: ClusterConfig, *, whoever: bool = False) -> Iterator[None]
     this process may read the key of one: who may do that may do everything anyway."""
     from dledger_client.runtime.security import use_security
 
+    before = os.environ.get(CA)
     take_from(config)
     named = os.environ.get(USER) or os.environ.get(CERT)
     security = None if named and not whoever else _security_of_member(config)
-    with use_security(security) if security is not None else contextlib.nullcontext():
-        yield
+    try:
+        with use_security(security) if security is not None else contextlib.nullcontext():
+            yield
+    finally:
+        if before is None:  # a process that looks at several clusters asks each by its own authorities
+            os.environ.pop(CA, None)
 
 
 def _security_of_member(config: ClusterConfig) -> NetworkSecurity | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from dledger_wire.errors import AuthenticationFailedError, BusyError
 from dledger_wire.security.admission import Admission
@@ -19,6 +19,8 @@ AUTHORIZATION = "authorization"
 PUBLIC = "/grpc.health.v1.Health/"
 _ABSTRACT = "unix-abstract:"
 _BASIC = "basic "
+
+Known: TypeAlias = Callable[[Principal, bool], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,19 @@ class GrpcCallers:
 
     def __init__(self, admission: Admission | None = None) -> None:
         self._admission = admission
-        self._joined: dict[str, tuple[str, Principal | None, Callable[[Principal], bool]]] = {}
+        self._joined: dict[str, tuple[str, Principal | None, Known]] = {}
 
-    def joined(self, name: str, address: str, certificate: Principal | None, known: Callable[[Principal], bool] = lambda _: True) -> None:
-        """A connection from ``address`` was joined under the abstract socket name ``name``; ``known`` is told who makes each call, and says
-        whether the connection is none too many."""
+    @property
+    def authenticates(self) -> bool:
+        """Whether callers have to say who they are."""
+        return self._admission is not None
+
+    def joined(self, name: str, address: str, certificate: Principal | None, known: Known = lambda *_: True) -> None:
+        """A connection from ``address`` was joined under the abstract socket name ``name``.
+
+        ``known`` is told of each call who makes it, and whether that was checked (anybody may ask for health); it says whether the
+        connection is none too many.
+        """
         self._joined[name] = address, certificate, known
 
     def parted(self, name: str) -> None:
@@ -49,21 +59,17 @@ class GrpcCallers:
     async def caller(self, method: str, context: Any) -> GrpcCaller:
         """Who makes this call.  AuthenticationFailedError when it may not come in."""
         peer: str = context.peer()
-        address, certificate, known = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda _: True))
+        address, certificate, known = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True))
         metadata = from_wire(context.invocation_metadata())
         if self._admission is None or method.startswith(PUBLIC):
-            return self._told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS))
+            return _told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS), self._admission is None)
         try:
             principal = self._admission.admit(certificate, await self._authenticated(self._admission, metadata))
         except AuthenticationFailedError as error:
             self._admission.refused(address, error)
             raise
-        return self._told(known, GrpcCaller(address, {key: value for key, value in metadata.items() if key != AUTHORIZATION}, principal))
-
-    def _told(self, known: Callable[[Principal], bool], caller: GrpcCaller) -> GrpcCaller:
-        if not known(caller.principal):
-            raise BusyError("too many connections: no more are served")
-        return caller
+        shown = {key: value for key, value in metadata.items() if key != AUTHORIZATION}
+        return _told(known, GrpcCaller(address, shown, principal), True)
 
     def watch(self, caller: GrpcCaller, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
         """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""
@@ -77,6 +83,12 @@ class GrpcCallers:
         if not await admission.password_fits(name, password):
             raise AuthenticationFailedError(f"{name}: wrong name or password", user=name)
         return name
+
+
+def _told(known: Known, caller: GrpcCaller, admitted: bool) -> GrpcCaller:
+    if not known(caller.principal, admitted):
+        raise BusyError("too many connections: no more are served")
+    return caller
 
 
 def _basic(given: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.arrivals import Arrivals
-from dledger_wire.tcp.authentication import certified
+from dledger_wire.tcp.authentication import MAX_FRAME, certified
 from dledger_wire.tcp.connection import Connection
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.server import TcpServer
@@ -84,8 +84,17 @@ class MixedServer:
     def _join(self, connection: Connection, known: Callable[[Principal], bool]) -> None:
         # Nobody on this machine can foresee it and bind it first.
         name = f"dledger-{secrets.token_hex(16)}"
-        self._callers.joined(name, connection.peer, certified(connection.transport), known)
         joint = _Joint(connection, self._path, name)
+
+        def told(principal: Principal, admitted: bool) -> bool:
+            serves = known(principal)
+            if serves:
+                joint.called(is_known=admitted)
+            return serves
+
+        if not self._callers.authenticates:
+            joint.called(is_known=True)
+        self._callers.joined(name, connection.peer, certified(connection.transport), told)
         self._joints.add(joint)
         connection.closed.add_done_callback(lambda _: self._parted(joint, name))
 
@@ -136,10 +145,16 @@ def _temporary_folder(name: str) -> str:
 
 
 class _Joint(asyncio.Protocol):
-    """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow."""
+    """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow.
+
+    Of a caller who is not known only ``MAX_FRAME`` bytes are carried: what follows waits until it is, or the connection's time is over.
+    """
 
     def __init__(self, near: Connection, path: str, name: str) -> None:
         self._near = near
+        self._carried = 0
+        self._known = False
+        self._far_waits = False
         self._name = name
         self._far: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
@@ -155,7 +170,7 @@ class _Joint(asyncio.Protocol):
         except (OSError, TimeoutError):
             self._near.abort()
         else:
-            self._near.resume_reading()
+            self._resume_near()
 
     async def _connect_named(self, path: str) -> None:
         """Connect from a socket with an abstract name: the server tells its callers apart by that."""
@@ -172,7 +187,20 @@ class _Joint(asyncio.Protocol):
 
     # -- near: the accepted connection's receiver
 
+    def called(self, *, is_known: bool) -> None:
+        """The caller may go on: for good when it is known who it is, else for as much again."""
+        self._known = self._known or is_known
+        self._carried = 0
+        self._resume_near()
+
+    def _resume_near(self) -> None:
+        if self._far is not None and not self._far_waits and (self._known or self._carried < MAX_FRAME):
+            self._near.resume_reading()
+
     def _forward(self, data: bytes) -> None:
+        self._carried += len(data)
+        if not self._known and self._carried >= MAX_FRAME:
+            self._near.pause_reading()
         if self._far is None:
             self._waiting.append(data)
         else:
@@ -207,10 +235,12 @@ class _Joint(asyncio.Protocol):
                 self._far.resume_reading()
 
     def pause_writing(self) -> None:
+        self._far_waits = True
         self._near.pause_reading()
 
     def resume_writing(self) -> None:
-        self._near.resume_reading()
+        self._far_waits = False
+        self._resume_near()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._far = None

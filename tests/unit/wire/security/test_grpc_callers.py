@@ -14,6 +14,7 @@ import pytest
 from dledger_cli.local.ports import free_ports
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import ByteStream, CallContext
+from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tcp.mixed_network import MixedNetwork
 from tests.contract import secured
@@ -153,3 +154,28 @@ def test_without_security_a_callers_address_is_known() -> None:
         assert (await asked(address, plain=True)).startswith("a client without credentials at 127.0.0.1 ")
 
     serving(NetworkSecurity(), scenario)
+
+
+def test_of_a_caller_who_is_not_known_little_is_taken() -> None:
+    """A request of some length waits until its caller is known, and ends with the connection when it is not."""
+    security = secured_server()
+    brief = NetworkSecurity(security.tls, admission=security.admission, limits=Limits(handshake_s=0.5))
+    large = bytes(1 << 20)
+
+    async def scenario(address: str) -> None:
+        async with channel(address) as opened:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await opened.unary_unary(WHO)(large, timeout=20)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        async with channel(address) as opened:
+            assert b"without credentials" in await opened.unary_unary(HEALTH)(b"", timeout=20)
+            assert b"user alice" in await opened.unary_unary(WHO)(b"", metadata=basic("alice", "wonderland"), timeout=20)
+            assert b"user alice" in await opened.unary_unary(WHO)(large, metadata=basic("alice", "wonderland"), timeout=20)
+            for _ in range(3):
+                assert b"without credentials" in await opened.unary_unary(HEALTH)(bytes(40_000), timeout=20)
+        async with channel(address) as opened:  # health alone: as much again for each call
+            for _ in range(5):
+                assert b"without credentials" in await opened.unary_unary(HEALTH)(bytes(40_000), timeout=20)
+
+    serving(brief, scenario)
+    assert brief.counts["slow"] == 1
