@@ -43,7 +43,8 @@ from dledger_cli.commands import (
 from dledger_cli.context import takes_bootstrap
 from dledger_cli.contexts import variables_of
 from dledger_cli.credentials import takes_credentials
-from dledger_cli.output import end_quietly_at_closed_pipe, error_line
+from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines
+from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
 
 app = typer.Typer(
@@ -149,6 +150,7 @@ _add_common(app)
 def main() -> None:
     """Entry point of ``dledger``."""
     end_quietly_at_closed_pipe()
+    show_log_lines()
     try:
         try:
             app()
@@ -158,17 +160,19 @@ def main() -> None:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - one line for users, a traceback on demand
         if os.environ.get("DLEDGER_VERBOSE"):
-            traceback.print_exc()
+            print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
         error_line(_text_of(error))
         sys.exit(1)
 
 
 def _text_of(error: BaseException) -> str:
     """One line: the text of an operating error; for any other error its class too, since that is a bug."""
-    from dledger_wire.errors import DledgerError
+    from dledger_wire.errors import ConfigError, DledgerError
 
+    if isinstance(error, ConfigError):
+        return error.message  # a line for each mistake
     if isinstance(error, DledgerError):
-        return error.message
+        return printable(error.message)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(str(error).split())

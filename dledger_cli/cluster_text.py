@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
@@ -37,9 +37,9 @@ def show_cluster(cluster: ClusterDirectory, *, as_json: bool) -> None:
     shown = [group for group in cluster.groups if not group.is_removed]
     print_table(HEADER, [_row(group) for group in shown], right=NUMBERS)
     leaders = leaders_by_host(cluster)
-    print("leaders by host: " + (", ".join(f"{host} {count}" for host, count in sorted(leaders.items())) or "none"))
+    print_line("leaders by host: " + (", ".join(f"{host} {count}" for host, count in sorted(leaders.items())) or "none"))
     if cluster.spares:
-        print("spare nodes: " + ", ".join(f"{node.id} ({node.host or node.address})" for node in cluster.spares))
+        print_line("spare nodes: " + ", ".join(f"{node.id} ({node.host or node.address})" for node in cluster.spares))
     found = warnings_of(cluster)
     for text in found[:MAX_WARNINGS]:
         note(f"warning: {text}")

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dledger_cli.output import print_line
+from dledger_wire.printable import printable, printable_body
+
 if TYPE_CHECKING:
     from dledger_client.admin.message_trace import ConsumerState, Trace, TracedCopy
     from dledger_client.fetch.records import ReceivedMessage
@@ -69,8 +72,19 @@ class LineFormat:
             else:
                 self._pieces.append((self.ESCAPES.get(token[1:], token) if token[0] == "\\" else token).encode())
 
-    def of(self, message: ReceivedMessage) -> bytes:
-        return b"".join(piece if isinstance(piece, bytes) else piece(message) for piece in self._pieces)
+    def of(self, message: ReceivedMessage, *, escaped: bool = False) -> bytes:
+        """``escaped``: as a terminal may show it, but for what stands in the text itself."""
+        shown = _for_terminal if escaped else bytes
+        return b"".join(piece if isinstance(piece, bytes) else shown(piece(message)) for piece in self._pieces)
+
+
+def _for_terminal(value: bytes) -> bytes:
+    return printable(value.decode("utf-8", "backslashreplace")).encode()
+
+
+def body_line(message: ReceivedMessage, *, escaped: bool) -> bytes:
+    """The body and a line end; ``escaped``: as a terminal may show it."""
+    return (printable_body(message.body).encode() if escaped else message.body) + b"\n"
 
 
 def message_json(message: ReceivedMessage) -> dict[str, Any]:
@@ -108,13 +122,15 @@ def show_traces(trace: Trace) -> None:
         message = copy.message
         whose = f" of group {copy.consumer_group}" if copy.consumer_group else ""
         attempt = f", attempt {message.reconsume_times}" if message.reconsume_times and copy.kind != "message" else ""
-        print(f"{copy.kind}{whose}{attempt}: {message.topic}/{message.queue_id} offset {message.queue_offset}  id {message.msg_id}")
-        print(f"  stored    {time_text(message.store_timestamp)} in replica group {message.replica_group} at {message.physical_offset}")
+        place = f"{message.topic}/{message.queue_id} offset {message.queue_offset}"
+        print_line(f"{copy.kind}{whose}{attempt}: {place}  id {message.msg_id}")
+        where = f"replica group {message.replica_group} at {message.physical_offset}"
+        print_line(f"  stored    {time_text(message.store_timestamp)} in {where}")
         if origin := message.properties.get("ORIGIN_MESSAGE_ID"):
-            print(f"  origin    {origin} in {message.properties.get('RETRY_TOPIC', '?')}")
-        print(f"  replicas  {', '.join(f'{replica.node_id} {replica.state}' for replica in copy.replicas)}")
+            print_line(f"  origin    {origin} in {message.properties.get('RETRY_TOPIC', '?')}")
+        print_line(f"  replicas  {', '.join(f'{replica.node_id} {replica.state}' for replica in copy.replicas)}")
         for consumer in copy.consumers:
-            print(f"  group     {_consumer_text(consumer)}")
+            print_line(f"  group     {_consumer_text(consumer)}")
 
 
 def _consumer_text(consumer: ConsumerState) -> str:

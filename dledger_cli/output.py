@@ -1,16 +1,19 @@
 """What the commands print: tables, JSON and one-line errors.
 
-Rules: data goes to stdout, everything else to stderr; colours only on a terminal.
+Rules: data goes to stdout, everything else to stderr; colours only on a terminal; text from outside goes through
+``dledger_wire/printable.py``, which the functions here see to.
 """
 
 from __future__ import annotations
 
 import io
-import json
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
+
+from dledger_wire.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -51,6 +54,20 @@ def end_quietly_at_closed_pipe() -> None:
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), old.encoding, old.errors, line_buffering=old.isatty())
 
 
+class _LogLine(logging.Formatter):
+    """The text alone, as Python shows warnings of a process that has set nothing up, on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def show_log_lines() -> None:
+    """Warnings of the clients go to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LogLine())
+    logging.getLogger().handlers[:] = [handler]
+
+
 def is_terminal(stream: IO[str]) -> bool:
     """Whether ``stream`` is a terminal and colours are not disabled (``NO_COLOR``)."""
     return stream.isatty() and "NO_COLOR" not in os.environ
@@ -61,12 +78,17 @@ def paint(text: str, colour: str, stream: IO[str] | None = None) -> str:
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(printable_json(value), flush=True)
+
+
+def print_line(text: str, colour: str = "") -> None:
+    """One line for people on stdout, whatever is in ``text``."""
+    print(paint(printable(text), colour) if colour else printable(text), flush=True)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """Plain columns two spaces apart, a row a line; ``right`` names the columns of numbers; None is shown as ``-``."""
-    cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None or cell == "" else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(title), *(len(row[column]) for row in cells)) if cells else len(title) for column, title in enumerate(header)]
     aligned_right = [title in right for title in header]
     print(paint(_table_line(list(header), widths, aligned_right), BOLD))
@@ -82,13 +104,13 @@ def _table_line(cells: Sequence[str], widths: Sequence[int], aligned_right: Sequ
 
 def error_line(text: str) -> None:
     """An error as one line (or one line a mistake) on stderr."""
-    for line in str(text).splitlines() or ["unknown error"]:
-        print(f"{paint('dledger:', RED, sys.stderr)} {line}", file=sys.stderr, flush=True)
+    for line in str(text).split("\n") if text else ["unknown error"]:
+        print(f"{paint('dledger:', RED, sys.stderr)} {printable(line)}", file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
     """A remark on stderr, beside the data."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def note_unanswered(unanswered: Mapping[str, Exception]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from dledger_wire.errors import DledgerError
+from dledger_wire.printable import printable_lines
 
 C = TypeVar("C", bound=type)
 
@@ -29,14 +30,20 @@ def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = method(*rest, **named)
         except DledgerError as error:
-            raise error.with_traceback(None) from None
+            raise _shown(error) from None
         return _iterated(result) if isinstance(result, Generator) else result
 
     return called
+
+
+def _shown(error: DledgerError) -> DledgerError:
+    """The error without its traceback, and with a text that does nothing to a terminal."""
+    error.args = (printable_lines(error.message),)
+    return error.with_traceback(None)
 
 
 def _iterated(rows: Generator[Any]) -> Generator[Any]:
     try:
         yield from rows
     except DledgerError as error:
-        raise error.with_traceback(None) from None
+        raise _shown(error) from None

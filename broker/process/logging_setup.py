@@ -7,8 +7,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import structlog
+
+from dledger_wire.printable import printable_json
+
+
+def _text(event: object, default: Callable[[Any], Any] | None = None) -> str:
+    """Nothing in a log line can move the cursor of who reads it, or look like another line."""
+    return printable_json(event, default=default)
 
 
 def configure_logging(*, group: str, node: str, log_file: str = "", level: int = logging.INFO) -> None:
@@ -27,7 +36,7 @@ def configure_logging(*, group: str, node: str, log_file: str = "", level: int =
     ]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer(ensure_ascii=False)],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer(serializer=_text)],
     )
     handler: logging.Handler = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)

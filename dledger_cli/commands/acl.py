@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from dledger_client.admin.security import AccessRule, Action, ResourceType, SecurityChange
@@ -102,7 +102,8 @@ def check(
         print_json({"allowed": found.allowed, "rules": [str(rule) for rule in found.rules]})
     else:
         print("allowed" if found.allowed else "denied")
-        print("\n".join(str(rule) for rule in found.rules) or NO_RULE)
+        for rule in found.rules or (NO_RULE,):
+            print_line(str(rule))
     if not found.allowed:
         raise typer.Exit(1)
 

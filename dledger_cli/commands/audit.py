@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, print_json
+from dledger_cli.output import note, print_json, print_line
 
 if TYPE_CHECKING:
     from dledger_client.admin.audit import AuditLog, AuditRecord
@@ -66,7 +66,7 @@ def _show(found: AuditLog, *, as_json: bool) -> None:
         if as_json:
             print_json({name: value for name, value in asdict(record).items() if value not in (None, "") or name in ("user", "name")})
         else:
-            print(_line(record), flush=True)
+            print_line(_line(record))
 
 
 def _tell_silent(found: AuditLog, told: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +84,7 @@ def _line(record: AuditRecord) -> str:
     change = _change(record.before, record.after)
     count = f"{record.count} times" if record.count else ""
     parts = (record.at, record.node, record.user or "-", record.address or "-", outcome, what, count, change)
-    return "  ".join(_plain(part) for part in parts if part)
+    return "  ".join(part for part in parts if part)
 
 
 def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
@@ -97,7 +97,3 @@ def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
 
 def _short(value: Any) -> str:
     return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _plain(text: str) -> str:
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -39,6 +39,6 @@ def _names(incomplete: str, names: Callable[[Admin], Awaitable[Iterable[str]]]) 
             return await names(admin)
 
     try:
-        return sorted(name for name in set(run(found())) if name.startswith(incomplete))
+        return sorted(name for name in set(run(found())) if name.startswith(incomplete) and name.isprintable())
     except (DledgerError, OSError, TimeoutError):
         return []

@@ -12,7 +12,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
-from dledger_cli.message_text import LineFormat, consumed_json
+from dledger_cli.message_text import LineFormat, body_line, consumed_json
 from dledger_cli.output import note, print_json
 from dledger_cli.queue_readers import Place, QueueReaders
 
@@ -64,9 +64,12 @@ def consume(
     line_format: Annotated[str | None, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
+    raw: Annotated[bool, typer.Option("--raw", help="Print bytes as they are to a terminal, too: escape sequences take effect.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print message bodies, one a line (with --json every field), in order within each queue.
+
+    A terminal gets control characters escaped (\\x1b) unless --raw is given; a pipe or a file gets the bytes as they are.
 
     With --group the offset after the last printed message is committed every second and at the end.
     Queues that the topic gets meanwhile, in any replica group, are read from their first message.
@@ -80,7 +83,7 @@ def consume(
         raise typer.BadParameter("give either --format or --json", param_hint="--format")
     selection = _Selection(topic, _Start.of(start), queue, tag, sql)
     bootstrap = bootstrap_of(config)
-    printer = _Printer(most, as_json=as_json, line=_line_format(line_format))
+    printer = _Printer(most, as_json=as_json, line=_line_format(line_format), escaped=sys.stdout.isatty() and not raw)
     try:
         run(_consume(bootstrap, group, selection, "follower" if follower else "leader", timeout, idle_exit, printer))
     except KeyboardInterrupt:
@@ -135,12 +138,13 @@ class _Selection:
 class _Printer:
     """Writes messages to stdout; ``done`` when the limit is reached."""
 
-    def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None) -> None:
+    def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None, escaped: bool = False) -> None:
         self.count = 0
         self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> offset after the last printed message
         self._most = most
         self._as_json = as_json
         self._line = line
+        self._escaped = escaped
 
     @property
     def done(self) -> bool:
@@ -157,9 +161,9 @@ class _Printer:
             return
         out = sys.stdout.buffer
         if self._line is not None:
-            out.write(b"".join(self._line.of(message) for message in messages))
+            out.write(b"".join(self._line.of(message, escaped=self._escaped) for message in messages))
         else:
-            out.write(b"".join(message.body + b"\n" for message in messages))
+            out.write(b"".join(body_line(message, escaped=self._escaped) for message in messages))
         out.flush()
 
 

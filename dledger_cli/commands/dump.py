@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dledger_cli.context import JsonOption
-from dledger_cli.output import print_json
+from dledger_cli.output import print_json, print_line
 
 KINDS = {"commitlog", "index-units", "consumequeue", "index", "config", "quarantine"}
 
@@ -38,7 +38,7 @@ def dump(
         if as_json:
             print_json(row)
         else:
-            print(_line(row))
+            print_line(_line(row))
 
 
 def _is_of_a_node(file: Path) -> bool:

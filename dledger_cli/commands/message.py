@@ -12,6 +12,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, time_ms
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_wire.printable import printable
 
 if TYPE_CHECKING:
     from dledger_client.admin.message_query import QueryResult
@@ -117,9 +118,7 @@ def _note_incomplete(found: QueryResult | Trace) -> None:
 
 
 def _body_text(body: bytes) -> str:
-    text = body[:SHOWN_BODY_BYTES].decode("utf-8", "backslashreplace")
-    shown = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
-    return shown + ("..." if len(body) > SHOWN_BODY_BYTES else "")
+    return printable(body[:SHOWN_BODY_BYTES].decode("utf-8", "backslashreplace")) + ("..." if len(body) > SHOWN_BODY_BYTES else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, run
 from dledger_cli.credentials import as_member
-from dledger_cli.output import GREEN, RED, YELLOW, paint, print_json, print_table
+from dledger_cli.output import GREEN, RED, YELLOW, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -70,7 +70,7 @@ def show(found: list[NameServerStatus], *, as_json: bool) -> None:
         return
     print_table(HEADER, [_row(server) for server in found], right=NUMBERS)
     text, colour = judge(found)
-    print(paint(text, colour), flush=True)
+    print_line(text, colour)
 
 
 def ask_all(config: ClusterConfig, *, as_node: bool = False) -> list[NameServerStatus]:

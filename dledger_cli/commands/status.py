@@ -10,7 +10,7 @@ import typer
 from dledger_cli.commands.nameserver import ask_all, judge
 from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
-from dledger_cli.output import GREEN, RED, YELLOW, error_line, paint, print_json, print_table
+from dledger_cli.output import GREEN, RED, YELLOW, error_line, print_json, print_line, print_table
 from dledger_cli.status_text import node_note, replicas_line, replicas_of, sentence
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _show_name_servers(cluster: ClusterConfig) -> None:
     """One sentence on those that are processes of their own."""
     if cluster.name_server_processes:
         text, colour = judge(ask_all(cluster))
-        print(paint(text, colour), flush=True)
+        print_line(text, colour)
 
 
 def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
@@ -92,9 +92,9 @@ def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
     print_table(HEADER, rows, right=NUMBERS)
     for group in groups:
         if any(replicas_of(group)[kind] for kind in ("lagging", "missing")):
-            print(replicas_line(group))
+            print_line(replicas_line(group))
     healthy, working = all(each.healthy for each in groups), all(each.takes_messages for each in groups)
-    print(paint(sentence(groups), GREEN if healthy else YELLOW if working else RED), flush=True)
+    print_line(sentence(groups), GREEN if healthy else YELLOW if working else RED)
 
 
 def _order(node: NodeStatus) -> tuple[int, str]:

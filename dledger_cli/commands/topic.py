@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
-from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
 from dledger_wire.status import Perm
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         note_unanswered(queues.unanswered)
         return
     where = _in_groups([part.replica_group for part in parts])
-    print(f"topic {name}  {where}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
+    print_line(f"topic {name}  {where}  perm {topic['perm']} ({PERMISSIONS.get(topic['perm'], 'none')})")
     if len(parts) > 1:
         rows = [
             (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
-from dledger_cli.output import error_line, note
+from dledger_cli.output import error_line, note, print_line
 
 if TYPE_CHECKING:
     import subprocess
@@ -113,7 +113,7 @@ def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.
         found = ask_all(cluster.config, as_node=True)
         if len(found) == len(cluster.name_server_ids()) and all(server.complete for server in found):
             if not as_json:
-                print(judge(found)[0], flush=True)
+                print_line(judge(found)[0])
             return True
         if time.monotonic() > deadline:
             error_line(f"{judge(found)[0]}; logs: {cluster.data}/*.log")

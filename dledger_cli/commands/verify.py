@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
-from dledger_cli.output import error_line, is_terminal, note, print_json
+from dledger_cli.output import error_line, is_terminal, note, print_json, print_line
 
 if TYPE_CHECKING:
     from dledger.log.report import Finding
@@ -52,7 +51,7 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
             error_line(f"replica group {name}: {result.difference}")
         elif not as_json:
             size = format_size(result.compared_bytes)
-            print(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
+            print_line(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
     return all(result.equal for result in results)
 
 
@@ -108,9 +107,9 @@ async def _verify_node(folder: Path, *, as_json: bool) -> int:
         damages += finding.is_damage
         remarks += not finding.is_damage
         if as_json:
-            print(json.dumps(_finding_json(finding)), flush=True)
+            print_json(_finding_json(finding))
         else:
-            print(f"{'DAMAGED' if finding.is_damage else 'remark '}  {finding}", flush=True)
+            print_line(f"{'DAMAGED' if finding.is_damage else 'remark '}  {finding}")
     if is_terminal(sys.stderr):
         print("\r\x1b[K", end="", file=sys.stderr)
     if damages:

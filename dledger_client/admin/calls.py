@@ -16,7 +16,7 @@ from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
-from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, UnreachableError
 from dledger_wire.rpc.methods import UnaryMethod
 
 GROUP_TIMEOUT_MS = 4000  # longer than an election takes; a replica group that does not answer by then is left out
@@ -85,7 +85,11 @@ class ClusterCalls:
         return now_ms + min(self.timeout_ms, most_ms)
 
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
-        return await self.router.all_groups(self.deadline_ms())
+        """At least one: UnreachableError when whoever answers knows of none."""
+        groups = await self.router.all_groups(self.deadline_ms())
+        if not groups:
+            raise UnreachableError("nobody who answers knows of a replica group")
+        return groups
 
     async def replica_group(self, name: str = "") -> ReplicaGroup:
         """The replica group ``name``; without a name the only one of the cluster.  InvalidArgumentError when there is no such group."""

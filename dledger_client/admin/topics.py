@@ -14,7 +14,7 @@ from dledger_client.admin.topic_parts import look_at
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.rpc import methods
 
 NO_TIME = -1
@@ -108,6 +108,8 @@ def named_groups(replica_group: str, replica_groups: Sequence[str]) -> Sequence[
 def joined(parts: Iterable[TopicQueues], *, created: bool) -> ChangedTopic:
     """A topic over the replica groups of ``parts``: counts of all together."""
     found = tuple(sorted(parts, key=lambda part: part.replica_group))
+    if not found:
+        raise TopicNotFoundError("the topic is in no replica group: it was deleted meanwhile, or all replica groups are draining")
     groups = ",".join(part.replica_group for part in found)
     perm = 0
     for part in found:

@@ -15,6 +15,7 @@ from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.status import COMPRESSION_MASK, Compression, SysFlag
 
 DEFAULT_LEVEL = 5
+CLAIMED_BYTES = 1 << 20  # what a body may say that it opens to, for that much memory to be taken at once
 SAMPLED_FROM = 16 << 10
 SAMPLE_BYTES = 4 << 10
 WORTHWHILE = 0.95  # a body is stored compressed when it shrinks to less than this
@@ -92,7 +93,9 @@ def decompress(body: bytes | memoryview, compression: Compression, *, limit: int
     try:
         if compression is Compression.LZ4:
             lz4_stream = lz4.frame.LZ4FrameDecompressor()
-            opened, whole = bytes(lz4_stream.decompress(bytes(body), max_length=limit + 1)), lz4_stream.eof
+            # As much memory is taken at once.  A byte of LZ4 opens to at most 255.
+            opened = bytes(lz4_stream.decompress(bytes(body), max_length=min(limit, 255 * len(body)) + 1))
+            whole = lz4_stream.eof
         elif compression is Compression.ZSTD:
             opened, whole = _open_zstd(bytes(body), limit)
         elif compression is Compression.ZLIB:
@@ -113,9 +116,10 @@ def decompress(body: bytes | memoryview, compression: Compression, *, limit: int
 def _open_zstd(body: bytes, limit: int) -> tuple[bytes, bool]:
     """(what a zstd frame holds, whether it is complete); stops soon behind ``limit``."""
     size = zstandard.frame_content_size(body)
-    if 0 <= size <= limit:
+    if 0 <= size <= min(limit, CLAIMED_BYTES):
         return _of_thread.opener.decompress(body), True
-    # Other clients write frames that do not say how long they are.  A kilobyte cannot hide more than some 32 MiB.
+    # Other clients write frames that do not say how long they are, and a few bytes may claim any size.
+    # A kilobyte cannot hide more than some 32 MiB.
     stream = _of_thread.opener.decompressobj()
     pieces: list[bytes] = []
     room = limit

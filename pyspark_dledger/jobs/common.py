@@ -6,7 +6,6 @@ Exit codes are those of the command line: 0 success, 1 error or finding (reporte
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -19,6 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from dledger_client import PullConsumer
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import DledgerError
+from dledger_wire.printable import printable, printable_json
 from pyspark_dledger.options.access import VARIABLES
 
 if TYPE_CHECKING:
@@ -167,12 +167,12 @@ def topic_list(text: str) -> list[str]:
 
 def progress(text: str) -> None:
     """Print one progress line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table; numeric columns are right-aligned."""
-    cells = [["-" if cell is None else f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else f"{cell:g}" if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[n], int | float | None) for row in rows) for n in range(len(header))]
     widths = [max(len(title), *(len(row[n]) for row in cells)) if cells else len(title) for n, title in enumerate(header)]
     for line in [list(header), *cells]:
@@ -186,10 +186,10 @@ def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequenc
     try:
         main(argv)
     except DledgerError as error:
-        print(f"dledger: {error.message}", file=sys.stderr, flush=True)
+        print(f"dledger: {printable(error.message)}", file=sys.stderr, flush=True)
         return 1
     except Exception as error:  # noqa: BLE001 - Spark wraps our errors; reason() extracts them
-        print(f"dledger: {reason(error)}", file=sys.stderr, flush=True)
+        print(f"dledger: {printable(reason(error))}", file=sys.stderr, flush=True)
         return 1
     return 0
 
@@ -220,6 +220,6 @@ def reason(error: BaseException) -> str:
 def print_report(arguments: argparse.Namespace, report: dict[str, Any], show: Callable[[], None]) -> None:
     """Print the report as JSON, or with ``show``."""
     if arguments.json:
-        print(json.dumps(report, ensure_ascii=False), flush=True)
+        print(printable_json(report), flush=True)
     else:
         show()

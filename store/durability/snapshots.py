@@ -218,6 +218,17 @@ def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
             snapshot.queues[(topic, queue_id)] = QueueMark(low, high, first_file, crcs, last_end_pos)
         snapshot.sequence_rows = fields["producers"]
         snapshot.queue_file_units = fields.get("queueFileUnits", QUEUE_UNITS_PER_FILE)
-        return snapshot, fields["files"]
+        numbers = snapshot.index, snapshot.term, snapshot.end_pos, snapshot.store_ms, snapshot.messages, snapshot.queue_file_units
+        checksums: dict[str, int] = dict(fields["files"])
+        if all(isinstance(number, int) for number in (*numbers, *checksums.values())) and all(map(_is_sound, snapshot.queues.items())):
+            return snapshot, checksums
+        return None
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _is_sound(queue: tuple[QueueKey, QueueMark]) -> bool:
+    """Whether its values are of the right kinds, whatever they are."""
+    (topic, queue_id), mark = queue
+    numbers = queue_id, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, *mark.crcs
+    return isinstance(topic, str) and all(isinstance(number, int) for number in numbers)

@@ -160,7 +160,7 @@ _BODY = b"a body of some length " * 20
 TARGETS = [
     Target("frame", frame, [_FRAME], _WORDS),
     Target("batch", batch, [*_RECORDS, _RECORDS[0] + _RECORDS[1]], _WORDS),
-    Target("body", body, [bytes([kind]) + compress(_BODY, Compression(kind)) for kind in range(4)], bounds=Bounds(memory=80 << 20)),
+    Target("body", body, [bytes([kind]) + compress(_BODY, Compression(kind)) for kind in range(4)], bounds=Bounds(memory=40 << 20)),
     Target("properties", properties, [b"TAGS\x01paid\x02KEYS\x01k\x02"], [b"\x01", b"\x02", b"TAGS", b"\xff"]),
     Target("produce", produce, [envelope.encode(broker_pb2.ProduceRequest(request_id=7), [_RECORDS[0]])], _WORDS),
     Target("message-id", message_id, [b"7F00000100002A9F0000000000001000"], [b"0", b" "]),
