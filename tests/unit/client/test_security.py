@@ -16,7 +16,11 @@ import dledger_client.aio
 from dledger_client import ConfigError, TlsSettings, TransactionState
 from dledger_client.cluster.asking import MAX_REFUSALS, ask_in_turn
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, REFUSED_PAUSE_S, LeaderStream
+from dledger_client.cluster.route_answers import RouteAnswers
+from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.runtime.security import ENVIRONMENT, client_security, network_security, use_password, use_security
+from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import SystemClock, system_random
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError, UnreachableError
 from dledger_wire.rpc import methods
@@ -202,3 +206,17 @@ def test_who_is_refused_does_not_hammer_the_leader() -> None:
 
     asyncio.run(run())
     assert paused[0] < REFUSED_PAUSE_S <= min(paused[1:])
+
+
+def test_a_topic_that_may_not_be_seen_is_a_refusal_until_it_may() -> None:
+    cache = RouteCache()
+    answers = RouteAnswers(cache)
+    hidden = routes_pb2.TopicRoute(name="salaries", version=1, unseen_by="user bob")
+    answers.merge("a:1", routes_pb2.RoutesReply(topics=[hidden], complete=True))
+    assert cache.unseen == {"salaries": "user bob"}
+    answers.merge("a:1", routes_pb2.RoutesReply(topics=[routes_pb2.TopicRoute(name="salaries", version=2)], complete=True))
+    assert cache.unseen == {}
+    error = may_not("user bob", "write", "salaries")
+    assert error.message == "user bob may not write topic salaries"
+    assert error.details == {"user": "bob", "action": "write", "resource": "topic", "name": "salaries"}
+    assert may_not("user bob", "read", "%RETRY%billing").message == "user bob may not read group billing"
