@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
@@ -12,6 +13,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
 from store.commands.consumer_groups import CommitOffsets, OffsetRow, ResetOffsets
+from store.commands.security import Action
 
 TIMEOUT_S = 5.0
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
@@ -74,10 +76,12 @@ class GroupOffsetsService:
         asked = request.groups
         at_most(len(asked), "consumer groups")
         positions = known.of_groups(set(asked) or None)
-        shown = dict.fromkeys(asked) or self._context.access.seen_groups(caller.principal, sorted(positions))
+        access = self._context.access
+        sees = partial(access.may_topic, caller.principal, Action.DESCRIBE)
+        shown = dict.fromkeys(asked) or access.seen_groups(caller.principal, sorted(positions))
         async for group in in_slices(shown):
             found = reply.groups.add(group=group)
-            async for topic in in_slices(sorted(positions.get(group, {})), TOPICS_AT_ONCE):
+            async for topic in in_slices(sorted(filter(sees, positions.get(group, {}))), TOPICS_AT_ONCE):
                 for queue_id, offset in sorted(positions[group][topic].items()):
                     generation = known.generation(group, topic, queue_id)
                     found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation)

@@ -5,6 +5,7 @@ Owns the calls; the sessions themselves live and end with a term (``term_session
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from broker.api.limits import at_most, in_slices
@@ -77,7 +78,21 @@ class SessionService:
         table = self._sessions().table
         reply = sessions_pb2.DescribeMembersResponse()
         at_most(len(request.groups), "consumer groups")
-        shown = dict.fromkeys(request.groups) or self._context.access.seen_groups(caller.principal, table.groups())
+        access = self._context.access
+        sees = partial(access.may_topic, caller.principal, Action.DESCRIBE)
+        shown = dict.fromkeys(request.groups) or access.seen_groups(caller.principal, table.groups())
         async for group in in_slices(shown, GROUPS_AT_ONCE):
-            reply.groups.add(group=group, members=table.of(group).member_infos())
+            reply.groups.add(group=group, members=[_seen(member, sees) for member in table.of(group).member_infos()])
         return reply
+
+
+def _seen(member: sessions_pb2.GroupMember, sees: Callable[[str], bool]) -> sessions_pb2.GroupMember:
+    """A member without the topics that the caller may not know of."""
+    if all(sees(each.topic) for each in (*member.subscriptions, *member.queues)):
+        return member
+    shown = sessions_pb2.GroupMember()
+    shown.CopyFrom(member)
+    del shown.subscriptions[:], shown.queues[:]
+    shown.subscriptions.extend(each for each in member.subscriptions if sees(each.topic))
+    shown.queues.extend(each for each in member.queues if sees(each.topic))
+    return shown
