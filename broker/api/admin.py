@@ -185,20 +185,7 @@ class AdminService:
             warnings=self._certificate.warnings(),
             refusals=context.access.refusals,
         )
-        for peer in raft.peers:
-            if peer.node_id != raft.node_id:
-                state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
-                reply.peers.add(
-                    id=peer.node_id,
-                    match_index=max(0, peer.match_index),
-                    state=state,
-                    last_contact_ms=peer.silent_ms,
-                    voter=peer.voter,
-                    connected=peer.connected,
-                    refused=peer.refused,
-                    acknowledges=peer.acknowledges,
-                    address=peer.address,
-                )
+        _add_peers(reply, raft)
         return reply
 
     def _state(self, raft: RaftStatus, damage_seen: list[str]) -> str:
@@ -287,3 +274,21 @@ class AdminService:
 
 def _first_of(damage: Sequence[str]) -> str:
     return damage[0] + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")
+
+
+def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus) -> None:
+    """The other members, as this node sees them."""
+    for peer in raft.peers:
+        if peer.node_id != raft.node_id:
+            state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
+            reply.peers.add(
+                id=peer.node_id,
+                match_index=max(0, peer.match_index),
+                state=state,
+                last_contact_ms=peer.silent_ms,
+                voter=peer.voter,
+                connected=peer.connected,
+                refused=peer.refused,
+                acknowledges=peer.acknowledges,
+                address=peer.address,
+            )
