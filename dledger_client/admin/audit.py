@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import known_nodes
+from dledger_wire import strict_json
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError
 from dledger_wire.rpc import methods
@@ -100,7 +100,11 @@ async def audit_log(
         if isinstance(outcome, DledgerError):
             unanswered[name] = str(outcome.details.get("reason") or outcome.message)
             continue
-        read = [_record(json.loads(text)) for text in outcome.records]
+        try:
+            read = [_record(strict_json.parse(text)) for text in outcome.records]
+        except (ValueError, TypeError, AttributeError, KeyError):
+            unanswered[name] = "what it answered are no records"
+            continue
         if read:
             positions[address] = read[-1].seq
         records += read
