@@ -25,7 +25,7 @@ from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
-from dledger_client.cluster.topic_lookup import TopicLookup
+from dledger_client.cluster.topic_lookup import TopicLookup, may_not
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
@@ -240,6 +240,12 @@ class Router:
         found = await asyncio.gather(*(self._lookup.at_name_server(topic) for topic in topics))
         whole = [queues for queues in found if queues is not None]
         return {each.replica_group for queues in whole for each in queues} if len(whole) == len(found) else None
+
+    def check_seen(self, topics: Iterable[str]) -> None:
+        """PermissionDeniedError for a topic of which somebody told that this client may not know of it."""
+        for topic in topics:
+            if topic in self._cache.unseen:
+                raise may_not(self._cache.unseen[topic], "read", topic)
 
     async def learn_topic(self, name: str, groups: Iterable[str]) -> None:
         """Ask the leaders of ``groups`` for a topic that was just changed there."""

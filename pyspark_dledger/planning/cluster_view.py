@@ -192,6 +192,7 @@ class ClusterInspector:
     async def _replica_groups(self, wanted: ViewRequest, deadline_ms: int) -> list[str]:
         """The groups that may have the topics, with leaders as they are now: some may have been added since the last view."""
         found = await self._router.groups_of(wanted.options.topics) if wanted.options.topics else None
+        self._router.check_seen(wanted.options.topics)
         return sorted(found if found is not None else await self._router.survey(deadline_ms))
 
     async def _group(

@@ -18,6 +18,7 @@ from dledger_client.cluster.asking import MAX_REFUSALS, ask_in_turn
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, REFUSED_PAUSE_S, LeaderStream
 from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.runtime.security import ENVIRONMENT, client_security, network_security, use_password, use_security
 from dledger_wire._pb import routes_pb2
@@ -29,6 +30,7 @@ from dledger_wire.security.certificates import issue, new_authority
 from dledger_wire.security.credentials import PasswordCredentials
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import user
+from dledger_wire.tcp.network import TcpNetwork
 
 NOWHERE, SECRET = "127.0.0.1:1", "n0t-to-be-shown"
 CLIENTS: dict[str, tuple[Any, ...]] = {
@@ -206,6 +208,14 @@ def test_who_is_refused_does_not_hammer_the_leader() -> None:
 
     asyncio.run(run())
     assert paused[0] < REFUSED_PAUSE_S <= min(paused[1:])
+
+
+def test_routes_tell_a_refusal_of_a_topic_that_may_not_be_seen() -> None:
+    router = Router(NOWHERE, TcpNetwork(), SystemClock(), system_random())
+    router.check_seen(["orders"])
+    router._cache.tell_unseen("salaries", "user bob")
+    with pytest.raises(PermissionDeniedError, match="user bob may not read topic salaries"):
+        router.check_seen(["orders", "salaries"])
 
 
 def test_a_topic_that_may_not_be_seen_is_a_refusal_until_it_may() -> None:
