@@ -129,7 +129,7 @@ async def storm(cluster: PrivateCluster, folder: Path, number: int) -> None:
         "scram": client_security("admin", password_file=str(folder / "password"), tls=TlsSettings(ca)),
         "certificate": client_security(tls=TlsSettings(ca, cert, key)),
     }
-    leader = cluster.leader()
+    leader = await asyncio.to_thread(cluster.leader)
     address, process = cluster.config.node(leader).node.address, psutil.Process(cluster.processes[leader].pid)
     for kind, security in kinds.items():
         stop = asyncio.Event()
@@ -175,9 +175,9 @@ def main() -> None:
             PrivateCluster(Path(made) / "plain") as plain,
             PrivateCluster(Path(made) / "secured", settings=secured(folder)) as with_security,
         ):
-            plain.start()
             with_security.start()
             if arguments.rounds:
+                plain.start()
                 clusters = {"plain": (plain, dict[str, str]()), "secured": (with_security, credentials(folder))}
                 by_turns(clusters, arguments.rounds, arguments.messages)
             if arguments.storm:
