@@ -5,6 +5,7 @@ Owns reading YAML twice over one text: as data and as a tree with line marks.  K
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ import yaml
 from dledger_wire.errors import ConfigError
 
 Location = Sequence[str | int]
+
+MAX_NESTING, MAX_ALIASES = 100, 30
+_BRACKET = re.compile(r"[\[\]{}]")
+_ALIAS = re.compile(r"(?:^|[\s,\[{:-])\*[A-Za-z0-9_-]+", re.MULTILINE)
 
 # What PyYAML raises for a value that is none of its tag: ``!!float ''``, ``!!timestamp soon``, ``!!int`` of too many digits.
 _BAD_VALUE = (ValueError, TypeError, AttributeError, IndexError, KeyError, OverflowError)
@@ -39,6 +44,7 @@ class MarkedYaml:
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
+        _check_cost(text, file)
         try:
             self._root = yaml.compose(text, Loader=yaml.SafeLoader)
             self.data: object = yaml.safe_load(text)
@@ -71,6 +77,19 @@ class MarkedYaml:
         """All problems as one error, a line each, in the order of the file."""
         lines = sorted({(self.line(p.location), f"{location_text(p.location) or 'file'}: {p.text}") for p in problems})
         return ConfigError("\n".join(f"{self.file}:{number}: {text}" for number, text in lines))
+
+
+def _check_cost(text: str, file: str) -> None:
+    """Refuse what PyYAML would take minutes for: deep nesting takes it the square of the depth, aliases of aliases multiply."""
+    depth = 0
+    for found in _BRACKET.finditer(text):
+        depth = max(0, depth + (1 if found[0] in "[{" else -1))
+        if depth > MAX_NESTING:
+            line = text.count("\n", 0, found.start()) + 1
+            raise ConfigError(f"{file}:{line}: not valid YAML: more than {MAX_NESTING} brackets in each other")
+    aliases = len(_ALIAS.findall(text))
+    if aliases > MAX_ALIASES:
+        raise ConfigError(f"{file}:1: not valid YAML: {aliases} aliases; expected at most {MAX_ALIASES}")
 
 
 def _reason(error: Exception) -> str:
