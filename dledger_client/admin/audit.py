@@ -92,7 +92,7 @@ async def audit_log(
     request = security_pb2.AuditTailRequest(max_records=count, user=user, action=action, denied=denied)
     found = await asyncio.gather(*(_ask(calls, address, request, positions.get(address, 0)) for address in asked))
     refusals = [each for each in found if isinstance(each, AuthenticationFailedError | PermissionDeniedError)]
-    if len(refusals) == len(found) and refusals:
+    if refusals and all(isinstance(each, DledgerError) for each in found):
         raise refusals[0]
     records: list[AuditRecord] = []
     unanswered = {}
