@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, names, nodes, replication, retention, spares
+from tests.sim.mutations import elections, names, nodes, replication, retention, security, spares
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -196,6 +196,10 @@ MUTATIONS = (
     # Spare nodes
     Mutation("", "groups that replace a member do not take turns", spares.turns_ignored, "spares", 30),
     Mutation("", "a spare node forgets its group", spares.binding_not_written, "spares", 30, first=20),
+    Mutation("", "a decision is remembered when the rules change", security.decisions_outlive_rules, "groups-secured", 10),
+    Mutation("", "users and rules are copied into no other log", security.copies_not_written, "groups-secured", 10),
+    Mutation("", "users that are not known yet are taken for nobody", security.unknown_yet_is_unknown, "groups-secured", 20),
+    Mutation("", "nodes of other replica groups may replicate", security.any_node_replicates, "groups-secured", 20),
 )
 
 # Numbers of the list that no test-only patch can bring about here: (fault, why).

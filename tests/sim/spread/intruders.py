@@ -17,9 +17,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.security.permissions import CHECKS, asks_itself
-from dledger_client.aio import AccessRule, Admin, Message, Producer
+from dledger_client.aio import AccessRule, Message, Producer
 from dledger_client.runtime.environment import use_environment
-from dledger_wire._pb import security_pb2
 from dledger_wire.errors import (
     AuthenticationFailedError,
     DeadlineExceededError,
@@ -36,6 +35,7 @@ from dledger_wire.security import principal
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from tests.sim.result import LivenessError
 from tests.sim.security import APPLICATION, CLUSTER, hashed
+from tests.sim.spread.users import create_users
 
 if TYPE_CHECKING:
     from tests.sim.spread.world import SpreadWorld
@@ -76,17 +76,7 @@ class Intruders:
 
     async def prepare(self) -> None:
         """Make the users of the run."""
-        if not self._security.is_on:
-            return
-        async with self._world.rig.admin() as admin:
-            for user in (APPLICATION, MALLORY, TEMPORARY):
-                await self._create(admin, user)
-            everything = [
-                AccessRule(APPLICATION, "allow", resource, "*", action)
-                for resource in ("topic", "group", "producer", "cluster")
-                for action in ("read", "write", "create", "describe", "administer")
-            ]
-            await admin.change_rules(added=everything)
+        await create_users(self._world.rig, (MALLORY, TEMPORARY))
 
     async def come(self) -> None:
         if self._security.is_on:
@@ -186,35 +176,37 @@ class Intruders:
     # Who may at times
 
     async def _come_and_go(self) -> None:
-        rules = [AccessRule(TEMPORARY, "allow", "topic", TOPIC, "write"), AccessRule(TEMPORARY, "allow", "topic", TOPIC, "describe")]
-        for turn in range(ROUNDS):
-            await asyncio.sleep(self._draw.random() * 1.5)
-            await self._change(lambda admin: admin.change_rules(added=rules))
-            await self._send([b"t%d:%d" % (turn, number) for number in range(FORBIDDEN)], allowed=True)
-            if turn == ROUNDS - 1 and self._draw.random() < 0.5:
-                confirmed = await self._change(lambda admin: admin.delete_user(TEMPORARY))
-            else:
-                confirmed = await self._change(lambda admin: admin.change_rules(removed=rules))
-            if confirmed:
-                self.confirmed += 1
-                await self._send([b"forbidden %d:%d" % (turn, number) for number in range(FORBIDDEN)], allowed=False)
-
-    async def _send(self, bodies: list[bytes], *, allowed: bool) -> None:
+        """One producer all the while, so that nothing is asked anew that was asked while it had its right."""
         world = self._world
+        rules = [AccessRule(TEMPORARY, "allow", "topic", TOPIC, "write"), AccessRule(TEMPORARY, "allow", "topic", TOPIC, "describe")]
         around = world.rig.around() | {"network": self._network(self._security.of_user(TEMPORARY))}
         with use_environment(**around):
             producer = Producer(world.cluster.bootstrap, TEMPORARY, send_timeout_ms=SEND_MS)
         async with producer:
-            for body in bodies:
-                if allowed:
-                    world.sent[TOPIC].add(body)
-                try:
-                    await producer.send(Message(TOPIC, body))
-                except DledgerError as error:
-                    self.met[f"{TEMPORARY}: {error.code}"] += 1
-                    continue
-                assert allowed, f"{body!r} was stored after the right to write it had been taken away everywhere"
-                world.acknowledged[TOPIC].add(body)
+            for turn in range(ROUNDS):
+                await asyncio.sleep(self._draw.random() * 1.5)
+                await self._change(lambda admin: admin.change_rules(added=rules))
+                await self._send(producer, [b"t%d:%d" % (turn, number) for number in range(FORBIDDEN)], allowed=True)
+                if turn == ROUNDS - 1 and self._draw.random() < 0.5:
+                    confirmed = await self._change(lambda admin: admin.delete_user(TEMPORARY))
+                else:
+                    confirmed = await self._change(lambda admin: admin.change_rules(removed=rules))
+                if confirmed:
+                    self.confirmed += 1
+                    await self._send(producer, [b"forbidden %d:%d" % (turn, number) for number in range(FORBIDDEN)], allowed=False)
+
+    async def _send(self, producer: Producer, bodies: list[bytes], *, allowed: bool) -> None:
+        world = self._world
+        for body in bodies:
+            if allowed:
+                world.sent[TOPIC].add(body)
+            try:
+                await producer.send(Message(TOPIC, body))
+            except DledgerError as error:
+                self.met[f"{TEMPORARY}: {error.code}"] += 1
+                continue
+            assert allowed, f"{body!r} was stored after the right to write it had been taken away everywhere"
+            world.acknowledged[TOPIC].add(body)
 
     async def _change(self, work: object) -> bool:
         """Repeat a change until it is made; whether every group has confirmed it."""
@@ -229,13 +221,6 @@ class Intruders:
                     if self._world.cluster.loop.now_s > limit_s:
                         raise LivenessError(f"users and rules cannot be changed for {CHANGE_S:.0f} s: {error!r}") from error
                     await asyncio.sleep(0.2)
-
-    async def _create(self, admin: Admin, user: str) -> None:
-        made = security_pb2.SecurityUser(name=user)
-        kept = self._security.verifier(user)
-        made.verifier.salt, made.verifier.stored_key, made.verifier.server_key = kept.salt, kept.stored_key, kept.server_key
-        made.verifier.iterations = kept.iterations
-        await admin._calls.ask_leader("g0", methods.PUT_USER, security_pb2.PutUserRequest(user=made, create=True))
 
     # The end
 

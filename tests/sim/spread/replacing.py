@@ -24,6 +24,7 @@ from tests.sim.disk_content import Loss
 from tests.sim.host import Host
 from tests.sim.invariants import check_logs_match
 from tests.sim.spread import account
+from tests.sim.spread.users import create_users
 from tests.unit.client.sim_rig import Rig
 
 TOPIC = "t"
@@ -80,6 +81,7 @@ class ReplacingWorld:
         self._known: dict[str, tuple[int, Membership]] = {}
 
     async def run(self) -> None:
+        await create_users(self.rig)
         await self.rig.topic(TOPIC, queues=4)
         for group in self.cluster.groups:
             self._watch_group(group)

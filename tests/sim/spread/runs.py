@@ -18,8 +18,8 @@ SOON = "name_service: {registerInterval: 1s, expireAfter: 3s}\n"  # so that regi
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from; ``secured``: users,
-    rules and a secret of the cluster, and intruders."""
+    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from; ``secured``: always with
+    users, rules, a secret of the cluster and intruders, where the others have them in a quarter of their seeds."""
 
     operation: str = ""
     name_servers: tuple[int, ...] = (3,)
@@ -40,7 +40,8 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
     variant, draw = VARIANTS[name], random.Random(f"{name} {seed}")
     network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
     servers, settings = draw.choice(variant.name_servers), draw.choice(("", SOON, SOON))
-    shape = {"groups": 2, "name_servers": servers, "settings": QUICK + settings, "secured": variant.secured}
+    secured = variant.secured or random.Random(f"secured {name} {seed}").random() < 0.25
+    shape = {"groups": 2, "name_servers": servers, "settings": QUICK + settings, "secured": secured}
     rig = Rig(seed, network=network, readable=readable, **shape)
     world = SpreadWorld(rig, seed, variant.operation)
     run_world(rig, name, world, LIMIT_S, sink)
@@ -52,7 +53,14 @@ def run_spares(seed: int, *, readable: bool = False, sink: Callable[[str], None]
     draw = random.Random(f"spares {seed}")
     network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
     servers, spares = draw.choice((3, 3, 0)), draw.choice((1, 2, 2))
-    rig = Rig(seed, groups=2, name_servers=servers, spares=spares, settings=POLICY, network=network, readable=readable)
+    shape = {
+        "groups": 2,
+        "name_servers": servers,
+        "spares": spares,
+        "settings": POLICY,
+        "secured": random.Random(f"s {seed}").random() < 0.5,
+    }
+    rig = Rig(seed, network=network, readable=readable, **shape)
     world = ReplacingWorld(rig, seed)
     run_world(rig, "spares", world, LIMIT_S, sink)
     return world
