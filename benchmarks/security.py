@@ -1,6 +1,6 @@
-"""What TLS and users cost: produce, consume and latency with them against without, by turns; and a storm of handshakes.
+"""What TLS and users cost: produce, consume, latency and Spark reads with them against without, by turns; and a storm of handshakes.
 
-    python -m benchmarks.security [--rounds 3] [--messages 300000] [--storm 1000]
+    python -m benchmarks.security [--rounds 3] [--messages 300000] [--spark 3] [--storm 1000]
 
 Two clusters of three nodes run side by side, one plain, one with TLS 1.3, certificates of nodes and users with passwords; the other one is
 idle while one is measured.  The storm dials connections to the leader, 100 at a time, each of which authenticates and makes a call; the
@@ -94,6 +94,28 @@ def by_turns(clusters: dict[str, tuple[PrivateCluster, dict[str, str]]], rounds:
     print(json.dumps({f"median_ratio_{kind}": round(statistics.median(values), 3) for kind, values in ratios.items()}), flush=True)
 
 
+def spark_reads(clusters: dict[str, tuple[PrivateCluster, dict[str, str]]], rounds: int, work: Path) -> None:
+    """Seconds of a read of all columns of topic b0 over the wire; a round of each that is not counted comes first."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from spark_bench import everything, session
+
+    names = {"DLEDGER_USER": "user", "DLEDGER_PASSWORD_FILE": "passwordFile", "DLEDGER_TLS_CA": "tls.ca"}
+    ratios = []
+    with session(work) as spark:
+        for number in range(rounds + 1):
+            took = {}
+            for name in list(clusters) if number % 2 == 0 else list(reversed(clusters)):
+                cluster, environment = clusters[name]
+                options = {"bootstrap": cluster.bootstrap, "topic": "b0"} | {names[each]: value for each, value in environment.items()}
+                begun = time.perf_counter()
+                everything(spark.read.format("dledger").options(**options).load())
+                took[name] = round(time.perf_counter() - begun, 2)
+            if number:
+                ratios.append(took["plain"] / took["secured"])
+                print(json.dumps({"spark read, s": took}), flush=True)
+    print(json.dumps({"median_ratio_spark_read": round(statistics.median(ratios), 3)}), flush=True)
+
+
 async def writes(cluster: PrivateCluster, security: dict[str, Any], stop: asyncio.Event) -> list[float]:
     """When each of the messages that are sent one at a time was acknowledged."""
     acknowledged = []
@@ -166,6 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--spark", type=int, default=3, help="rounds of Spark reads")
     parser.add_argument("--storm", type=int, default=1000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dledger-security-") as made:
@@ -180,6 +203,8 @@ def main() -> None:
                 plain.start()
                 clusters = {"plain": (plain, dict[str, str]()), "secured": (with_security, credentials(folder))}
                 by_turns(clusters, arguments.rounds, arguments.messages)
+                if arguments.spark:
+                    spark_reads(clusters, arguments.spark, Path(made))
             if arguments.storm:
                 os.environ.update(credentials(folder))
                 subprocess.run(

@@ -46,24 +46,31 @@ class Surroundings:
 
 
 @contextmanager
-def surroundings() -> Iterator[Surroundings]:
-    """Three nodes and a local[2] session."""
-    from dledger_cli.local.private_cluster import PrivateCluster
-
+def session(work: Path) -> Iterator[Any]:
+    """A local[2] session that keeps its files in ``work``."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
     from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.session.timeZone", "UTC")
+    spark = builder.config("spark.local.dir", str(work / "spark")).getOrCreate()
+    spark.range(10).count()
+    yield spark
+    spark.stop()
+
+
+@contextmanager
+def surroundings() -> Iterator[Surroundings]:
+    """Three nodes and a session."""
+    from dledger_cli.local.private_cluster import PrivateCluster
 
     work = Path(tempfile.mkdtemp(prefix="dledger-spark-bench-"))
     try:
         with PrivateCluster(work / "data") as cluster:
             cluster.start()
-            builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-            builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.session.timeZone", "UTC")
-            spark = builder.config("spark.local.dir", str(work / "spark")).getOrCreate()
-            spark.range(10).count()
-            yield Surroundings(cluster, spark, work)
-            spark.stop()
+            with session(work) as spark:
+                yield Surroundings(cluster, spark, work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
