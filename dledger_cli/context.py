@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from dledger_cli.credentials import CA, as_member, take_from
+from dledger_cli.credentials import as_member, take_from
 from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
@@ -216,8 +216,6 @@ async def check_reachable(bootstrap: str, timeout_s: float) -> None:
 
 def with_hint(text: str) -> str:
     """What to do when no node answers."""
-    if "connection lost" in text and not os.environ.get(CA):
-        return f"{text} (does it speak TLS? --tls-ca FILE)"
     return f"{text} (are the nodes up? dledger status)"
 
 

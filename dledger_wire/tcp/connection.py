@@ -38,6 +38,7 @@ RECEIVED_BYTES_LIMIT = 512 << 20
 REPEAT_WARNING_S = 10.0
 REVOKED_S = 1.0
 
+PREFACE = b"DLTP"  # what the opening of a connection begins with
 FRAME = struct.Struct(">BI")
 MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL, AUTHENTICATION = range(1, 10)
 

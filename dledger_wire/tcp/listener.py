@@ -16,17 +16,24 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from dledger_wire.errors import AddressInUseError
+from dledger_wire.errors import AddressInUseError, AuthenticationFailedError
+from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
+from dledger_wire.tcp.connection import ERROR, FRAME, PREFACE
 
 BACKLOG = 1024
 AT_ONCE = 64  # accepted before others have their turn
 PAUSE_S = 0.05
 LEAST_RESERVE, MOST_RESERVE = 64, 1024
 TLS_HANDSHAKE = 0x16
+MOST_IGNORED, IGNORED_BYTES = 64, 4096  # of what a client says that does not speak TLS
 
 Made = Callable[[Arrival], asyncio.BaseProtocol]
+
+
+class _NotTlsError(Exception):
+    """A caller that does not speak TLS where nothing else is spoken."""
 
 
 class Listener:
@@ -147,6 +154,8 @@ class Listener:
             self._refused(arrival, "slow", f"{peer}: closed: no TLS within {self._arrivals.limits.handshake_s:g} s")
         except ssl.SSLError as error:
             self._refused(arrival, "tls", f"{peer}: refused: {self._tls_failure(error)}")
+        except _NotTlsError:
+            self._refused(arrival, "tls", f"{peer}: refused: no TLS connection: not TLS")
         except OSError:  # it went away
             self._arrivals.left(arrival)
         except asyncio.CancelledError:
@@ -164,10 +173,25 @@ class Listener:
         security = self._security
         if security.tls is None:
             return None
-        if security.plaintext and await self._first_byte(accepted) != TLS_HANDSHAKE:
+        first = await self._first_byte(accepted)
+        if first == TLS_HANDSHAKE:
+            return security.tls.server()
+        if security.plaintext:
             self._arrivals.plaintext(peer)
             return None
-        return security.tls.server()
+        if first == PREFACE[0]:
+            await self._tell_speaks_tls(accepted)
+        raise _NotTlsError
+
+    async def _tell_speaks_tls(self, accepted: socket.socket) -> None:
+        """To a client of ours that was not told so; read on, since what is unread would take the answer away with a reset."""
+        error = AuthenticationFailedError(f"{self._address} speaks TLS; expected the authorities of the cluster (--tls-ca, tls=, tls.ca)")
+        told = to_detail(error).SerializeToString()
+        await self._loop.sock_sendall(accepted, FRAME.pack(ERROR, len(told)) + told)
+        accepted.shutdown(socket.SHUT_WR)
+        for _ in range(MOST_IGNORED):
+            if not await self._loop.sock_recv(accepted, IGNORED_BYTES):
+                return
 
     async def _first_byte(self, accepted: socket.socket) -> int:
         """The byte stays where it is.  ConnectionResetError when none comes any more."""

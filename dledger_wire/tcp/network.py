@@ -22,8 +22,8 @@ from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
-from dledger_wire.tcp.connection import Connection, ReceivedBytes
-from dledger_wire.tcp.server import PREFACE, TcpServer
+from dledger_wire.tcp.connection import PREFACE, Connection, ReceivedBytes
+from dledger_wire.tcp.server import TcpServer
 from dledger_wire.tcp.stream import Stream
 
 CONNECT_TIMEOUT_S = 2.0
@@ -81,6 +81,7 @@ class TcpChannel:
         loop = asyncio.get_running_loop()
         host, _, port = self._address.rpartition(":")
         reason = "no answer"
+        tls: ssl.SSLContext | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 tls = self._security.tls.client() if self._security.tls is not None and self._security.dials_tls else None
@@ -96,6 +97,8 @@ class TcpChannel:
         except OSError as error:
             text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
             reason = text.lower() or type(error).__name__
+            if tls is not None and isinstance(error, ConnectionResetError):
+                reason = "closed in the handshake of TLS (a port without TLS?)"
         else:
             if self._closed:
                 connection.abort()

@@ -24,11 +24,10 @@ from dledger_wire.security.principal import ANONYMOUS, Principal
 from dledger_wire.tcp.arrivals import Arrival, Arrivals, nothing
 from dledger_wire.tcp.authentication import MAX_FRAME, AcceptedAuthentication, certified
 from dledger_wire.tcp.calls import ServedCalls
-from dledger_wire.tcp.connection import WRITE_BUFFER_BYTES, Connection, ReceivedBytes
+from dledger_wire.tcp.connection import PREFACE, WRITE_BUFFER_BYTES, Connection, ReceivedBytes
 from dledger_wire.tcp.listener import Listener, named
 from dledger_wire.tcp.stream import Stream
 
-PREFACE = b"DLTP"
 HTTP2_PREFACE = b"PRI * HTTP/2.0"
 MAX_OPENING_BYTES = 64 << 10
 CALLS_IDLE_S = 180.0

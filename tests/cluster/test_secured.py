@@ -107,7 +107,9 @@ def test_who_is_not_let_in_is_told_in_one_line(shop: SecuredCluster) -> None:
         said = shop.refused(*command, env={"DLEDGER_USER": BILLING, "DLEDGER_PASSWORD_FILE": str(wrong)})
         assert said == f"{BILLING}: wrong name or password"
     assert "expected a user with a password, or a certificate" in shop.refused("topic", "list")
-    assert "does it speak TLS? --tls-ca" in shop.refused("topic", "list", "--bootstrap", shop.bootstrap, env={"DLEDGER_CONFIG": ""})
+    assert "speaks TLS; expected the authorities of the cluster (--tls-ca" in shop.refused(
+        "topic", "list", "--bootstrap", shop.bootstrap, env={"DLEDGER_CONFIG": ""}
+    )
     assert "not trusted" in shop.refused("topic", "list", "--tls-ca", "certs/user-reporting.crt", user=ADMIN)
 
 

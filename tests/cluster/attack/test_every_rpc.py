@@ -179,10 +179,10 @@ def test_a_node_of_another_replica_group_is_no_replica_of_this_one(secured: Secu
         assert str(owner) in secured.log_text()
 
 
-def test_plaintext_is_closed_without_an_answer(secured: Secured) -> None:
+def test_plaintext_is_told_of_tls_and_closed(secured: Secured) -> None:
     for address in secured.cluster.config.addresses_of("n0"):
         for path in declared():
-            assert [each.code for each in by_hand.stream(address, None, NOBODY, path, request_for(path))] == ["CLOSED"]
-            assert by_hand.call(address, None, Identity(user="alice", password="x"), path, b"").code == "CLOSED"
+            assert [each.code for each in by_hand.stream(address, None, NOBODY, path, request_for(path))] == ["UNAUTHENTICATED"]
+            assert by_hand.call(address, None, Identity(user="alice", password="x"), path, b"").code == "UNAUTHENTICATED"
         with grpc.insecure_channel(address) as channel:
             assert by_grpc(channel, NOBODY, methods.METADATA.path)[0] == "UNAVAILABLE"

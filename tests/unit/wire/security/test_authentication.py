@@ -13,11 +13,10 @@ from dledger_wire.errors import AuthenticationFailedError, DledgerError, Unreach
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.security import principal
-from dledger_wire.security.credentials import ClusterCredentials
+from dledger_wire.security.credentials import ClusterCredentials, PasswordCredentials
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import NetworkSecurity
-from dledger_wire.tcp import server as tcp_server
-from dledger_wire.tcp.connection import AUTHENTICATION, FRAME, REQUEST
+from dledger_wire.tcp.connection import AUTHENTICATION, FRAME, PREFACE, REQUEST
 from dledger_wire.tcp.network import TcpNetwork
 from tests.contract import secured
 from tests.contract.secured import NODE, SECRET, Users, alice, tls
@@ -176,14 +175,17 @@ def test_a_server_under_another_name_is_refused_by_the_client() -> None:
     serving(NetworkSecurity(tls("n0")), everywhere)
 
 
-def test_plaintext_at_a_tls_port_is_closed() -> None:
+def test_plaintext_at_a_tls_port_is_told_so_and_closed() -> None:
     secured.certificate(NODE, "n0")
 
     async def scenario(address: str) -> None:
-        channel = TcpNetwork().connect(address)
-        with pytest.raises(UnreachableError):
-            await channel.call(WHO, b"", timeout_s=20)
-        await channel.close()
+        for security in (NetworkSecurity(), NetworkSecurity(None, PasswordCredentials("bob", password="x"))):
+            channel = TcpNetwork(security).connect(address)
+            with pytest.raises(AuthenticationFailedError, match="speaks TLS; expected the authorities"):
+                await channel.call(WHO, b"", timeout_s=20)
+            with pytest.raises(AuthenticationFailedError, match="speaks TLS; expected the authorities"):
+                await channel.open(WHO).read()
+            await channel.close()
 
     serving(NetworkSecurity(tls("n0")), scenario)
 
@@ -193,7 +195,7 @@ def test_tls_at_a_plaintext_port_fails_in_one_line() -> None:
 
     async def scenario(address: str) -> None:
         channel = TcpNetwork(NetworkSecurity(tls("n0"))).connect(address)
-        with pytest.raises(DledgerError, match=address):
+        with pytest.raises(UnreachableError, match=f"{address}: closed in the handshake of TLS"):
             await channel.call(WHO, b"", timeout_s=20)
         await channel.close()
 
@@ -205,7 +207,7 @@ async def raw(address: str, opening: dict[str, object], *frames: tuple[int, byte
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     packed = json.dumps(opening).encode()
-    writer.write(tcp_server.PREFACE + struct.pack(">I", len(packed)) + packed)
+    writer.write(PREFACE + struct.pack(">I", len(packed)) + packed)
     for kind, payload in frames:
         writer.write(FRAME.pack(kind, len(payload)) + payload)
     try:
@@ -327,7 +329,7 @@ def test_a_password_that_was_changed_between_the_two_steps_of_an_exchange_is_ref
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         opening = json.dumps({"calls": True, "auth": {"mechanism": "SCRAM-SHA-256", "message": exchange.first()}}).encode()
-        writer.write(tcp_server.PREFACE + struct.pack(">I", len(opening)) + opening)
+        writer.write(PREFACE + struct.pack(">I", len(opening)) + opening)
         kind, length = FRAME.unpack(await reader.readexactly(FRAME.size))
         assert kind == AUTHENTICATION
         final = exchange.answer((await reader.readexactly(length)).decode()).encode()
