@@ -32,7 +32,8 @@ CLUSTER = "private"
 HOSTS = ["127.0.0.1", "localhost"]
 ADMIN_PASSWORD = "a-long-secret-of-the-administrator"
 PASSWORDS = {"alice": "wonderland-is-down-the-hole", "mallory": "mallory-has-a-password-too", "trent": "trent-may-do-other-things"}
-SECRETS = [ADMIN_PASSWORD, *PASSWORDS.values()]
+CLUSTER_SECRET = "what-members-of-the-cluster-know"
+SECRETS = [ADMIN_PASSWORD, CLUSTER_SECRET, *PASSWORDS.values()]
 # What attackers want, and may not even see.
 TOPIC, GROUP, PRODUCER = "victims-orders", "victims-billing", "victims-writer"
 
@@ -97,22 +98,27 @@ TRENT = Identity(user="trent", password=PASSWORDS["trent"])
 ALICE = Identity(user="alice", password=PASSWORDS["alice"])
 
 
-def make(folder: Path, more: Mapping[str, Any] | None = None) -> Secured:
+def make(folder: Path, more: Mapping[str, Any] | None = None, *, nodes: int = 3, name_servers: int = 0) -> Secured:
     """A cluster that is not started yet; ``more`` goes into its cluster file."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = new_authority(CLUSTER)
     folder.joinpath("ca.crt").write_bytes(authority.certificate)
-    for node in ("n0", "n1", "n2"):
-        issue(authority, principal.node(CLUSTER, "g0", node), HOSTS).write(str(folder / node))
-    password_file = folder / "admin.password"
-    password_file.write_text(ADMIN_PASSWORD + "\n")
-    password_file.chmod(0o600)
+    members = [principal.node(CLUSTER, "g0", f"n{number}") for number in range(nodes)]
+    members += [principal.name_server(CLUSTER, f"ns{number}") for number in range(name_servers)]
+    for member in members:
+        issue(authority, member, HOSTS).write(str(folder / member.name))
+    for name, secret in (("admin.password", ADMIN_PASSWORD), ("cluster.secret", CLUSTER_SECRET)):
+        file = folder / name
+        file.write_text(secret + "\n")
+        file.chmod(0o600)
     security = {
+        **({"cluster_secret_file": "cluster.secret"} if name_servers else {}),
         "folder": str(folder),
         "tls": {"ca": "ca.crt", "cert": "{id}.crt", "key": "{id}.key"},
         "users": {"administrators": {"admin": verifier_text(password_verifier("admin", ADMIN_PASSWORD))}},
     }
-    return Secured(Cluster(folder / "data", settings={"security": security, **(more or {})}), folder, authority)
+    settings = {"security": security, **(more or {})}
+    return Secured(Cluster(folder / "data", nodes=nodes, name_servers=name_servers, settings=settings), folder, authority)
 
 
 def environment(folder: Path) -> Mapping[str, str]:
