@@ -19,11 +19,12 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from tests.cluster.attack import secured_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
 WHOLE = {"dledger", "store", "broker", "dledger_cli"}
-NEEDS_GRPC = {"dledger_wire.rpc.grpc_network"}  # the gRPC side of nodes
+NODES_ONLY = {"dledger_wire.rpc.grpc_network", "dledger_wire.security.certificates"}  # the gRPC side of nodes, and what issues certificates
 
 pytestmark = pytest.mark.docs
 
@@ -149,13 +150,13 @@ def test_each_package_is_in_one_wheel_and_all_in_that_of_a_checkout(light: Path,
     assert apart == {each for each in metadata(checkout)[1] if "extra ==" not in each}
 
 
-def test_the_light_wheel_alone_serves_a_typed_client_and_spark(tmp_path: Path, light: Path) -> None:
+def test_the_light_wheel_alone_serves_a_typed_client_and_spark(tmp_path: Path, light: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version, requirements = metadata(light)
     python = environment(tmp_path / "light", {each for each in requirements if "extra ==" not in each})
     install(python, light)
     pip(python, "check")
     assert call(python, "-c", "import dledger_client; print(dledger_client.__version__)").strip() == version
-    for module in (*WHOLE, "grpc", "typer", "rich", "pydantic", "uvloop", "psutil", "lark", "structlog", "yaml"):
+    for module in (*WHOLE, "grpc", "typer", "rich", "pydantic", "uvloop", "psutil", "lark", "structlog", "yaml", "cryptography"):
         assert "ModuleNotFoundError" in call(python, "-c", f"import {module}", fails=True)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
@@ -163,9 +164,15 @@ def test_the_light_wheel_alone_serves_a_typed_client_and_spark(tmp_path: Path, l
     with PrivateCluster(tmp_path / "data", nodes=1) as cluster:
         cluster.start()
         call(python, program, cluster.bootstrap)
+    secured = secured_cluster.make(tmp_path / "secured", nodes=1)
+    for name, value in secured_cluster.environment(secured.folder).items():
+        monkeypatch.setenv(name, value)
+    with secured.cluster as cluster:
+        cluster.start()
+        call(python, program, cluster.bootstrap)
     spark = environment(tmp_path / "spark", set(requirements) | {"pyspark", "pyarrow"})
     install(spark, light)
-    assert set(re.findall(r'"([\w.]+)"', call(spark, "-c", IMPORT_ALL))) == NEEDS_GRPC
+    assert set(re.findall(r'"([\w.]+)"', call(spark, "-c", IMPORT_ALL))) == NODES_ONLY
     call(spark, "-c", "from pyspark_dledger import DefaultSource; assert DefaultSource.name() == 'dledger'")
 
 
