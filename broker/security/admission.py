@@ -7,6 +7,7 @@ comes in with the certificate of its principal, or with the secret under its nam
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
@@ -47,13 +48,19 @@ class ClusterAdmission:
         self._secret = scram.secret_verifier(secret) if secret is not None else None
         self._users_required = users_required
         self._users = users
-        self._decoys = Decoys(secrets.token_bytes(32))
+        self._decoys = Decoys(self._shared_key(secret or ""))
+        self.is_current: Callable[[], bool] = lambda: True  # whether what ``users`` gives may lack nothing that was changed long ago
         self._known_key = secrets.token_bytes(32)
         self._known: dict[bytes, Verifier] = {}
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._waiting = 0
         self._watched: dict[str, dict[object, tuple[User | None, End]]] = {}  # connections and streams, by user
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
+
+    def _shared_key(self, secret: str) -> bytes:
+        """The same on all processes with this cluster file: by different salts two of them would tell that a name is unknown."""
+        parts = [self._cluster, secret, *(f"{name} {kept.stored_key.hex()}" for name, kept in sorted(self._administrators.items()))]
+        return hashlib.sha256("\0".join(parts).encode()).digest()
 
     def verifier_of(self, name: str) -> Verifier:
         """That nothing fits for a name that is not known here: who asks does not learn which names are."""
@@ -65,15 +72,16 @@ class ClusterAdmission:
             return self._secret if principal.is_cluster and principal.cluster == self._cluster else None
         if name in self._administrators:
             return self._administrators[name]
-        known = self._known_users().user(name)
+        known = self._look_up(name)
         return known.verifier if known is not None else None
 
-    def _known_users(self) -> SecurityState:
-        """NotReadyError for whoever asks while they are not known, so that nobody is told that there is no such user."""
+    def _look_up(self, name: str) -> User | None:
+        """NotReadyError in place of None where users may be missing, so that nobody is told that there is no such user."""
         state = self._users()
-        if state is None:
-            raise NotReadyError("the users of the cluster are not known here yet")
-        return state
+        found = state.user(name) if state is not None else None
+        if found is None and (state is None or not self.is_current()):
+            raise NotReadyError("the users of the cluster are not all known here yet")
+        return found
 
     async def password_fits(self, name: str, password: str) -> bool:
         """For stock gRPC clients.  A password that fitted is known again until the user gets another one.  BusyError when many wait."""
@@ -91,7 +99,7 @@ class ClusterAdmission:
             self._waiting -= 1
         # Also for a name that is not known, so that both take the same time.
         fits = scram.fits(verifier or self._decoys.verifier(name), hashed)
-        if verifier is None or not fits:
+        if verifier is None or not fits or self._verifier(name) != verifier:  # changed while it was hashed
             return False
         if len(self._known) >= MAX_KNOWN_PASSWORDS:
             self._known.clear()
@@ -113,7 +121,7 @@ class ClusterAdmission:
         return proved
 
     def _user(self, name: str) -> Principal:
-        if name in self._administrators or self._known_users().user(name) is not None:
+        if name in self._administrators or self._look_up(name) is not None:
             return user(name)
         raise AuthenticationFailedError(f"there is no user {name}", reason="no_such_user", user=name)
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dledger_wire.errors import ConfigError
-from dledger_wire.security.principal import Kind, Principal, of_uri
+from dledger_wire.security.principal import Kind, Principal, only_owner
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 397  # the most that browsers and most policies accept
@@ -79,7 +79,7 @@ def issue(authority: KeyPair, principal: Principal, hosts: Iterable[str] = (), *
 
 
 def owner_of(certificate: bytes, file: str) -> Principal | None:
-    """Whom a PEM certificate names; None when it has no name of ours.  ConfigError when it is no certificate."""
+    """Whom a PEM certificate names; None when it has no name of ours, or several.  ConfigError when it is no certificate."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -87,8 +87,7 @@ def owner_of(certificate: bytes, file: str) -> Principal | None:
         return None
     except (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise ConfigError(f"{file}: expected a certificate: {error}") from None
-    uris = [of_uri(uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
-    return next((uri for uri in uris if uri is not None), None)
+    return only_owner(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
 def read_pem(path: str) -> bytes:
@@ -104,7 +103,7 @@ def is_signed_by(certificate: bytes, authorities: bytes) -> bool:
     """Whether one of these authorities (PEM) signed the certificate, or one of those that stand behind it in its file."""
     try:
         chain, trusted = x509.load_pem_x509_certificates(certificate), x509.load_pem_x509_certificates(authorities)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return False
     for link in chain:
         for authority in trusted:

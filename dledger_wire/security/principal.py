@@ -10,12 +10,12 @@ Owns the names of users, nodes and name servers, in the form that certificates a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 SCHEME = "dledger://"
 SPARE_GROUP = "-"
-MAX_NAME = 127
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,126}")
 
@@ -97,3 +97,9 @@ def of_uri(uri: str) -> Principal | None:
     if kind == Kind.NAME_SERVER and len(rest) == 1:
         return name_server(cluster, rest[0])
     return user(rest[0], cluster) if kind == Kind.USER and len(rest) == 1 else None
+
+
+def only_owner(uris: Iterable[str]) -> Principal | None:
+    """Whom a certificate with these URIs names: one principal, or nobody."""
+    known = [principal for principal in map(of_uri, uris) if principal is not None]
+    return known[0] if len(known) == 1 else None

@@ -187,7 +187,7 @@ def expiry(path: str) -> datetime:
     try:
         with open(path, "rb") as file:
             found = x509.load_pem_x509_certificate(file.read())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, x509.InvalidVersion) as error:
         raise ConfigError(f"{path}: expected a certificate: {error}") from None
     expires: datetime = found.not_valid_after_utc
     return expires.astimezone(UTC)

@@ -49,6 +49,7 @@ class Arrivals:
         self._here: dict[Arrival, None] = {}
         self._of_source: Counter[str] = Counter()
         self._unknown: dict[Arrival, None] = {}  # oldest first
+        self._unknown_of: dict[str, dict[Arrival, None]] = {}  # by source
         self._unknown_over: dict[Arrival, None] = {}
 
     def __len__(self) -> int:
@@ -66,18 +67,30 @@ class Arrivals:
         return self._clock() - next(iter(self._unknown)).since_s >= LEAST_CHANCE_S
 
     def enter(self, address: str) -> Arrival | None:
-        """A connection from ``address``; None: it is to be closed.  When too many are not known the oldest of them gives way."""
-        if len(self._unknown) >= self.limits.unknown:
-            self._give_way(next(iter(self._unknown)), "unknown", f"{len(self._unknown)} connections have not said who they are")
+        """A connection from ``address``; None: it is to be closed.  When too many are not known the oldest of them gives way; of the same
+        source if that has a good part of them, so that one source cannot push out all others."""
         source = source_of(address)
+        if len(self._unknown) >= self.limits.unknown:
+            same = self._unknown_of.get(source, {})
+            oldest = next(iter(same if len(same) * RESERVE_SHARE >= self.limits.unknown else self._unknown))
+            self._give_way(oldest, "unknown", f"{len(self._unknown)} connections have not said who they are")
         arrival = Arrival(source, self._clock(), self._over(source))
         if arrival.over and not self._reserve_has_room(arrival):
             return None
         self._here[arrival] = self._unknown[arrival] = None
+        self._unknown_of.setdefault(source, {})[arrival] = None
         self._of_source[source] += 1
         if arrival.over:
             self._unknown_over[arrival] = None
         return arrival
+
+    def _no_more_unknown(self, arrival: Arrival) -> None:
+        self._unknown.pop(arrival, None)
+        self._unknown_over.pop(arrival, None)
+        same = self._unknown_of.get(arrival.source, {})
+        same.pop(arrival, None)
+        if not same:
+            self._unknown_of.pop(arrival.source, None)
 
     def _over(self, source: str) -> str:
         limits = self.limits
@@ -105,8 +118,7 @@ class Arrivals:
 
     def known(self, arrival: Arrival, *, is_member: bool) -> bool:
         """It is known now who it is; False: it is one too many."""
-        self._unknown.pop(arrival, None)
-        self._unknown_over.pop(arrival, None)
+        self._no_more_unknown(arrival)
         if arrival.over and not is_member:
             self.refused("connections", f"{arrival.source}: refused: {arrival.over}")
             return False
@@ -118,8 +130,7 @@ class Arrivals:
         if arrival not in self._here:
             return
         del self._here[arrival]
-        self._unknown.pop(arrival, None)
-        self._unknown_over.pop(arrival, None)
+        self._no_more_unknown(arrival)
         self._of_source[arrival.source] -= 1
         if not self._of_source[arrival.source]:
             del self._of_source[arrival.source]

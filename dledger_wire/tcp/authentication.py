@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from dledger_wire.errors import AuthenticationFailedError, NotReadyError
 from dledger_wire.security.admission import Admission
-from dledger_wire.security.principal import Principal, of_uri
+from dledger_wire.security.principal import Principal, only_owner
 from dledger_wire.security.scram import MECHANISM, ClientExchange, ServerExchange, Verifier
 from dledger_wire.tcp.connection import AUTHENTICATION, ERROR, NOBODY, Connection, Receiver
 from dledger_wire.tcp.stream import error_of
@@ -152,6 +152,4 @@ def certified(transport: asyncio.BaseTransport | None) -> Principal | None:
     if not isinstance(tls, ssl.SSLObject):
         return None
     names: Any = (tls.getpeercert() or {}).get("subjectAltName", ())
-    found = [of_uri(value) for kind, value in names if kind == "URI"]
-    known = [principal for principal in found if principal is not None]
-    return known[0] if len(known) == 1 else None
+    return only_owner(value for kind, value in names if kind == "URI")

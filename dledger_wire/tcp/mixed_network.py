@@ -87,7 +87,7 @@ class MixedServer:
         joint = _Joint(connection, self._path, name)
 
         def told(principal: Principal, admitted: bool) -> bool:
-            serves = known(principal)
+            serves = not admitted or known(principal)  # who asks for health alone is still to be known, within its time
             if serves:
                 joint.called(is_known=admitted)
             return serves
