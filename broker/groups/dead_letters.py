@@ -16,12 +16,14 @@ from broker.verified_reads import StoredMessages
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OutcomeUnknownError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
-from dledger_wire.names import DLQ_PREFIX, dlq_topic, retry_topic
+from dledger_wire.names import DLQ_PREFIX, dlq_topic, is_system_topic, retry_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.security.principal import Principal
 from store.append.redelivery import AtomicPayload, batches_of
 from store.append.retry_copies import origin_of, redriven
 from store.commands.redelivery import MarkRedriven
+from store.commands.security import Action
 
 TIMEOUT_S = 5.0
 READ_BYTES = 1 << 20
@@ -54,17 +56,17 @@ class DeadLetterService:
                 reply.queues.add(group=group, topic=topic.name, perm=topic.perm, min_offset=low, max_offset=high, redriven_upto=redriven)
         return reply
 
-    async def redrive(self, request: retry_pb2.RedriveRequest, _caller: CallContext) -> retry_pb2.RedriveResponse:
+    async def redrive(self, request: retry_pb2.RedriveRequest, caller: CallContext) -> retry_pb2.RedriveResponse:
         term = self._context.require_master()
         self._context.store.topics.require(dlq_topic(request.group))
         try:
             async with asyncio.timeout(TIMEOUT_S), self._locks.hold(request.group):
-                reply = await self._redrive(request, term)
+                reply = await self._redrive(request, term, caller.principal)
         except TimeoutError:
             raise OutcomeUnknownError(f"the redrive was not committed within {TIMEOUT_S:g} s; it may still be") from None
         return reply
 
-    async def _redrive(self, request: retry_pb2.RedriveRequest, term: int) -> retry_pb2.RedriveResponse:
+    async def _redrive(self, request: retry_pb2.RedriveRequest, term: int, caller: Principal) -> retry_pb2.RedriveResponse:
         """Send the next of a group's dead letters, as many as fit one entry.  The caller holds the group's lock."""
         store, dead = self._context.store, dlq_topic(request.group)
         low, high = store.reader.bounds(dead, 0, for_service=True)
@@ -79,7 +81,7 @@ class DeadLetterService:
         copies: list[Frame] = []
         for frame in frames:
             try:
-                copies.append(self._copy(frame, request))
+                copies.append(self._copy(frame, request, caller))
             except DledgerError:
                 if not copies:
                     raise
@@ -95,11 +97,16 @@ class DeadLetterService:
         await self._locks.commit(request.group, self._context.raft.propose(AtomicPayload(batches, command)))
         return retry_pb2.RedriveResponse(redriven=len(copies), next_offset=next_offset)
 
-    def _copy(self, frame: Frame, request: retry_pb2.RedriveRequest) -> Frame:
+    def _copy(self, frame: Frame, request: retry_pb2.RedriveRequest, caller: Principal) -> Frame:
         topics = self._context.store.topics
         name = retry_topic(request.group) if request.to_retry_topic else origin_of(frame)
         if not name:
             raise InvalidArgumentError(f"dead letter {frame.queue_offset} of {request.group} does not say where it came from")
+        if not request.to_retry_topic:
+            # Where it came from stands in the message, and whoever wrote to the group's topics may have written that.
+            if is_system_topic(name):
+                raise InvalidArgumentError(f"dead letter {frame.queue_offset} of {request.group} says it came from topic {name}")
+            self._context.access.require_topic(caller, Action.WRITE, name)
         topic = topics.get(name)
         if topic is None:
             text = f"dead letter {frame.queue_offset} of {request.group} came from topic {name!r}, which does not exist"

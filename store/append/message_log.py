@@ -43,6 +43,7 @@ from store.append.staged_check import check_staged
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
 from store.commands.producers import InitProducer
+from store.commands.security import MAX_COPY_BYTES, CopySecurity
 from store.commands.topics import DeleteTopic
 from store.queues.unit_tags import batch_due_times
 from store.settings import StoreSettings
@@ -280,7 +281,8 @@ class MessageLog:
         if not self._term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
         prepared = PreparedCommand(self, command, self._time.now_ms())
-        limit = self._settings.maxMessageSize
+        # Copies of all users and rules were taken by another group of the cluster, one by one.
+        limit = MAX_COPY_BYTES if isinstance(command, CopySecurity) else self._settings.maxMessageSize
         if prepared.size_bytes > limit:
             raise InvalidArgumentError(f"command {command.KIND} takes {prepared.size_bytes} bytes; expected at most {limit}")
         return prepared

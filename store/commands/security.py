@@ -17,6 +17,7 @@ EVERYBODY = "*"
 MAX_USERS = 10_000
 MAX_RULES = 50_000
 MAX_RULES_OF_COMMAND = 1_000
+MAX_COPY_BYTES = 32 << 20  # of as many users and rules
 MAX_PATTERN = 255
 
 
