@@ -118,16 +118,17 @@ def run_name_server(settings: NameServerSettings, data: str, log_file: str = "")
 
 def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log_file: str, work: Callable[[], None]) -> int:
     """Do ``work`` with the folder locked and the log set up; returns the exit status."""
-    lock = DataFolderLock(folder)
+    lock, has_log = DataFolderLock(folder), False
     try:
         lock.acquire()
         if cluster.security is not None:
             make_private(folder, log_file)
             forbid_core_dumps()
         configure_logging(group=group, node=name, log_file=log_file)
+        has_log = True
         work()
     except (DledgerError, OSError) as error:
-        if logging.getLogger().handlers:  # not before the log is set up: the line below is enough then
+        if has_log:  # before that the line below is enough
             logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
         print(f"dledger: {error}", file=sys.stderr, flush=True)
         return 1

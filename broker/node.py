@@ -53,7 +53,7 @@ from broker.security.gate import AccessGate
 from broker.security.replicas import OtherMembers, ReplicaCheck
 from broker.security.service import SecurityService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.security.watching import SecurityCopies, SecurityWatch, home_of
+from broker.security.watching import Replica, SecurityCopies, SecurityWatch, home_of
 from broker.spares.bound import BoundService
 from broker.spares.taking import SpareTaking
 from broker.transactions.api import TransactionService
@@ -65,6 +65,7 @@ from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
+from dledger_wire.security import principal
 from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.security import Action
@@ -133,6 +134,8 @@ class BrokerNode:
         self._raft: RaftNode | None = None
         self._registrar: Registrar | None = None
         self._access = AccessControl(None)
+        if security.admission is not None:
+            security.admission.is_current = self._users_are_current
         self._names: NameService | None = None
         self._users: SecurityWatch | None = None  # of a node that does not belong to the first group
         self._tasks = BackgroundTasks(node_id, self.fail)
@@ -212,6 +215,11 @@ class BrokerNode:
         told = self._has_caught_up() if self._users is None else self._users.is_told
         return state if state.version or told else None
 
+    def _users_are_current(self) -> bool:
+        if self._users is not None and self._users.is_told:
+            return self._users.is_current
+        return self._has_caught_up()
+
     def _has_caught_up(self) -> bool:
         raft = self._raft
         return raft is not None and raft.leader is not None and 0 < raft.commit_index <= self.store.applied_index
@@ -226,8 +234,9 @@ class BrokerNode:
         def home() -> str:
             return home_of(groups, first)
 
-        def watched() -> list[str]:
-            return groups.addresses_of(home()) if home() != own else []
+        def watched() -> list[Replica]:
+            name, cluster = home(), self.settings.cluster.cluster
+            return [(principal.node(cluster, name, node.id), node.address) for node in groups.members_of(name)] if name != own else []
 
         if own != first:
             self._users = SecurityWatch(self._env.network, watched, self.store.security)
@@ -275,7 +284,8 @@ class BrokerNode:
         cluster, everything = self.settings.cluster, self.settings.runs_name_service
         names = [group.name for group in cluster.groups] if everything else [self.settings.group.name]
         table = RouteTable(names, expire_after_ms=cluster.name_service.expireAfter)
-        place = ServicePlace(cluster.cluster, (), cluster.store.maxMessageSize, is_name_server=everything)
+        size = cluster.store.maxMessageSize
+        place = ServicePlace(cluster.cluster, (), size, is_name_server=everything, configured=cluster.node_ids())
         return NameService(table, place, self._env.clock, process=self._process)
 
     async def _listen(self, services: Sequence[RpcService]) -> None:

@@ -251,6 +251,10 @@ class ClusterConfig(_Model):
         spare = self.spare(node_id)
         return self.node(node_id).addresses if spare is None else spare.addresses
 
+    def node_ids(self) -> dict[str, frozenset[str]]:
+        """The ids of the nodes of each replica group."""
+        return {group.name: frozenset(node.id for node in group.nodes) for group in self.groups}
+
     def all_nodes(self) -> list[tuple[GroupConfig, NodeConfig]]:
         return [(group, node) for group in self.groups for node in group.nodes]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from broker.config.cluster_file import GroupConfig
 from broker.nameserver.encoding import leader_of, nodes_of
 from broker.nameserver.registered import GroupRow, NodeRow
 from broker.nameserver.table import RouteTable
@@ -74,16 +75,26 @@ def _registered(row: NodeRow, now_ms: int) -> routes_pb2.RegisteredNode:
 
 
 def metadata_reply(
-    table: RouteTable, request: broker_pb2.MetadataRequest, sees: Callable[[str], bool] = lambda _topic: True
+    table: RouteTable,
+    request: broker_pb2.MetadataRequest,
+    sees: Callable[[str], bool] = lambda _topic: True,
+    configured: Sequence[GroupConfig] = (),
 ) -> broker_pb2.MetadataResponse:
     """What clients of before the name service ask for: all groups, and topics with their queues in each group.
 
-    A topic that the caller does not see is one that does not exist.
+    A topic that the caller does not see is one that does not exist.  Of the ``configured`` groups those that have not registered yet are
+    named, too: who asks takes what it is told for all of the cluster.
     """
     reply = broker_pb2.MetadataResponse()
     for group in sorted(table.groups, key=lambda group: group.name):
         if not group.removed:
             reply.groups.append(_group_info(group))
+    registered = {group.name for group in table.groups}
+    for expected in configured:
+        if expected.name not in registered:
+            info = reply.groups.add(name=expected.name)
+            for node in expected.nodes:
+                info.nodes.add(id=node.id, address=node.address, voter=True)
     everyone = [name for name in sorted(table.topics) if not is_system_topic(name)] if request.all_topics else []
     names = dict.fromkeys([*request.topics, *(name for name in everyone if sees(name))])
     for name in names:

@@ -20,12 +20,13 @@ from broker.nameserver.table import RouteTable
 from broker.process.process_stats import ProcessStats
 from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.security.watching import SecurityWatch
+from broker.security.watching import Replica, SecurityWatch
 from dledger.runtime.env import Environment
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.security import principal
 from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.security import Action
@@ -57,12 +58,15 @@ class NameServerNode:
         cluster = settings.cluster
         service = cluster.name_service
         self.table = RouteTable([group.name for group in cluster.groups], expire_after_ms=service.expireAfter)
-        place = ServicePlace(cluster.cluster, cluster.registration_addresses, cluster.store.maxMessageSize, settings.server.id)
+        size, own_id = cluster.store.maxMessageSize, settings.server.id
+        place = ServicePlace(cluster.cluster, cluster.registration_addresses, size, own_id, configured=cluster.node_ids())
         self.service = NameService(self.table, place, env.clock, process=process)
         self.service.servers = self._rows
         self._spreading = Spreading(settings.server.id, self.service, quorum, env.clock, service.registerInterval)
         self._users = SecurityWatch(env.network, self._first_group)
         self._users.on_change(security.users_changed)
+        if security.admission is not None:
+            security.admission.is_current = lambda: self._users.is_current
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(settings.server.id, self.fail)
         self._server: Server | None = None
@@ -122,14 +126,15 @@ class NameServerNode:
         """As ``users``; None before it has told any."""
         return self._users.newest() if self._users.is_told else None
 
-    def _first_group(self) -> list[str]:
-        """Of the group where users are changed: addresses of the replicas that registered, and of those that the cluster file names."""
+    def _first_group(self) -> list[Replica]:
+        """Of the group where users are changed: the members that are known, and the nodes that the cluster file names."""
         groups = self.settings.cluster.groups
         removed = {each.name for each in groups if (known := self.table.group(each.name)) is not None and known.state == REMOVED}
         first = next((each for each in groups if each.name not in removed), groups[0])
         found = self.table.group(first.name)
-        registered = [row.address for row in found.rows.values() if row.address] if found is not None else []
-        return list(dict.fromkeys([*registered, *(node.address for node in first.nodes)]))
+        members = [(member.id, member.address) for member in found.members] if found is not None else []
+        named = dict.fromkeys([*members, *((node.id, node.address) for node in first.nodes)])
+        return [(principal.node(self.settings.cluster.cluster, first.name, node_id), address) for node_id, address in named]
 
     def fail(self, error: BaseException) -> None:
         if not self.failed.done():
@@ -141,7 +146,8 @@ class NameServerNode:
             self.service.expire()
 
     async def _metadata(self, request: broker_pb2.MetadataRequest, caller: CallContext) -> broker_pb2.MetadataResponse:
-        reply = metadata_reply(self.table, request, lambda topic: self.service.sees(caller.principal, topic))
+        groups = self.settings.cluster.groups
+        reply = metadata_reply(self.table, request, lambda topic: self.service.sees(caller.principal, topic), groups)
         reply.cluster = self.settings.cluster.cluster
         reply.max_message_bytes = self.settings.cluster.store.maxMessageSize
         return reply

@@ -6,8 +6,8 @@ and for all groups where the cluster has no name servers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from broker.api.limits import at_most
 from broker.nameserver.directory import directory_reply
@@ -17,11 +17,11 @@ from broker.nameserver.waiters import RouteWaiters
 from broker.process.process_stats import ProcessStats
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.names import is_node_name
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from dledger_wire.security.principal import Principal
+from dledger_wire.security.principal import Kind, Principal
 
 MAX_WAIT_MS = 60_000
 MAX_GROUPS = 10_000  # a bound on what strangers could fill the memory with
@@ -39,13 +39,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class ServicePlace:
-    """Who answers: ``server_id`` is empty for a node; ``is_name_server`` False for a node that knows its own replica group only."""
+    """Who answers: ``server_id`` is empty for a node; ``is_name_server`` False for a node that knows its own replica group only;
+    ``configured`` has the ids of the nodes that the cluster file names, by replica group."""
 
     cluster: str
     name_servers: Sequence[str]
     max_message_bytes: int
     server_id: str = ""
     is_name_server: bool = True
+    configured: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 class NameService:
@@ -78,8 +80,19 @@ class NameService:
 
     # Registrations
 
-    async def take_registration(self, told: routes_pb2.Registration, _caller: CallContext) -> routes_pb2.RegisterReply:
+    async def take_registration(self, told: routes_pb2.Registration, caller: CallContext) -> routes_pb2.RegisterReply:
+        self._check_caller(told, caller.principal)
         return self.registered(told)
+
+    def _check_caller(self, told: routes_pb2.Registration, who: Principal) -> None:
+        """NotReadyError for a node that is not known as one of the group: by the cluster file, with a certificate of the group, or by what
+        the members told.  A term or members of its own making would take the routes away from the others."""
+        if who.kind is not Kind.NODE or not told.group:
+            return
+        configured, group = self.place.configured.get(told.group), self.table.group(told.group)
+        by_file = who.group == told.group and (configured is None or told.node_id in configured)
+        if not by_file and (group is None or told.node_id not in {member.id for member in group.members}):
+            raise NotReadyError(f"{told.node_id} is not known here as a node of replica group {told.group}")
 
     def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply:
         """Take what a node tells of itself, and say what the table makes of it."""
@@ -138,10 +151,13 @@ class NameService:
                 data = b"".join((self._head(), *(route.data for route in changed)))
                 self.figures.routes_bytes += len(data)
                 return data
-            if not await self._waiters.wait(topics, self._groups_of(topics, groups), left_ms / 1000):
+            if not await self._waiters.wait(topics, self._groups_of(self._seen(topics, caller.principal), groups), left_ms / 1000):
                 deadline_ms = 0
 
-    def _groups_of(self, topics: dict[str, int], groups: dict[str, int]) -> dict[str, None]:
+    def _seen(self, topics: Iterable[str], caller: Principal) -> list[str]:
+        return [name for name in topics if self.sees(caller, name)]
+
+    def _groups_of(self, topics: Iterable[str], groups: dict[str, int]) -> dict[str, None]:
         """Those asked for, and those that the topics are in."""
         found = dict.fromkeys(groups)
         for topic in topics:
@@ -153,7 +169,7 @@ class NameService:
         table = self.table
         routes = {name: table.topic_route(name) if self.sees(caller, name) else unseen_topic(name, str(caller)) for name in topics}
         found = [route for name, route in routes.items() if route.version != topics[name]]
-        for name in self._groups_of(topics, groups):
+        for name in self._groups_of(self._seen(topics, caller), groups):
             route = table.group_route(name)
             if route.version != groups.get(name, 0):
                 found.append(route)

@@ -44,6 +44,10 @@ class KnownGroups:
         """Of all nodes that the cluster file or the directory names."""
         return list(dict.fromkeys(node.address for node in [*self._configured.get(name, ()), *self._told.get(name, ())]))
 
+    def members_of(self, name: str) -> list[KnownNode]:
+        """Those that the cluster file names, and those that the directory calls members; none that has merely registered."""
+        return list(dict.fromkeys([*self._configured.get(name, ()), *(node for node in self._told.get(name, ()) if node.member)]))
+
     def stale_nodes_of(self, name: str) -> list[KnownNode]:
         """Nodes that the cluster file names and that the group does not have any more."""
         now = {node.id for node in self._told.get(name, ()) if node.member}

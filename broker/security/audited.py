@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from broker.security.audit import Audit
-from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError
+from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.rpc.transport import CallContext, Server, StreamHandler, UnaryHandler
@@ -161,6 +161,9 @@ class AuditGate:
                 raise
             except DledgerError as error:
                 self._tell(row, request, caller, error.code, before)
+                raise
+            except BaseException:  # the caller went away: what it asked for may be done all the same
+                self._tell(row, request, caller, OutcomeUnknownError.code, before)
                 raise
             self._tell(row, request, caller, "OK", before, changed=True)
             return answer

@@ -76,7 +76,7 @@ class _MemberStream:
         self, stream: ByteStream, name: str, is_member: Callable[[str], bool], removed: Callable[[], PermissionDeniedError]
     ) -> None:
         self._stream, self._name, self._is_member, self._removed = stream, name, is_member, removed
-        self._was_member = False
+        self._was_member = is_member(name)
 
     async def read(self) -> bytes | None:
         message = await self._stream.read()
@@ -87,6 +87,8 @@ class _MemberStream:
         return message
 
     async def write(self, message: bytes) -> None:
+        if self._was_member and not self._is_member(self._name):
+            raise self._removed()
         await self._stream.write(message)
 
     async def close(self) -> None:

@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from broker.context import ServiceContext
 from broker.security.messages import command_of
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import Network
+from dledger_wire.rpc.transport import Network, connect_to
+from dledger_wire.security.principal import Principal
 from dledger_wire.tasks import BackgroundTasks
 from store.state.security import SecurityState
 
 WAIT_MS = 1_000
 ANSWER_S = 1.5
 PAUSE_S = 0.2  # between replicas that do not answer
+CURRENT_S = 3.0  # an answer that nothing has changed comes every second
 COPY_TIMEOUT_S = 5.0
 COPY_PAUSE_S = 1.0
+
+Replica: TypeAlias = tuple[Principal, str]
 
 _logger = logging.getLogger(__name__)
 
@@ -34,17 +39,28 @@ def home_of(groups: Iterable[str], otherwise: str) -> str:
 
 
 class SecurityWatch:
-    """``own`` is the state in the own log, if there is one; ``addresses`` are those of the first group's replicas now."""
+    """``own`` is the state in the own log, if there is one; ``replicas`` are those of the first group now, with their addresses: only who
+    proves to be one of them is believed."""
 
-    def __init__(self, network: Network, addresses: Callable[[], Sequence[str]], own: SecurityState | None = None) -> None:
+    def __init__(self, network: Network, replicas: Callable[[], Sequence[Replica]], own: SecurityState | None = None) -> None:
         self._network = network
-        self._addresses = addresses
+        self._replicas = replicas
         self._own = own
         self._heard = SecurityState()
-        self.is_told = False  # whether a replica of the first group has ever answered
+        self._told_s: float | None = None  # when a replica of the first group answered last
         self._news = asyncio.Event()
         self._listeners: list[Callable[[], object]] = []
-        self._asked: set[str] = set()
+        self._asked: set[Replica] = set()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a replica of the first group has ever answered."""
+        return self._told_s is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether one has answered lately."""
+        return self._told_s is not None and asyncio.get_running_loop().time() - self._told_s < CURRENT_S
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call ``listener`` whenever something newer was heard of."""
@@ -63,21 +79,22 @@ class SecurityWatch:
 
     async def _keep_watching(self, turn: int) -> None:
         while True:
-            free = [address for address in self._addresses() if address not in self._asked]
+            free = [replica for replica in self._replicas() if replica not in self._asked]
             if free:
-                address = free[turn % len(free)]
-                self._asked.add(address)
+                replica = free[turn % len(free)]
+                self._asked.add(replica)
                 try:
-                    while await self._watch(address):
+                    while await self._watch(replica):
                         pass
                 finally:
-                    self._asked.discard(address)
+                    self._asked.discard(replica)
                 turn += 1
             await asyncio.sleep(PAUSE_S)
 
-    async def _watch(self, address: str) -> bool:
+    async def _watch(self, replica: Replica) -> bool:
         """Ask one replica until it does not answer any more; False when it did not at all."""
-        channel, answered = self._network.connect(address), False
+        who, address = replica
+        channel, answered = connect_to(self._network, address, who), False
         try:
             while True:
                 request = security_pb2.WatchSecurityRequest(known_version=self.newest().version, wait_ms=WAIT_MS)
@@ -89,7 +106,7 @@ class SecurityWatch:
             await channel.close()
 
     def _take(self, copy: security_pb2.SecurityCopy) -> None:
-        self.is_told = True
+        self._told_s = asyncio.get_running_loop().time()
         if copy.unchanged or copy.version <= self._heard.version:
             return
         heard = SecurityState()
@@ -128,5 +145,5 @@ class SecurityCopies:
             try:
                 await self._context.command(newest.as_copy(), COPY_TIMEOUT_S)
             except DledgerError as error:
-                _logger.info("users and rules of version %d were not copied: %s", newest.version, error.message)
+                _logger.warning("users and rules of version %d were not copied: %s", newest.version, error.message)
                 await asyncio.sleep(COPY_PAUSE_S)

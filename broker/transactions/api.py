@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 
 from broker.context import ServiceContext
+from broker.security.access import CLUSTER_NAME
 from broker.security.guarded_stream import GuardedStream
 from broker.transactions.checker import TransactionChecker
 from broker.transactions.half_message_reads import read_halves
@@ -118,7 +119,9 @@ class TransactionService:
         term, store = self._term(), self._context.store
         low, high = store.reader.bounds(HALF_TOPIC, 0, for_service=True)
         parked = store.reader.bounds(CHECK_MAX_TIME_TOPIC, 0, for_service=True)
-        reply = transaction_pb2.DescribeTransactionsResponse(open=store.transactions.open_count(high), parked=parked[1] - parked[0])
+        reply = transaction_pb2.DescribeTransactionsResponse()
+        if self._context.access.may(caller.principal, Action.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+            reply.open, reply.parked = store.transactions.open_count(high), parked[1] - parked[0]
         sees = partial(self._context.access.may, caller.principal, Action.DESCRIBE, Resource.GROUP)
         for group, count in term.members.counts().items():
             if sees(group):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from broker.config.cluster_file import ClusterConfig
+from broker.nameserver.directory import metadata_reply
 from broker.nameserver.quorum import NoQuorum, QuorumState
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.spreading import Spreading
 from broker.nameserver.table import RouteTable
-from dledger_wire._pb import routes_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire._pb import broker_pb2, routes_pb2
+from dledger_wire.errors import InvalidArgumentError, NotReadyError
+from dledger_wire.security import principal
 from tests.sim.clock import SimClock
 from tests.sim.loop import SimLoop
 from tests.sim.stream import CallContext
-from tests.unit.nameserver.registrants import master, registration
+from tests.unit.nameserver.registrants import master, members, registration
 
 CALLER = CallContext("test", {})
 
@@ -269,3 +274,46 @@ def test_registered_replies(world: World) -> None:
         assert (figures.registrations, figures.refused_registrations) == (3, 1)
 
     world.run(main())
+
+
+def node_caller(group: str, node_id: str) -> CallContext:
+    return CallContext("test", {}, principal.node("c", group, node_id))
+
+
+@pytest.mark.parametrize(
+    ("certificate", "node_id", "taken"),
+    [("g0", "n0", True), ("g1", "n5", False), ("-", "sp0", False), ("g0", "n7", False), ("-", "n3", True), ("g0", "n3", True)],
+)
+def test_only_nodes_of_the_group_change_its_routes(world: World, certificate: str, node_id: str, taken: bool) -> None:
+    """n0 to n2 stand in the cluster file; n3 is a member as the master told."""
+    world.service.place = replace(world.service.place, configured={"g0": frozenset({"n0", "n1", "n2"})})
+    world.table.register(master("g0", "n1", members=members("n0", "n1", "n2", "n3")), 0)
+    told = master("g0", node_id, term=1 << 40)
+    with nullcontext() if taken else pytest.raises(NotReadyError, match="is not known here"):
+        world.run(world.service.take_registration(told, node_caller(certificate, node_id)))  # type: ignore[arg-type]
+    found = world.table.group("g0")
+    assert found is not None
+    assert (found.fence == 1 << 40) is taken
+
+
+def test_routes_of_a_topic_that_is_not_seen_name_no_group(world: World) -> None:
+    world.table.register(master(topics={"hidden": 2}), 0)
+    world.service.sees = lambda _caller, _topic: False
+
+    async def scenario() -> None:
+        assert not (await world.ask({"hidden": 0})).groups
+        assert not (await world.ask({"nothing": 0})).groups
+
+    world.run(scenario())
+
+
+def test_metadata_names_configured_groups_that_have_not_registered() -> None:
+    config = ClusterConfig.parse(
+        "cluster: c\ngroups:\n  - {name: g0, nodes: [{id: n0, address: '127.0.0.1:1001'}]}\n"
+        "  - {name: g1, nodes: [{id: n1, address: '127.0.0.1:1002'}]}\n",
+        "f",
+    )
+    table = RouteTable(["g0", "g1"], expire_after_ms=20_000)
+    table.register(master(), 0)
+    reply = metadata_reply(table, broker_pb2.MetadataRequest(), configured=config.groups)
+    assert [(group.name, [node.address for node in group.nodes][-1:]) for group in reply.groups][1] == ("g1", ["127.0.0.1:1002"])

@@ -13,7 +13,7 @@ from broker.security.audit import Audit, NoSink, Place, Record
 from broker.security.audited import BY_PATH, AuditGate, Inside
 from dledger_wire._pb import admin_pb2
 from dledger_wire.clock import SystemClock
-from dledger_wire.errors import InvalidArgumentError, NotLeaderError
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, OutcomeUnknownError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import METHODS, UnaryMethod
 from dledger_wire.rpc.transport import CallContext, Server
@@ -123,3 +123,14 @@ def test_what_clients_repeat_leaves_one_record() -> None:
         request = methods.AUTO_CREATE_TOPIC.request(name="t")
         rig.call(methods.AUTO_CREATE_TOPIC, request, rig.put(4) if not rig.topics else lambda: None)
     assert len(rig.records) == 1
+
+
+def test_a_change_whose_caller_went_away_is_recorded_all_the_same() -> None:
+    rig = Rig()
+
+    def gone() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        rig.call(methods.DELETE_TOPIC, admin_pb2.TopicSpec(name="t"), gone)
+    assert [(each["action"], each["outcome"]) for each in rig.records] == [("delete topic", OutcomeUnknownError.code)]

@@ -125,3 +125,22 @@ def mallory_state() -> SecurityState:
     state = SecurityState()
     state.take(CopySecurity(version=1, users=(User("mallory"), User("alice")), rules=()))
     return state
+
+
+@pytest.mark.parametrize("member", [principal.node("c", "g", "n"), principal.name_server("c", "n"), principal.node("c", "-", "s")], ids=str)
+def test_a_certificate_of_the_cluster_makes_no_administrator(member: principal.Principal) -> None:
+    control = access()
+    for resource in Resource:
+        may = {action for action in Action if control.may(member, action, resource, "*")}
+        assert may == {Action.DESCRIBE}
+    with pytest.raises(PermissionDeniedError):
+        CHECKS[methods.CHANGE_MEMBER.path](control, member, methods.CHANGE_MEMBER.request())
+    with pytest.raises(PermissionDeniedError):
+        control.require_somewhere(member, Action.WRITE, Resource.TOPIC)
+
+
+def test_decisions_on_names_that_are_none_are_not_kept() -> None:
+    control = access()
+    for number in range(100):
+        assert not control.may(MALLORY, Action.READ, Resource.TOPIC, f"{number}" * 1000)
+    assert not control._remembered
