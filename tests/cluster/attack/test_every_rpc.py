@@ -23,6 +23,24 @@ REFUSALS = {"UNAUTHENTICATED", "PERMISSION_DENIED"}
 # Any user may ask these; what it may not see is left out of the answer.
 LEAVES_OUT = {methods.METADATA.path, methods.LIST_TOPICS.path, methods.LIST_GROUPS.path, methods.ROUTES.path}
 REPLICAS = (methods.PACKAGE + "Raft/", methods.PACKAGE + "Copy/")
+# What members of the cluster may ask each other, whichever group they are of: nothing of it changes anything or tells of messages.
+MEMBERS_MAY = {
+    each.path
+    for each in (
+        methods.NODE_STATUS,
+        methods.DESCRIBE_REPLICA_GROUP,
+        methods.DIRECTORY,
+        methods.QUEUE_OFFSETS,
+        methods.GROUP_OFFSETS,
+        methods.DESCRIBE_MEMBERS,
+        methods.DEAD_LETTERS,
+        methods.DESCRIBE_TRANSACTIONS,
+        methods.LIST_USERS,
+        methods.LIST_RULES,
+        methods.CHECK_ACCESS,
+        methods.WATCH_SECURITY,
+    )
+} | LEAVES_OUT
 # What a node of another replica group has no business with either.
 NOT_FOR_OTHER_NODES = {
     methods.REGISTER.path,
@@ -173,6 +191,10 @@ def test_a_node_of_another_replica_group_is_no_replica_of_this_one(secured: Secu
                 takes = path == methods.TAKE_SPARE.path and who in ("a spare node", "a removed member")
                 if codes != {"INVALID_ARGUMENT" if takes else "PERMISSION_DENIED"}:
                     let_in.append(f"{path} {who}: {codes}")
+            elif path not in MEMBERS_MAY:
+                said = by_frames(secured, address, identity, path)
+                if not all(is_refused(path, each.code, each.payload) for each in said):
+                    let_in.append(f"{path} {who}: {said}")
     assert let_in == []
     assert state(secured) == before
     for owner in others.values():

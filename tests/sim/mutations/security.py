@@ -31,7 +31,7 @@ def copies_not_written(patch: pytest.MonkeyPatch) -> None:
 
 def unknown_yet_is_unknown(patch: pytest.MonkeyPatch) -> None:
     """Who has not heard of the users takes them for nobody."""
-    patch.setattr(admission.ClusterAdmission, "_known_users", lambda self: self._users() or SecurityState())
+    patch.setattr(admission.ClusterAdmission, "_look_up", lambda self, name: (self._users() or SecurityState()).user(name))
 
 
 def any_node_replicates(patch: pytest.MonkeyPatch) -> None:

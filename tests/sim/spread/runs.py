@@ -18,20 +18,20 @@ SOON = "name_service: {registerInterval: 1s, expireAfter: 3s}\n"  # so that regi
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from; ``secured``: always with
-    users, rules, a secret of the cluster and intruders, where the others have them in a quarter of their seeds."""
+    """``operation``: see ``operations.OPERATIONS``; ``name_servers``: how many processes of their own, drawn from; ``secured``: in which
+    part of the seeds there are users, rules, a secret of the cluster, and intruders."""
 
     operation: str = ""
     name_servers: tuple[int, ...] = (3,)
-    secured: bool = False
+    secured: float = 0.25
 
 
 VARIANTS = {
     "groups": Variant(),
-    "groups-embedded": Variant(name_servers=(0,)),
+    "groups-embedded": Variant(name_servers=(0,), secured=0.0),
     "groups-added": Variant("add", (3, 3, 1, 0)),
     "groups-drained": Variant("drain", (3, 3, 1, 0)),
-    "groups-secured": Variant(name_servers=(3, 3, 0), secured=True),
+    "groups-secured": Variant(name_servers=(3, 3, 0), secured=1.0),
 }
 
 
@@ -40,7 +40,7 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
     variant, draw = VARIANTS[name], random.Random(f"{name} {seed}")
     network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
     servers, settings = draw.choice(variant.name_servers), draw.choice(("", SOON, SOON))
-    secured = variant.secured or random.Random(f"secured {name} {seed}").random() < 0.25
+    secured = random.Random(f"secured {name} {seed}").random() < variant.secured
     shape = {"groups": 2, "name_servers": servers, "settings": QUICK + settings, "secured": secured}
     rig = Rig(seed, network=network, readable=readable, **shape)
     world = SpreadWorld(rig, seed, variant.operation)

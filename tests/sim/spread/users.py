@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from dledger_client.aio import AccessRule, Admin
@@ -9,6 +10,8 @@ from dledger_wire._pb import security_pb2
 from dledger_wire.rpc import methods
 from tests.sim.security import APPLICATION, SimSecurity
 from tests.unit.client.sim_rig import Rig
+
+EVERYWHERE_S = 2.0  # until followers and name servers know a change, too
 
 
 async def create_users(rig: Rig, others: Iterable[str] = ()) -> None:
@@ -25,6 +28,7 @@ async def create_users(rig: Rig, others: Iterable[str] = ()) -> None:
         for user in (APPLICATION, *others):
             await _create(admin, user, security)
         await admin.change_rules(added=everything)
+    await asyncio.sleep(EVERYWHERE_S)
 
 
 async def _create(admin: Admin, user: str, security: SimSecurity) -> None:
