@@ -82,6 +82,7 @@ _logger = logging.getLogger(__name__)
 
 TAIL_TIMEOUT_S = 5.0
 STOP_GRACE_S = 0.5
+APPLIED_SOON = 1_000  # entries: a node at work is always some behind what is committed
 # What of the data folder is derived from the log.
 STATE_PATHS = (QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, CHECKPOINT_PATH, ABORT_PATH)
 
@@ -218,7 +219,8 @@ class BrokerNode:
     def _users_are_current(self) -> bool:
         if self._users is not None and self._users.is_told:
             return self._users.is_current
-        return self._has_caught_up()
+        raft = self._raft
+        return raft is not None and raft.leader is not None and raft.commit_index - self.store.applied_index < APPLIED_SOON
 
     def _has_caught_up(self) -> bool:
         raft = self._raft

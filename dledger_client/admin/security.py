@@ -6,15 +6,16 @@ Passwords do not leave this process: what is sent is made of them and checks the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 from dledger_client.admin.calls import ClusterCalls
+from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire._pb import security_pb2
-from dledger_wire.errors import AuthenticationFailedError, InvalidArgumentError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.security.scram import password_verifier
@@ -25,6 +26,7 @@ Action: TypeAlias = Literal["read", "write", "create", "describe", "administer"]
 
 EVERYBODY = "*"
 SPREAD_MS = 2_000  # so long a change may take until every replica group that answers has it
+FOLLOWERS_MS = 500  # of a replica that answers and is behind
 _LOOK_S = 0.05
 _ENDED, _PASSWORD = "ended", "password"  # detail of an error: a connection ended since its user has another password now
 
@@ -148,7 +150,8 @@ async def _change(
     calls: ClusterCalls, method: UnaryMethod[Request, security_pb2.SecurityChanged], request: Request, user: str
 ) -> SecurityChange:
     """Make a change; ``user``: of whom, since everybody may ask about himself."""
-    groups = sorted(await calls.replica_groups())
+    found = await calls.replica_groups()
+    groups = sorted(found)
     try:
         changed = await calls.ask_leader(groups[0], method, request)
     except InvalidArgumentError as error:
@@ -156,7 +159,10 @@ async def _change(
         if home not in groups or home == groups[0]:
             raise
         changed = await calls.ask_leader(home, method, request)
-    return SecurityChange(changed.version, await _spread(calls, changed.version, groups, user))
+    waiting, _ = await asyncio.gather(
+        _spread(calls, changed.version, groups, user), _known_at_nodes(calls, changed.version, found.values(), user)
+    )
+    return SecurityChange(changed.version, waiting)
 
 
 async def _spread(calls: ClusterCalls, version: int, groups: Collection[str], user: str) -> tuple[str, ...]:
@@ -177,6 +183,24 @@ async def _spread(calls: ClusterCalls, version: int, groups: Collection[str], us
         if not waiting or calls.router.clock.monotonic_ms() >= deadline_ms:
             return tuple(sorted(waiting))
         await asyncio.sleep(_LOOK_S)
+
+
+async def _known_at_nodes(calls: ClusterCalls, version: int, groups: Iterable[ReplicaGroup], user: str) -> None:
+    """Wait until the nodes that answer have this version, for a moment: who was just created is to be known wherever it goes next."""
+    deadline_ms = calls.router.clock.monotonic_ms() + FOLLOWERS_MS
+    request = security_pb2.SecurityListRequest(user=user)
+
+    async def ask(address: str) -> None:
+        while calls.router.clock.monotonic_ms() < deadline_ms:
+            try:
+                told = await methods.LIST_USERS.call(calls.router.channel(address), request, timeout_s=FOLLOWERS_MS / 1000)
+            except DledgerError:
+                return
+            if told.version >= version:
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    await asyncio.gather(*(ask(node.address) for group in groups for node in group.nodes))
 
 
 def _message(rule: AccessRule) -> security_pb2.SecurityRule:
