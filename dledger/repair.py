@@ -6,8 +6,8 @@ bad bytes (which are kept in ``quarantine``).  Owns both ends: serving committed
 A replica with a damaged log does not take part in the group until it is repaired: it neither votes nor acknowledges nor leads, since
 what is damaged may be committed, and truncating could lose it.  Only a peer that has another entry committed at that index proves
 that this one never was, nor anything written after it.  If it is the peer known by that name, and the entry's header and its index
-unit agree on the entry's identity, the log is truncated before it, and replication brings the rest.  If no peer can help within
-``limit_s`` the start fails with the exact position.
+unit agree on the entry's identity (the header and the chain, where the units are lost), the log is truncated before it, and
+replication brings the rest.  If no peer can help within ``limit_s`` the start fails with the exact position.
 Damage found later, when an entry is read for a peer or a consumer, is repaired the same way while the node keeps running.
 """
 
@@ -105,7 +105,8 @@ class LogRepairer:
             if not whole:
                 if entry not in self._unrepaired:  # who needs the entry asks again and again
                     self._unrepaired[entry] = damage.message
-                    _logger.error("%s", damage.message)
+                    self._log().measures.corruptions += 1
+                    _logger.error("%s", damage.message, extra={"event": "log_damaged"})
                 whole = await self._new_repair().repair_entry(self._log(), index)
             if whole:
                 self._unrepaired.pop(entry, None)
@@ -121,7 +122,7 @@ class LogRepairer:
         try:
             await self._repair(index, damage)
         except DledgerError as error:
-            _logger.error("entry %d not repaired: %s", index, error.message)
+            _logger.error("entry %d not repaired: %s", index, error.message, extra={"event": "entry_not_repaired"})
         finally:
             await asyncio.sleep(1)  # not again at once when it did not help
             self._under_way.discard(index)
@@ -154,21 +155,28 @@ class PeerRepair:
     async def run(self, log: Log, report: RecoveryReport) -> tuple[Log, RecoveryReport]:
         """The log, reopened without damage.  StorageDamagedError names what could not be repaired, and ``log`` is closed then."""
         deadline_ms = self._env.clock.monotonic_ms() + self._limit_ms
+        measures = log.measures
+        measures.corruptions += len(report.damaged)
         try:
             while report.damaged:
-                _logger.error("%s: the log is %s; fetching the bytes from peers", self._identity.node_id, report.summary())
+                _logger.error(
+                    "%s: the log is %s; fetching the bytes from peers",
+                    self._identity.node_id,
+                    report.summary(),
+                    extra={"event": "log_damaged"},
+                )
                 while not await self._round(log, report):
                     if self._env.clock.monotonic_ms() >= deadline_ms:
                         raise self._hopeless(report.damaged[0])
                     await asyncio.sleep(RETRY_S)
                 await log.close()
-                log, report = await Log.open(self._env.disk, self._config)
+                log, report = await Log.open(self._env.disk, self._config, measures)
                 if report.damaged and self._env.clock.monotonic_ms() >= deadline_ms:
                     raise self._hopeless(report.damaged[0])
         except BaseException:
             await log.close()
             raise
-        _logger.warning("%s: the log is repaired, %s", self._identity.node_id, report.summary())
+        _logger.warning("%s: the log is repaired, %s", self._identity.node_id, report.summary(), extra={"event": "log_repaired"})
         return log, report
 
     async def _round(self, log: Log, report: RecoveryReport) -> int:
@@ -185,7 +193,13 @@ class PeerRepair:
             except _ReplacedError as replaced:
                 if not await _names_itself(log, place):
                     continue
-                _logger.warning("%s: the log is truncated before entry %d: %s", self._identity.node_id, place.index, replaced)
+                _logger.warning(
+                    "%s: the log is truncated before entry %d: %s",
+                    self._identity.node_id,
+                    place.index,
+                    replaced,
+                    extra={"event": "log_truncated"},
+                )
                 await log.discard_from(place.index)
                 return repaired + 1  # what else was damaged stands before it, or is gone with it
             if entry is not None:
@@ -250,7 +264,8 @@ class PeerRepair:
             await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
         finally:
             await file.close()
-        _logger.warning("%s: entry %d repaired from a peer", self._identity.node_id, entry.index)
+        log.measures.repairs += 1
+        _logger.warning("%s: entry %d repaired from a peer", self._identity.node_id, entry.index, extra={"event": "entry_repaired"})
         return True
 
     def _hopeless(self, finding: Finding) -> StorageDamagedError:
@@ -260,7 +275,10 @@ class PeerRepair:
 
 
 async def _names_itself(log: Log, place: EntryPlace) -> bool:
-    """Whether the damaged entry's header agrees with its index unit.  A unit has no checksum, so alone it does not justify truncation."""
+    """Whether the damaged entry's header agrees with where its index unit (a header with the right chain, if that is lost) puts it.
+
+    A unit has no checksum, so alone it does not justify truncation.
+    """
     try:
         return Header.unpack(await log.read_stored(place.pos, ENTRY_HEADER_SIZE)).is_of(place)
     except StorageDamagedError:  # the file ends before

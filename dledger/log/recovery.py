@@ -156,9 +156,9 @@ async def discard_from(disk: Disk, files: FilePool, segment: Segment, index: int
 
 
 async def void_units(files: FilePool, segment: Segment, from_index: int) -> None:
-    """Make the units of ``from_index`` and all after it void, durably: they prove nothing any more."""
+    """Make the units of ``from_index`` and all after it void, durably: they prove nothing any more.  A lost file is made anew."""
     at = max(0, from_index - segment.first_index) * INDEX_UNIT_SIZE
-    async with InUse(files, units_path(segment.start_pos)) as file:
+    async with InUse(files, units_path(segment.start_pos), create=True) as file:
         size = await file.size()
         if at < size:
             await file.pwrite(at, [bytes(size - at)], sync=True)

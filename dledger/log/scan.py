@@ -39,12 +39,16 @@ class Found:
 
 @dataclass(slots=True)
 class Stop:
-    """No entry at ``pos``.  ``end_pos`` is where a filler says the segment ends."""
+    """No entry at ``pos``.  ``end_pos`` is where a filler says the segment ends.
+
+    ``named`` is the entry that a whole header there names, with a chain checksum that follows the entry before; its body is bad.
+    """
 
     kind: StopKind
     pos: int
     reason: str
     end_pos: int = 0
+    named: EntryPlace | None = None
 
 
 class PieceReader:
@@ -114,12 +118,13 @@ class SegmentWalk:
         )
         if fault is not None:
             return Stop(StopKind.BAD, self.pos, fault)
+        place = EntryPlace(header.index, header.term, self.pos, header.size, EntryKind(header.magic))
+        named = None if self.chain_crc is None else place
         body = (await self._reader.view(self.pos, header.size))[ENTRY_HEADER_SIZE:]
         if len(body) < header.body_size:
-            return Stop(StopKind.BAD, self.pos, f"the body ends after {len(body)} of {header.body_size} bytes")
+            return Stop(StopKind.BAD, self.pos, f"the body ends after {len(body)} of {header.body_size} bytes", named=named)
         if crc32c(body) != header.body_crc:
-            return Stop(StopKind.BAD, self.pos, "the body's checksum does not match")
-        place = EntryPlace(header.index, header.term, self.pos, header.size, EntryKind(header.magic))
+            return Stop(StopKind.BAD, self.pos, "the body's checksum does not match", named=named)
         self.step_to(place.end_pos, header.index + 1, header.term, header.chain_crc)
         return Found(place, header.chain_crc)
 

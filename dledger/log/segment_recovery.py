@@ -11,7 +11,8 @@ only prepared: removed, what is not zero in it kept in quarantine; this one is t
 | bad bytes, in the last segment | file there, none beyond | torn tail: never reported durable (but for a power failure that takes the
 units of the last ``units_sync_delay_ms`` and damage among just their entries), or given up (``recovery.discard_from``); cut, kept in
 quarantine |
-| bad bytes, in the last segment | file missing | damage: a torn tail cannot be distinguished from a lost entry |
+| bad bytes, in the last segment | file missing | damage: a torn tail cannot be distinguished from a lost entry; a whole header that
+follows the chain names the entry, so peers can be asked for it |
 | zeros or filler, in the last segment | none beyond | the log ends here |
 
 Damage is reported, not cut, and the units of a damaged segment are left as they are: they are the proof.
@@ -167,7 +168,7 @@ class SegmentRecovery:
                     break
                 if damage.kind is DamageKind.BAD_FILLER and await self._drop_prepared():
                     continue
-                if not self._step_over(walk, units, walk.index - first_index, damage):
+                if not self._step_over(walk, units, walk.index - first_index, damage, stop):
                     await self._keep_proof(units)
                     return False
             if self.report.damaged:
@@ -289,12 +290,12 @@ class SegmentRecovery:
         self.next_start = None
         return True
 
-    def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding) -> bool:
-        """Report damage and skip it by its index unit; False when the unit is not usable."""
+    def _step_over(self, walk: SegmentWalk, units: UnitsFound, good: int, damage: Finding, stop: Stop) -> bool:
+        """Report damage and skip it by its index unit, or by its header where the units are lost; False when neither is usable."""
         self.report.damaged.append(damage)
-        if good >= units.sound or len(self.report.damaged) >= MAX_FINDINGS:
+        place = place_of_unit(units.units[good]) if good < units.sound else None if units.exists else stop.named
+        if place is None or len(self.report.damaged) >= MAX_FINDINGS:
             return False
-        place = place_of_unit(units.units[good])
         self.places.add(place, None)
         self._note_term(place.term, place.index)
         self._move_behind(place, None)

@@ -204,6 +204,58 @@ def test_K3_a_damaged_entry_that_never_was_committed_gives_way_to_what_was(count
     run(scenario())
 
 
+def lose_units(disk: MemoryDisk) -> None:
+    """The file of the first segment's index units is gone."""
+    for path in [path for path in disk.files if path.startswith("index-units/")]:
+        del disk.files[path], disk.synced[path]
+
+
+def test_K3_where_the_index_units_are_lost_too_the_chain_says_which_entry_is_damaged() -> None:
+    """As after a write that the full disk cut short: its bytes are nowhere, and the node starts all the same."""
+
+    async def scenario() -> None:
+        cluster, name = await replaced_tail(3, damage_at=100)
+        lose_units(cluster.disks[name])
+        node = await cluster.start_one(name)
+        assert node.recovery.torn is not None
+        assert [path for path in cluster.disks[name].files if path.startswith("quarantine/")]
+        bodies = cluster.machines[name].bodies
+        await cluster.until(lambda: len(bodies) == 13)
+        assert [body[:6].decode() for body in bodies[3:]] == [f"kept {number}" for number in range(10)]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_a_committed_entry_is_fetched_where_the_index_units_are_lost_too() -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(3)
+        place = (log := cluster.nodes[name].log).locate(log.last.index - 1)
+        assert place is not None
+        await cluster.kill(name)
+        flip(cluster.disks[name], place.pos + 100)
+        lose_units(cluster.disks[name])
+        node = await cluster.start_one(name)
+        assert node.recovery.is_clean
+        assert cluster.disks[name].files[FIRST] == cluster.disks[(await cluster.leader()).identity.node_id].files[FIRST]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_a_damaged_header_names_nothing_where_the_index_units_are_lost() -> None:
+    async def scenario() -> None:
+        cluster, name = await replaced_tail(3, damage_at=10)
+        lose_units(cluster.disks[name])
+        before = bytes(cluster.disks[name].files[FIRST])
+        with pytest.raises(StorageDamagedError, match="no peer could provide the bytes"):
+            await cluster.start_one(name)
+        assert cluster.disks[name].files[FIRST] == before
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_K3_peers_with_other_folders_than_those_known_cut_nothing() -> None:
     """They may be a group that began anew with empty disks, and this one the last that has the messages."""
 
