@@ -66,6 +66,11 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
+def group_of_topic(topic: str) -> str:
+    """The consumer group whose retries or dead letters a topic has; empty for any other topic."""
+    return next((topic.removeprefix(prefix) for prefix in (RETRY_PREFIX, DLQ_PREFIX) if topic.startswith(prefix)), "")
+
+
 def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 

@@ -14,7 +14,7 @@ from typing import Any
 
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # Candidates only: a character that is printable after all, or a space, stays.
-_CANDIDATE = re.compile(r"[^\x20-\x7e\u00a1-\u024f\u0370-\u03ff\u3041-\u30ff\u4e00-\u9fff]")
+_CANDIDATE = re.compile(r"[^\x20-\x7e\u00a1-\u00ac\u00ae-\u024f\u0370-\u03ff\u3041-\u30ff\u4e00-\u9fff]")
 _SPACES = frozenset("\u00a0\u2002\u2003\u2009\u202f\u3000")
 _KEPT_IN_BODIES = frozenset("\n\t")
 

@@ -58,6 +58,6 @@ class BackgroundTasks:
         self._tasks.pop(task, None)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        _logger.critical("%s failed", task.get_name(), exc_info=error)
+        _logger.critical("%s failed", task.get_name(), exc_info=error, extra={"event": "task_failed"})
         if self._on_crash is not None:
             self._on_crash(error)

@@ -164,6 +164,11 @@ class NodeStatusReply(google.protobuf.message.Message):
     CERTIFICATE_EXPIRES_AT_MS_FIELD_NUMBER: builtins.int
     REFUSALS_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    MESSAGES_IN_TOTAL_FIELD_NUMBER: builtins.int
+    BYTES_IN_TOTAL_FIELD_NUMBER: builtins.int
+    MESSAGES_OUT_TOTAL_FIELD_NUMBER: builtins.int
+    BYTES_OUT_TOTAL_FIELD_NUMBER: builtins.int
+    LOOP_LAG_MS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -194,6 +199,14 @@ class NodeStatusReply(google.protobuf.message.Message):
     """up to where the log is on this node's disk: what it acknowledges itself"""
     certificate_expires_at_ms: builtins.int
     """of the certificate in use; 0: none"""
+    messages_in_total: builtins.int
+    """stored while this node was master, since its start; duplicates are not counted"""
+    bytes_in_total: builtins.int
+    messages_out_total: builtins.int
+    """given to readers by this node, since its start"""
+    bytes_out_total: builtins.int
+    loop_lag_ms: builtins.float
+    """how late its event loop was at most in the last ten to twenty seconds"""
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -248,8 +261,13 @@ class NodeStatusReply(google.protobuf.message.Message):
         certificate_expires_at_ms: builtins.int = ...,
         refusals: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
+        messages_in_total: builtins.int = ...,
+        bytes_in_total: builtins.int = ...,
+        messages_out_total: builtins.int = ...,
+        bytes_out_total: builtins.int = ...,
+        loop_lag_ms: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "loop_lag_ms", b"loop_lag_ms", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dledger_wire._pb import types_pb2 as dledger_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/v1/broker.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"J\n\x0eProduceRequest\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\x99\x01\n\x0b\x42\x61tchResult\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x1a\n\x12\x66irst_queue_offset\x18\x02 \x01(\x04\x12\x17\n\x0fphysical_offset\x18\x03 \x01(\x04\x12\x1a\n\x12store_timestamp_ms\x18\x04 \x01(\x04\x12\x11\n\tduplicate\x18\x05 \x01(\x08\"d\n\x0fProduceResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.dledger.v1.BatchResult\x12\x13\n\x0bwaiting_for\x18\x03 \x01(\t\"\xdd\x02\n\x0c\x46\x65tchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x05 \x01(\r\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x13\n\x0bmin_applied\x18\x08 \x01(\x04\x12\x14\n\x0clinearizable\x18\t \x01(\x08\x12\r\n\x05group\x18\n \x01(\t\x12\x12\n\ntag_hashes\x18\x0b \x03(\x10\x12\x12\n\nwait_bytes\x18\x0c \x01(\r\x12\x12\n\nlock_epoch\x18\x0e \x01(\x04\x12\x0b\n\x03sql\x18\r \x01(\t\x12\x0e\n\x06verify\x18\x0f \x01(\x08\x12\x14\n\x0cwithout_body\x18\x10 \x01(\x08\x12\x10\n\x08in_place\x18\x11 \x01(\x08\x12\x13\n\x0bincarnation\x18\x12 \x01(\t\"?\n\x08LogPiece\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\r\x12\x0b\n\x03pos\x18\x04 \x01(\x04\"\xa6\x03\n\rFetchResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x04\x12\x12\n\nmin_offset\x18\x05 \x01(\x04\x12\x12\n\nmax_offset\x18\x06 \x01(\x04\x12\r\n\x05\x63ount\x18\x07 \x01(\r\x12\x15\n\rapplied_index\x18\x08 \x01(\x04\x12\x0b\n\x03\x65nd\x18\t \x01(\x08\x12\x13\n\x0bhas_offsets\x18\n \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x0b \x01(\x04\x12\x13\n\x0blag_entries\x18\x0c \x01(\x04\x12\x17\n\x0f\x61\x64vised_replica\x18\r \x01(\t\x12\x1d\n\x10leader_silent_ms\x18\x11 \x01(\x04H\x00\x88\x01\x01\x12$\n\x06pieces\x18\x0e \x03(\x0b\x32\x14.dledger.v1.LogPiece\x12\x10\n\x08store_id\x18\x10 \x01(\t\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x13\n\x11_leader_silent_ms\"5\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\"W\n\x08NodeInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05voter\x18\x05 \x01(\x08\"w\n\tGroupInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tleader_id\x18\x03 \x01(\t\x12\x16\n\x0eleader_address\x18\x04 \x01(\t\x12#\n\x05nodes\x18\x05 \x03(\x0b\x32\x14.dledger.v1.NodeInfo\"\xa8\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bread_queues\x18\x03 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x04 \x01(\r\x12\x0c\n\x04perm\x18\x05 \x01(\r\x12\r\n\x05\x66ound\x18\x06 \x01(\x08\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\x12\x0e\n\x06groups\x18\x08 \x03(\t\x12\x11\n\tunseen_by\x18\t \x01(\t\"\xda\x01\n\x10MetadataResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x06groups\x18\x02 \x03(\x0b\x32\x15.dledger.v1.GroupInfo\x12%\n\x06topics\x18\x03 \x03(\x0b\x32\x15.dledger.v1.TopicInfo\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\r\x12\x1c\n\x14\x64\x65\x66\x61ult_topic_queues\x18\x06 \x01(\r\x12\x0e\n\x06queues\x18\x07 \x01(\x04\x12\r\n\x05state\x18\x08 \x01(\t\"A\n\x08QueueRef\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x12\"6\n\x0eOffsetsRequest\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.dledger.v1.QueueRef\"\x85\x01\n\x0cQueueOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x12\n\nmin_offset\x18\x03 \x01(\x04\x12\x12\n\nmax_offset\x18\x04 \x01(\x04\x12\x17\n\x0foffset_for_time\x18\x05 \x01(\x04\x12\x13\n\x0bincarnation\x18\x06 \x01(\t\"r\n\x0fOffsetsResponse\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.dledger.v1.QueueOffsets\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x13\n\x06master\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_master\"z\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x17\n\ngeneration\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nlock_epoch\x18\x05 \x01(\x04\x42\r\n\x0b_generation\"o\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\x12\r\n\x05reset\x18\x03 \x01(\x08\x12\x0f\n\x07initial\x18\x04 \x01(\x08\"X\n\rRefusedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"C\n\x15\x43ommitOffsetsResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.RefusedOffset\"%\n\x13GroupOffsetsRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\"I\n\x0eGroupPositions\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\"B\n\x14GroupOffsetsResponse\x12*\n\x06groups\x18\x01 \x03(\x0b\x32\x1a.dledger.v1.GroupPositions\"T\n\x13InitProducerRequest\x12\x15\n\rproducer_name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x04\x12\x11\n\tstable_id\x18\x03 \x01(\t\"=\n\x0bStoredCount\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"c\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\'\n\x06stored\x18\x03 \x03(\x0b\x32\x17.dledger.v1.StoredCount2\x99\x04\n\x06\x42roker\x12\x46\n\x07Produce\x12\x1a.dledger.v1.ProduceRequest\x1a\x1b.dledger.v1.ProduceResponse(\x01\x30\x01\x12@\n\x05\x46\x65tch\x12\x18.dledger.v1.FetchRequest\x1a\x19.dledger.v1.FetchResponse(\x01\x30\x01\x12\x45\n\x08Metadata\x12\x1b.dledger.v1.MetadataRequest\x1a\x1c.dledger.v1.MetadataResponse\x12\x42\n\x07Offsets\x12\x1a.dledger.v1.OffsetsRequest\x1a\x1b.dledger.v1.OffsetsResponse\x12T\n\rCommitOffsets\x12 .dledger.v1.CommitOffsetsRequest\x1a!.dledger.v1.CommitOffsetsResponse\x12Q\n\x0cGroupOffsets\x12\x1f.dledger.v1.GroupOffsetsRequest\x1a .dledger.v1.GroupOffsetsResponse\x12Q\n\x0cInitProducer\x12\x1f.dledger.v1.InitProducerRequest\x1a .dledger.v1.InitProducerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64ledger/v1/broker.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"J\n\x0eProduceRequest\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"\x99\x01\n\x0b\x42\x61tchResult\x12&\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x1a\n\x12\x66irst_queue_offset\x18\x02 \x01(\x04\x12\x17\n\x0fphysical_offset\x18\x03 \x01(\x04\x12\x1a\n\x12store_timestamp_ms\x18\x04 \x01(\x04\x12\x11\n\tduplicate\x18\x05 \x01(\x08\"d\n\x0fProduceResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12(\n\x07results\x18\x02 \x03(\x0b\x32\x17.dledger.v1.BatchResult\x12\x13\n\x0bwaiting_for\x18\x03 \x01(\t\"\xdd\x02\n\x0c\x46\x65tchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x05 \x01(\r\x12\x11\n\tmax_bytes\x18\x06 \x01(\r\x12\x0f\n\x07wait_ms\x18\x07 \x01(\r\x12\x13\n\x0bmin_applied\x18\x08 \x01(\x04\x12\x14\n\x0clinearizable\x18\t \x01(\x08\x12\r\n\x05group\x18\n \x01(\t\x12\x12\n\ntag_hashes\x18\x0b \x03(\x10\x12\x12\n\nwait_bytes\x18\x0c \x01(\r\x12\x12\n\nlock_epoch\x18\x0e \x01(\x04\x12\x0b\n\x03sql\x18\r \x01(\t\x12\x0e\n\x06verify\x18\x0f \x01(\x08\x12\x14\n\x0cwithout_body\x18\x10 \x01(\x08\x12\x10\n\x08in_place\x18\x11 \x01(\x08\x12\x13\n\x0bincarnation\x18\x12 \x01(\t\"?\n\x08LogPiece\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12\x0c\n\x04size\x18\x03 \x01(\r\x12\x0b\n\x03pos\x18\x04 \x01(\x04\"\xb6\x03\n\rFetchResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x04\x12\x12\n\nmin_offset\x18\x05 \x01(\x04\x12\x12\n\nmax_offset\x18\x06 \x01(\x04\x12\r\n\x05\x63ount\x18\x07 \x01(\r\x12\x15\n\rapplied_index\x18\x08 \x01(\x04\x12\x0b\n\x03\x65nd\x18\t \x01(\x08\x12\x13\n\x0bhas_offsets\x18\n \x01(\x08\x12\x14\n\x0c\x66irst_offset\x18\x0b \x01(\x04\x12\x13\n\x0blag_entries\x18\x0c \x01(\x04\x12\x17\n\x0f\x61\x64vised_replica\x18\r \x01(\t\x12\x1d\n\x10leader_silent_ms\x18\x11 \x01(\x04H\x00\x88\x01\x01\x12$\n\x06pieces\x18\x0e \x03(\x0b\x32\x14.dledger.v1.LogPiece\x12\x0e\n\x06master\x18\x12 \x01(\x08\x12\x10\n\x08store_id\x18\x10 \x01(\t\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x42\x13\n\x11_leader_silent_ms\"5\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\"W\n\x08NodeInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05voter\x18\x05 \x01(\x08\"w\n\tGroupInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x11\n\tleader_id\x18\x03 \x01(\t\x12\x16\n\x0eleader_address\x18\x04 \x01(\t\x12#\n\x05nodes\x18\x05 \x03(\x0b\x32\x14.dledger.v1.NodeInfo\"\xa8\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bread_queues\x18\x03 \x01(\r\x12\x14\n\x0cwrite_queues\x18\x04 \x01(\r\x12\x0c\n\x04perm\x18\x05 \x01(\r\x12\r\n\x05\x66ound\x18\x06 \x01(\x08\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\x12\x0e\n\x06groups\x18\x08 \x03(\t\x12\x11\n\tunseen_by\x18\t \x01(\t\"\x89\x02\n\x10MetadataResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x06groups\x18\x02 \x03(\x0b\x32\x15.dledger.v1.GroupInfo\x12%\n\x06topics\x18\x03 \x03(\x0b\x32\x15.dledger.v1.TopicInfo\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\r\x12\x1c\n\x14\x64\x65\x66\x61ult_topic_queues\x18\x06 \x01(\r\x12\x0e\n\x06queues\x18\x07 \x01(\x04\x12\r\n\x05state\x18\x08 \x01(\t\x12-\n\x07replica\x18\t \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplica\"A\n\x08QueueRef\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x12\"6\n\x0eOffsetsRequest\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.dledger.v1.QueueRef\"\x85\x01\n\x0cQueueOffsets\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x12\n\nmin_offset\x18\x03 \x01(\x04\x12\x12\n\nmax_offset\x18\x04 \x01(\x04\x12\x17\n\x0foffset_for_time\x18\x05 \x01(\x04\x12\x13\n\x0bincarnation\x18\x06 \x01(\t\"\xa1\x01\n\x0fOffsetsResponse\x12(\n\x06queues\x18\x01 \x03(\x0b\x32\x18.dledger.v1.QueueOffsets\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x13\n\x06master\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12-\n\x07replica\x18\x04 \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplicaB\t\n\x07_master\"z\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x17\n\ngeneration\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nlock_epoch\x18\x05 \x01(\x04\x42\r\n\x0b_generation\"o\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\x12\r\n\x05reset\x18\x03 \x01(\x08\x12\x0f\n\x07initial\x18\x04 \x01(\x08\"X\n\rRefusedOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"C\n\x15\x43ommitOffsetsResponse\x12*\n\x07refused\x18\x01 \x03(\x0b\x32\x19.dledger.v1.RefusedOffset\":\n\x13GroupOffsetsRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\x12\x13\n\x0b\x61ny_replica\x18\x02 \x01(\x08\"I\n\x0eGroupPositions\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\x07offsets\x18\x02 \x03(\x0b\x32\x17.dledger.v1.GroupOffset\"q\n\x14GroupOffsetsResponse\x12*\n\x06groups\x18\x01 \x03(\x0b\x32\x1a.dledger.v1.GroupPositions\x12-\n\x07replica\x18\x02 \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplica\"T\n\x13InitProducerRequest\x12\x15\n\rproducer_name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x04\x12\x11\n\tstable_id\x18\x03 \x01(\t\"=\n\x0bStoredCount\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"c\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\'\n\x06stored\x18\x03 \x03(\x0b\x32\x17.dledger.v1.StoredCount2\x99\x04\n\x06\x42roker\x12\x46\n\x07Produce\x12\x1a.dledger.v1.ProduceRequest\x1a\x1b.dledger.v1.ProduceResponse(\x01\x30\x01\x12@\n\x05\x46\x65tch\x12\x18.dledger.v1.FetchRequest\x1a\x19.dledger.v1.FetchResponse(\x01\x30\x01\x12\x45\n\x08Metadata\x12\x1b.dledger.v1.MetadataRequest\x1a\x1c.dledger.v1.MetadataResponse\x12\x42\n\x07Offsets\x12\x1a.dledger.v1.OffsetsRequest\x1a\x1b.dledger.v1.OffsetsResponse\x12T\n\rCommitOffsets\x12 .dledger.v1.CommitOffsetsRequest\x1a!.dledger.v1.CommitOffsetsResponse\x12Q\n\x0cGroupOffsets\x12\x1f.dledger.v1.GroupOffsetsRequest\x1a .dledger.v1.GroupOffsetsResponse\x12Q\n\x0cInitProducer\x12\x1f.dledger.v1.InitProducerRequest\x1a .dledger.v1.InitProducerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,45 +43,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGPIECE']._serialized_start=749
   _globals['_LOGPIECE']._serialized_end=812
   _globals['_FETCHRESPONSE']._serialized_start=815
-  _globals['_FETCHRESPONSE']._serialized_end=1237
-  _globals['_METADATAREQUEST']._serialized_start=1239
-  _globals['_METADATAREQUEST']._serialized_end=1292
-  _globals['_NODEINFO']._serialized_start=1294
-  _globals['_NODEINFO']._serialized_end=1381
-  _globals['_GROUPINFO']._serialized_start=1383
-  _globals['_GROUPINFO']._serialized_end=1502
-  _globals['_TOPICINFO']._serialized_start=1505
-  _globals['_TOPICINFO']._serialized_end=1673
-  _globals['_METADATARESPONSE']._serialized_start=1676
-  _globals['_METADATARESPONSE']._serialized_end=1894
-  _globals['_QUEUEREF']._serialized_start=1896
-  _globals['_QUEUEREF']._serialized_end=1961
-  _globals['_OFFSETSREQUEST']._serialized_start=1963
-  _globals['_OFFSETSREQUEST']._serialized_end=2017
-  _globals['_QUEUEOFFSETS']._serialized_start=2020
-  _globals['_QUEUEOFFSETS']._serialized_end=2153
-  _globals['_OFFSETSRESPONSE']._serialized_start=2155
-  _globals['_OFFSETSRESPONSE']._serialized_end=2269
-  _globals['_GROUPOFFSET']._serialized_start=2271
-  _globals['_GROUPOFFSET']._serialized_end=2393
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=2395
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2506
-  _globals['_REFUSEDOFFSET']._serialized_start=2508
-  _globals['_REFUSEDOFFSET']._serialized_end=2596
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2598
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2665
-  _globals['_GROUPOFFSETSREQUEST']._serialized_start=2667
-  _globals['_GROUPOFFSETSREQUEST']._serialized_end=2704
-  _globals['_GROUPPOSITIONS']._serialized_start=2706
-  _globals['_GROUPPOSITIONS']._serialized_end=2779
-  _globals['_GROUPOFFSETSRESPONSE']._serialized_start=2781
-  _globals['_GROUPOFFSETSRESPONSE']._serialized_end=2847
-  _globals['_INITPRODUCERREQUEST']._serialized_start=2849
-  _globals['_INITPRODUCERREQUEST']._serialized_end=2933
-  _globals['_STOREDCOUNT']._serialized_start=2935
-  _globals['_STOREDCOUNT']._serialized_end=2996
-  _globals['_INITPRODUCERRESPONSE']._serialized_start=2998
-  _globals['_INITPRODUCERRESPONSE']._serialized_end=3097
-  _globals['_BROKER']._serialized_start=3100
-  _globals['_BROKER']._serialized_end=3637
+  _globals['_FETCHRESPONSE']._serialized_end=1253
+  _globals['_METADATAREQUEST']._serialized_start=1255
+  _globals['_METADATAREQUEST']._serialized_end=1308
+  _globals['_NODEINFO']._serialized_start=1310
+  _globals['_NODEINFO']._serialized_end=1397
+  _globals['_GROUPINFO']._serialized_start=1399
+  _globals['_GROUPINFO']._serialized_end=1518
+  _globals['_TOPICINFO']._serialized_start=1521
+  _globals['_TOPICINFO']._serialized_end=1689
+  _globals['_METADATARESPONSE']._serialized_start=1692
+  _globals['_METADATARESPONSE']._serialized_end=1957
+  _globals['_QUEUEREF']._serialized_start=1959
+  _globals['_QUEUEREF']._serialized_end=2024
+  _globals['_OFFSETSREQUEST']._serialized_start=2026
+  _globals['_OFFSETSREQUEST']._serialized_end=2080
+  _globals['_QUEUEOFFSETS']._serialized_start=2083
+  _globals['_QUEUEOFFSETS']._serialized_end=2216
+  _globals['_OFFSETSRESPONSE']._serialized_start=2219
+  _globals['_OFFSETSRESPONSE']._serialized_end=2380
+  _globals['_GROUPOFFSET']._serialized_start=2382
+  _globals['_GROUPOFFSET']._serialized_end=2504
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=2506
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2617
+  _globals['_REFUSEDOFFSET']._serialized_start=2619
+  _globals['_REFUSEDOFFSET']._serialized_end=2707
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2709
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2776
+  _globals['_GROUPOFFSETSREQUEST']._serialized_start=2778
+  _globals['_GROUPOFFSETSREQUEST']._serialized_end=2836
+  _globals['_GROUPPOSITIONS']._serialized_start=2838
+  _globals['_GROUPPOSITIONS']._serialized_end=2911
+  _globals['_GROUPOFFSETSRESPONSE']._serialized_start=2913
+  _globals['_GROUPOFFSETSRESPONSE']._serialized_end=3026
+  _globals['_INITPRODUCERREQUEST']._serialized_start=3028
+  _globals['_INITPRODUCERREQUEST']._serialized_end=3112
+  _globals['_STOREDCOUNT']._serialized_start=3114
+  _globals['_STOREDCOUNT']._serialized_end=3175
+  _globals['_INITPRODUCERRESPONSE']._serialized_start=3177
+  _globals['_INITPRODUCERRESPONSE']._serialized_end=3276
+  _globals['_BROKER']._serialized_start=3279
+  _globals['_BROKER']._serialized_end=3816
 # @@protoc_insertion_point(module_scope)

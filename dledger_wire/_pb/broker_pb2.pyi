@@ -220,6 +220,7 @@ class FetchResponse(google.protobuf.message.Message):
     ADVISED_REPLICA_FIELD_NUMBER: builtins.int
     LEADER_SILENT_MS_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
+    MASTER_FIELD_NUMBER: builtins.int
     STORE_ID_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
@@ -244,6 +245,8 @@ class FetchResponse(google.protobuf.message.Message):
     """the node this queue is better read from; empty: here"""
     leader_silent_ms: builtins.int
     """how long ago it last heard from a leader; 0: it leads; unset: never since it started"""
+    master: builtins.bool
+    """the replica that answers is the master, as far as it knows"""
     store_id: builtins.str
     """with pieces: of the data folder two levels above each file (identity.json)"""
     payload: builtins.bytes
@@ -272,11 +275,12 @@ class FetchResponse(google.protobuf.message.Message):
         advised_replica: builtins.str = ...,
         leader_silent_ms: builtins.int | None = ...,
         pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
+        master: builtins.bool = ...,
         store_id: builtins.str = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "error", b"error", "leader_silent_ms", b"leader_silent_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "leader_silent_ms", b"leader_silent_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "leader_silent_ms", b"leader_silent_ms", "master", b"master", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_leader_silent_ms", b"_leader_silent_ms"]) -> typing.Literal["leader_silent_ms"] | None: ...
 
 global___FetchResponse = FetchResponse
@@ -412,6 +416,7 @@ class MetadataResponse(google.protobuf.message.Message):
     DEFAULT_TOPIC_QUEUES_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     version: builtins.int
     max_message_bytes: builtins.int
@@ -426,6 +431,8 @@ class MetadataResponse(google.protobuf.message.Message):
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicInfo]: ...
+    @property
+    def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
     def __init__(
         self,
         *,
@@ -437,8 +444,10 @@ class MetadataResponse(google.protobuf.message.Message):
         default_topic_queues: builtins.int = ...,
         queues: builtins.int = ...,
         state: builtins.str = ...,
+        replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "state", b"state", "topics", b"topics", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "replica", b"replica", "state", b"state", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___MetadataResponse = MetadataResponse
 
@@ -518,20 +527,24 @@ class OffsetsResponse(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     APPLIED_INDEX_FIELD_NUMBER: builtins.int
     MASTER_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     applied_index: builtins.int
     master: builtins.bool
     """whether the node that answers is the master; any other may lag"""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffsets]: ...
+    @property
+    def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
     def __init__(
         self,
         *,
         queues: collections.abc.Iterable[global___QueueOffsets] | None = ...,
         applied_index: builtins.int = ...,
         master: builtins.bool | None = ...,
+        replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_master", b"_master", "master", b"master"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_master", b"_master", "applied_index", b"applied_index", "master", b"master", "queues", b"queues"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_master", b"_master", "master", b"master", "replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_master", b"_master", "applied_index", b"applied_index", "master", b"master", "queues", b"queues", "replica", b"replica"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_master", b"_master"]) -> typing.Literal["master"] | None: ...
 
 global___OffsetsResponse = OffsetsResponse
@@ -639,14 +652,20 @@ class GroupOffsetsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: builtins.int
+    ANY_REPLICA_FIELD_NUMBER: builtins.int
+    any_replica: builtins.bool
+    """a follower may answer with what it has applied"""
     @property
-    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """none: all groups"""
+
     def __init__(
         self,
         *,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        any_replica: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["any_replica", b"any_replica", "groups", b"groups"]) -> None: ...
 
 global___GroupOffsetsRequest = GroupOffsetsRequest
 
@@ -674,14 +693,19 @@ class GroupOffsetsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupPositions]: ...
+    @property
+    def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
     def __init__(
         self,
         *,
         groups: collections.abc.Iterable[global___GroupPositions] | None = ...,
+        replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups", "replica", b"replica"]) -> None: ...
 
 global___GroupOffsetsResponse = GroupOffsetsResponse
 

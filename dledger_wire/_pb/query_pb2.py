@@ -22,27 +22,28 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dledger_wire._pb import types_pb2 as dledger_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/query.proto\x12\ndledger.v1\"\xd3\x01\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x11\n\tunique_id\x18\x03 \x01(\t\x12\x10\n\x03pos\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08\x62\x65gin_ms\x18\x05 \x01(\x12\x12\x0e\n\x06\x65nd_ms\x18\x06 \x01(\x12\x12\x12\n\nbefore_pos\x18\x07 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x08 \x01(\r\x12\x11\n\tmax_bytes\x18\t \x01(\r\x12\x13\n\x0bplaces_only\x18\n \x01(\x08\x42\x06\n\x04_pos\"`\n\x0c\x46oundMessage\x12\x0b\n\x03pos\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x14\n\x0cqueue_offset\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\r\"\xb7\x01\n\x15QueryMessagesResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.dledger.v1.FoundMessage\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x12\n\nbefore_pos\x18\x04 \x01(\x04\x12\x15\n\rapplied_index\x18\x05 \x01(\x04\x12\x0f\n\x07node_id\x18\x06 \x01(\t\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"B\n\x0f\x43onsumedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"e\n\rGroupProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tcommitted\x18\x02 \x01(\x04\x12\x11\n\tsent_back\x18\x03 \x01(\x08\x12\x10\n\x08\x61\x66ter_ms\x18\x04 \x01(\x12\x12\r\n\x05\x62y_ms\x18\x05 \x01(\x12\"T\n\x10\x43onsumedResponse\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.dledger.v1.GroupProgress\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x32\xa4\x01\n\x05Query\x12T\n\rQueryMessages\x12 .dledger.v1.QueryMessagesRequest\x1a!.dledger.v1.QueryMessagesResponse\x12\x45\n\x08\x43onsumed\x12\x1b.dledger.v1.ConsumedRequest\x1a\x1c.dledger.v1.ConsumedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/query.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"\xd3\x01\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x11\n\tunique_id\x18\x03 \x01(\t\x12\x10\n\x03pos\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08\x62\x65gin_ms\x18\x05 \x01(\x12\x12\x0e\n\x06\x65nd_ms\x18\x06 \x01(\x12\x12\x12\n\nbefore_pos\x18\x07 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x08 \x01(\r\x12\x11\n\tmax_bytes\x18\t \x01(\r\x12\x13\n\x0bplaces_only\x18\n \x01(\x08\x42\x06\n\x04_pos\"`\n\x0c\x46oundMessage\x12\x0b\n\x03pos\x18\x01 \x01(\x04\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x14\n\x0cqueue_offset\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\r\"\xe6\x01\n\x15QueryMessagesResponse\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.dledger.v1.FoundMessage\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x12\n\nbefore_pos\x18\x04 \x01(\x04\x12\x15\n\rapplied_index\x18\x05 \x01(\x04\x12\x0f\n\x07node_id\x18\x06 \x01(\t\x12-\n\x07replica\x18\x07 \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplica\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\"B\n\x0f\x43onsumedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"e\n\rGroupProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tcommitted\x18\x02 \x01(\x04\x12\x11\n\tsent_back\x18\x03 \x01(\x08\x12\x10\n\x08\x61\x66ter_ms\x18\x04 \x01(\x12\x12\r\n\x05\x62y_ms\x18\x05 \x01(\x12\"T\n\x10\x43onsumedResponse\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.dledger.v1.GroupProgress\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x32\xa4\x01\n\x05Query\x12T\n\rQueryMessages\x12 .dledger.v1.QueryMessagesRequest\x1a!.dledger.v1.QueryMessagesResponse\x12\x45\n\x08\x43onsumed\x12\x1b.dledger.v1.ConsumedRequest\x1a\x1c.dledger.v1.ConsumedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_QUERYMESSAGESREQUEST']._serialized_start=39
-  _globals['_QUERYMESSAGESREQUEST']._serialized_end=250
-  _globals['_FOUNDMESSAGE']._serialized_start=252
-  _globals['_FOUNDMESSAGE']._serialized_end=348
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=351
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=534
-  _globals['_CONSUMEDREQUEST']._serialized_start=536
-  _globals['_CONSUMEDREQUEST']._serialized_end=602
-  _globals['_GROUPPROGRESS']._serialized_start=604
-  _globals['_GROUPPROGRESS']._serialized_end=705
-  _globals['_CONSUMEDRESPONSE']._serialized_start=707
-  _globals['_CONSUMEDRESPONSE']._serialized_end=791
-  _globals['_QUERY']._serialized_start=794
-  _globals['_QUERY']._serialized_end=958
+  _globals['_QUERYMESSAGESREQUEST']._serialized_start=63
+  _globals['_QUERYMESSAGESREQUEST']._serialized_end=274
+  _globals['_FOUNDMESSAGE']._serialized_start=276
+  _globals['_FOUNDMESSAGE']._serialized_end=372
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=375
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=605
+  _globals['_CONSUMEDREQUEST']._serialized_start=607
+  _globals['_CONSUMEDREQUEST']._serialized_end=673
+  _globals['_GROUPPROGRESS']._serialized_start=675
+  _globals['_GROUPPROGRESS']._serialized_end=776
+  _globals['_CONSUMEDRESPONSE']._serialized_start=778
+  _globals['_CONSUMEDRESPONSE']._serialized_end=862
+  _globals['_QUERY']._serialized_start=865
+  _globals['_QUERY']._serialized_end=1029
 # @@protoc_insertion_point(module_scope)

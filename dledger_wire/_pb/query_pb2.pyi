@@ -5,6 +5,7 @@ isort:skip_file
 
 import builtins
 import collections.abc
+import dledger_wire._pb.types_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
@@ -103,6 +104,7 @@ class QueryMessagesResponse(google.protobuf.message.Message):
     BEFORE_POS_FIELD_NUMBER: builtins.int
     APPLIED_INDEX_FIELD_NUMBER: builtins.int
     NODE_ID_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
     complete: builtins.bool
@@ -115,6 +117,8 @@ class QueryMessagesResponse(google.protobuf.message.Message):
     """the frames, back to back"""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FoundMessage]: ...
+    @property
+    def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
     def __init__(
         self,
         *,
@@ -124,9 +128,11 @@ class QueryMessagesResponse(google.protobuf.message.Message):
         before_pos: builtins.int = ...,
         applied_index: builtins.int = ...,
         node_id: builtins.str = ...,
+        replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["applied_index", b"applied_index", "before_pos", b"before_pos", "complete", b"complete", "header_size", b"header_size", "messages", b"messages", "node_id", b"node_id", "payload", b"payload"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["applied_index", b"applied_index", "before_pos", b"before_pos", "complete", b"complete", "header_size", b"header_size", "messages", b"messages", "node_id", b"node_id", "payload", b"payload", "replica", b"replica"]) -> None: ...
 
 global___QueryMessagesResponse = QueryMessagesResponse
 

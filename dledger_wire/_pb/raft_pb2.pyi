@@ -202,11 +202,18 @@ global___HeartbeatResponse = HeartbeatResponse
 
 @typing.final
 class TimeoutNow(google.protobuf.message.Message):
+    """cause: why leadership is handed over, one of dledger/core/causes.py; only told."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    CAUSE_FIELD_NUMBER: builtins.int
+    cause: builtins.str
     def __init__(
         self,
+        *,
+        cause: builtins.str = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cause", b"cause"]) -> None: ...
 
 global___TimeoutNow = TimeoutNow
 

@@ -140,14 +140,20 @@ class DeadLettersRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: builtins.int
+    ANY_REPLICA_FIELD_NUMBER: builtins.int
+    any_replica: builtins.bool
+    """a follower may answer with what it has applied"""
     @property
-    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """none: all groups that have some"""
+
     def __init__(
         self,
         *,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        any_replica: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["any_replica", b"any_replica", "groups", b"groups"]) -> None: ...
 
 global___DeadLettersRequest = DeadLettersRequest
 
@@ -187,14 +193,19 @@ class DeadLettersResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUES_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeadLetterQueue]: ...
+    @property
+    def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
     def __init__(
         self,
         *,
         queues: collections.abc.Iterable[global___DeadLetterQueue] | None = ...,
+        replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queues", b"queues"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["queues", b"queues", "replica", b"replica"]) -> None: ...
 
 global___DeadLettersResponse = DeadLettersResponse
 

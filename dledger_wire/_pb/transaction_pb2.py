@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from dledger_wire._pb import types_pb2 as dledger_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ledger/v1/transaction.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"9\n\x0cProducerJoin\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\"K\n\x10TransactionCheck\x12\x13\n\x0bhalf_offset\x18\x01 \x01(\x04\x12\x13\n\x0b\x63heck_times\x18\x02 \x01(\r\x12\r\n\x05\x66rame\x18\x03 \x01(\x0c\"t\n\x0eTransactionEnd\x12\x13\n\x0bhalf_offset\x18\x01 \x01(\x04\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x35\n\nresolution\x18\x03 \x01(\x0e\x32!.dledger.v1.TransactionResolution\"Z\n\x16\x45ndTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12(\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1a.dledger.v1.TransactionEnd\"x\n\x10TransactionEnded\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.dledger.v1.TransactionOutcome\x12\x0b\n\x03now\x18\x02 \x01(\x08\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"H\n\x17\x45ndTransactionsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.dledger.v1.TransactionEnded\"O\n\x1b\x44\x65scribeTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x18\n\x10max_transactions\x18\x02 \x01(\r\"\xb3\x01\n\x0fOpenTransaction\x12\x13\n\x0bhalf_offset\x18\x01 \x01(\x04\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x16\n\x0eproducer_group\x18\x03 \x01(\t\x12\r\n\x05topic\x18\x04 \x01(\t\x12\x10\n\x08queue_id\x18\x05 \x01(\r\x12\x11\n\tstored_ms\x18\x06 \x01(\x04\x12\x13\n\x0b\x63heck_times\x18\x07 \x01(\r\x12\x12\n\nchecked_ms\x18\x08 \x01(\x04\"?\n\x12\x41ttendingProducers\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tproducers\x18\x02 \x01(\r\"\xa2\x01\n\x1c\x44\x65scribeTransactionsResponse\x12\x0c\n\x04open\x18\x01 \x01(\x04\x12\x31\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1b.dledger.v1.OpenTransaction\x12\x31\n\tattending\x18\x03 \x03(\x0b\x32\x1e.dledger.v1.AttendingProducers\x12\x0e\n\x06parked\x18\x04 \x01(\x04*b\n\x15TransactionResolution\x12\x17\n\x13TRANSACTION_UNKNOWN\x10\x00\x12\x16\n\x12TRANSACTION_COMMIT\x10\x01\x12\x18\n\x14TRANSACTION_ROLLBACK\x10\x02*\x91\x01\n\x12TransactionOutcome\x12\x14\n\x10TRANSACTION_OPEN\x10\x00\x12\x19\n\x15TRANSACTION_COMMITTED\x10\x01\x12\x1b\n\x17TRANSACTION_ROLLED_BACK\x10\x02\x12\x16\n\x12TRANSACTION_PARKED\x10\x03\x12\x15\n\x11TRANSACTION_ENDED\x10\x04\x32\x9b\x02\n\x0cTransactions\x12\x44\n\x06\x41ttend\x12\x18.dledger.v1.ProducerJoin\x1a\x1c.dledger.v1.TransactionCheck(\x01\x30\x01\x12Z\n\x0f\x45ndTransactions\x12\".dledger.v1.EndTransactionsRequest\x1a#.dledger.v1.EndTransactionsResponse\x12i\n\x14\x44\x65scribeTransactions\x12\'.dledger.v1.DescribeTransactionsRequest\x1a(.dledger.v1.DescribeTransactionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64ledger/v1/transaction.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"9\n\x0cProducerJoin\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\"K\n\x10TransactionCheck\x12\x13\n\x0bhalf_offset\x18\x01 \x01(\x04\x12\x13\n\x0b\x63heck_times\x18\x02 \x01(\r\x12\r\n\x05\x66rame\x18\x03 \x01(\x0c\"t\n\x0eTransactionEnd\x12\x13\n\x0bhalf_offset\x18\x01 \x01(\x04\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x35\n\nresolution\x18\x03 \x01(\x0e\x32!.dledger.v1.TransactionResolution\"Z\n\x16\x45ndTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12(\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1a.dledger.v1.TransactionEnd\"x\n\x10TransactionEnded\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.dledger.v1.TransactionOutcome\x12\x0b\n\x03now\x18\x02 \x01(\x08\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"H\n\x17\x45ndTransactionsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.dledger.v1.TransactionEnded\"|\n\x1b\x44\x65scribeTransactionsRequest\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x18\n\x10max_transactions\x18\x02 \x01(\r\x12\x13\n\x0b\x61ny_replica\x18\x03 \x01(\x08\x12\x16\n\x0eonly_attending\x18\x04 \x01(\x08\"\xb3\x01\n\x0fOpenTransaction\x12\x13\n\x0bhalf_offset\x18\x01 \x01(\x04\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x16\n\x0eproducer_group\x18\x03 \x01(\t\x12\r\n\x05topic\x18\x04 \x01(\t\x12\x10\n\x08queue_id\x18\x05 \x01(\r\x12\x11\n\tstored_ms\x18\x06 \x01(\x04\x12\x13\n\x0b\x63heck_times\x18\x07 \x01(\r\x12\x12\n\nchecked_ms\x18\x08 \x01(\x04\"?\n\x12\x41ttendingProducers\x12\x16\n\x0eproducer_group\x18\x01 \x01(\t\x12\x11\n\tproducers\x18\x02 \x01(\r\"\xd1\x01\n\x1c\x44\x65scribeTransactionsResponse\x12\x0c\n\x04open\x18\x01 \x01(\x04\x12\x31\n\x0ctransactions\x18\x02 \x03(\x0b\x32\x1b.dledger.v1.OpenTransaction\x12\x31\n\tattending\x18\x03 \x03(\x0b\x32\x1e.dledger.v1.AttendingProducers\x12\x0e\n\x06parked\x18\x04 \x01(\x04\x12-\n\x07replica\x18\x05 \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplica*b\n\x15TransactionResolution\x12\x17\n\x13TRANSACTION_UNKNOWN\x10\x00\x12\x16\n\x12TRANSACTION_COMMIT\x10\x01\x12\x18\n\x14TRANSACTION_ROLLBACK\x10\x02*\x91\x01\n\x12TransactionOutcome\x12\x14\n\x10TRANSACTION_OPEN\x10\x00\x12\x19\n\x15TRANSACTION_COMMITTED\x10\x01\x12\x1b\n\x17TRANSACTION_ROLLED_BACK\x10\x02\x12\x16\n\x12TRANSACTION_PARKED\x10\x03\x12\x15\n\x11TRANSACTION_ENDED\x10\x04\x32\x9b\x02\n\x0cTransactions\x12\x44\n\x06\x41ttend\x12\x18.dledger.v1.ProducerJoin\x1a\x1c.dledger.v1.TransactionCheck(\x01\x30\x01\x12Z\n\x0f\x45ndTransactions\x12\".dledger.v1.EndTransactionsRequest\x1a#.dledger.v1.EndTransactionsResponse\x12i\n\x14\x44\x65scribeTransactions\x12\'.dledger.v1.DescribeTransactionsRequest\x1a(.dledger.v1.DescribeTransactionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.v1.transaction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONRESOLUTION']._serialized_start=1103
-  _globals['_TRANSACTIONRESOLUTION']._serialized_end=1201
-  _globals['_TRANSACTIONOUTCOME']._serialized_start=1204
-  _globals['_TRANSACTIONOUTCOME']._serialized_end=1349
+  _globals['_TRANSACTIONRESOLUTION']._serialized_start=1195
+  _globals['_TRANSACTIONRESOLUTION']._serialized_end=1293
+  _globals['_TRANSACTIONOUTCOME']._serialized_start=1296
+  _globals['_TRANSACTIONOUTCOME']._serialized_end=1441
   _globals['_PRODUCERJOIN']._serialized_start=68
   _globals['_PRODUCERJOIN']._serialized_end=125
   _globals['_TRANSACTIONCHECK']._serialized_start=127
@@ -49,13 +49,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENDTRANSACTIONSRESPONSE']._serialized_start=536
   _globals['_ENDTRANSACTIONSRESPONSE']._serialized_end=608
   _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_start=610
-  _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_end=689
-  _globals['_OPENTRANSACTION']._serialized_start=692
-  _globals['_OPENTRANSACTION']._serialized_end=871
-  _globals['_ATTENDINGPRODUCERS']._serialized_start=873
-  _globals['_ATTENDINGPRODUCERS']._serialized_end=936
-  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_start=939
-  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_end=1101
-  _globals['_TRANSACTIONS']._serialized_start=1352
-  _globals['_TRANSACTIONS']._serialized_end=1635
+  _globals['_DESCRIBETRANSACTIONSREQUEST']._serialized_end=734
+  _globals['_OPENTRANSACTION']._serialized_start=737
+  _globals['_OPENTRANSACTION']._serialized_end=916
+  _globals['_ATTENDINGPRODUCERS']._serialized_start=918
+  _globals['_ATTENDINGPRODUCERS']._serialized_end=981
+  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_start=984
+  _globals['_DESCRIBETRANSACTIONSRESPONSE']._serialized_end=1193
+  _globals['_TRANSACTIONS']._serialized_start=1444
+  _globals['_TRANSACTIONS']._serialized_end=1727
 # @@protoc_insertion_point(module_scope)

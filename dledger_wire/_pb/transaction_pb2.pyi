@@ -194,15 +194,24 @@ class DescribeTransactionsRequest(google.protobuf.message.Message):
 
     PRODUCER_GROUP_FIELD_NUMBER: builtins.int
     MAX_TRANSACTIONS_FIELD_NUMBER: builtins.int
+    ANY_REPLICA_FIELD_NUMBER: builtins.int
+    ONLY_ATTENDING_FIELD_NUMBER: builtins.int
     producer_group: builtins.str
+    """none: all of them"""
     max_transactions: builtins.int
+    any_replica: builtins.bool
+    """a follower may answer with what it has applied: everything but attending"""
+    only_attending: builtins.bool
+    """nothing but attending, which the master alone knows"""
     def __init__(
         self,
         *,
         producer_group: builtins.str = ...,
         max_transactions: builtins.int = ...,
+        any_replica: builtins.bool = ...,
+        only_attending: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_transactions", b"max_transactions", "producer_group", b"producer_group"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["any_replica", b"any_replica", "max_transactions", b"max_transactions", "only_attending", b"only_attending", "producer_group", b"producer_group"]) -> None: ...
 
 global___DescribeTransactionsRequest = DescribeTransactionsRequest
 
@@ -269,6 +278,7 @@ class DescribeTransactionsResponse(google.protobuf.message.Message):
     TRANSACTIONS_FIELD_NUMBER: builtins.int
     ATTENDING_FIELD_NUMBER: builtins.int
     PARKED_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     open: builtins.int
     """half messages without an end, of all groups"""
     parked: builtins.int
@@ -279,6 +289,8 @@ class DescribeTransactionsResponse(google.protobuf.message.Message):
 
     @property
     def attending(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AttendingProducers]: ...
+    @property
+    def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
     def __init__(
         self,
         *,
@@ -286,7 +298,9 @@ class DescribeTransactionsResponse(google.protobuf.message.Message):
         transactions: collections.abc.Iterable[global___OpenTransaction] | None = ...,
         attending: collections.abc.Iterable[global___AttendingProducers] | None = ...,
         parked: builtins.int = ...,
+        replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attending", b"attending", "open", b"open", "parked", b"parked", "transactions", b"transactions"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attending", b"attending", "open", b"open", "parked", b"parked", "replica", b"replica", "transactions", b"transactions"]) -> None: ...
 
 global___DescribeTransactionsResponse = DescribeTransactionsResponse

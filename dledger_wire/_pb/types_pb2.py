@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/types.proto\x12\ndledger.v1\"\x93\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x35\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32$.dledger.v1.ErrorDetail.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/types.proto\x12\ndledger.v1\"\x93\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x35\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32$.dledger.v1.ErrorDetail.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"y\n\x10\x41nsweringReplica\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06master\x18\x02 \x01(\x08\x12\x13\n\x0blag_entries\x18\x03 \x01(\x04\x12\x1d\n\x10leader_silent_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_leader_silent_msb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,4 +37,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERRORDETAIL']._serialized_end=186
   _globals['_ERRORDETAIL_DETAILSENTRY']._serialized_start=140
   _globals['_ERRORDETAIL_DETAILSENTRY']._serialized_end=186
+  _globals['_ANSWERINGREPLICA']._serialized_start=188
+  _globals['_ANSWERINGREPLICA']._serialized_end=309
 # @@protoc_insertion_point(module_scope)

@@ -51,3 +51,33 @@ class ErrorDetail(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["code", b"code", "details", b"details", "message", b"message"]) -> None: ...
 
 global___ErrorDetail = ErrorDetail
+
+@typing.final
+class AnsweringReplica(google.protobuf.message.Message):
+    """Which replica answers a read from its own state, and how old that state may be."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    MASTER_FIELD_NUMBER: builtins.int
+    LAG_ENTRIES_FIELD_NUMBER: builtins.int
+    LEADER_SILENT_MS_FIELD_NUMBER: builtins.int
+    node: builtins.str
+    master: builtins.bool
+    lag_entries: builtins.int
+    """committed, by the newest commit index it has heard of from a leader, and not applied there yet"""
+    leader_silent_ms: builtins.int
+    """how long ago it last heard from a leader; 0: it leads; unset: never since it started"""
+    def __init__(
+        self,
+        *,
+        node: builtins.str = ...,
+        master: builtins.bool = ...,
+        lag_entries: builtins.int = ...,
+        leader_silent_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "leader_silent_ms", b"leader_silent_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "lag_entries", b"lag_entries", "leader_silent_ms", b"leader_silent_ms", "master", b"master", "node", b"node"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_leader_silent_ms", b"_leader_silent_ms"]) -> typing.Literal["leader_silent_ms"] | None: ...
+
+global___AnsweringReplica = AnsweringReplica

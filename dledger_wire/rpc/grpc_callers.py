@@ -1,7 +1,7 @@
 """Who calls a gRPC server that stands behind a node's own port (``dledger_wire/tcp/mixed_network.py``).
 
 Owns the callers of its connections, and authentication of stock gRPC clients: by their certificate, or by a user and password in the
-metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).  Health checks need neither.
+metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).  Health checks and reflection need neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import ANONYMOUS, Principal
 
 AUTHORIZATION = "authorization"
-PUBLIC = "/grpc.health.v1.Health/"
+# What everybody may ask: whether this process is well, and what it serves.
+PUBLIC = ("/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/")
 _ABSTRACT = "unix-abstract:"
 _BASIC = "basic "
 

@@ -304,7 +304,7 @@ def _unary_behaviour(method: str, handler: UnaryHandler, callers: GrpcCallers) -
         except DledgerError as error:
             await _abort(context, error)
         except Exception as error:  # supervisor of one request: a bug neither takes the server down nor passes silently
-            _logger.exception("%s: handler failed", method)
+            _logger.exception("%s: handler failed", method, extra={"event": "handler_failed"})
             await _abort(context, DledgerError(f"{method}: internal error {type(error).__name__}"))
         return None
 
@@ -364,7 +364,7 @@ def _log_failure(method: str, task: asyncio.Future[None]) -> None:
         return
     error = task.exception()
     if error is not None and not isinstance(error, DledgerError):
-        _logger.error("%s: handler failed", method, exc_info=error)
+        _logger.error("%s: handler failed", method, exc_info=error, extra={"event": "handler_failed"})
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no stubs

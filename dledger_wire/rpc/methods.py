@@ -17,6 +17,7 @@ from dledger_wire._pb import (
     admin_pb2,
     broker_pb2,
     copy_pb2,
+    diagnostics_pb2,
     query_pb2,
     raft_pb2,
     retention_pb2,
@@ -155,6 +156,18 @@ SET_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/SetReplicaGroup", admin_pb2.R
 TAKE_SPARE = UnaryMethod("/dledger.v1.Admin/TakeSpare", admin_pb2.TakeSpareRequest, admin_pb2.TakeSpareReply)
 EXPIRE = UnaryMethod("/dledger.v1.Retention/Expire", retention_pb2.ExpireRequest, retention_pb2.ExpireReply)
 AUTO_CREATE_TOPIC = UnaryMethod("/dledger.v1.Topics/AutoCreate", topics_pb2.AutoCreateRequest, topics_pb2.AutoCreateResponse)
+
+# Service Diagnostics
+
+TOPIC_TRAFFIC = UnaryMethod("/dledger.v1.Diagnostics/TopicTraffic", diagnostics_pb2.TopicTrafficRequest, diagnostics_pb2.TopicTrafficReply)
+LEADER_HISTORY = UnaryMethod(
+    "/dledger.v1.Diagnostics/LeaderHistory", diagnostics_pb2.LeaderHistoryRequest, diagnostics_pb2.LeaderHistoryReply
+)
+NODE_DETAILS = UnaryMethod("/dledger.v1.Diagnostics/NodeDetails", diagnostics_pb2.NodeDetailsRequest, diagnostics_pb2.NodeDetailsReply)
+LOG_TAIL = UnaryMethod("/dledger.v1.Diagnostics/LogTail", diagnostics_pb2.LogTailRequest, diagnostics_pb2.LogTailReply)
+WAITING_DELAYS = UnaryMethod(
+    "/dledger.v1.Diagnostics/WaitingDelays", diagnostics_pb2.WaitingDelaysRequest, diagnostics_pb2.WaitingDelaysReply
+)
 
 # Consumer groups: services Sessions and Retry
 

@@ -67,6 +67,25 @@ class Server(Protocol):
     async def stop(self, grace_s: float) -> None: ...
 
 
+class WrappedServer:
+    """Passes everything on to another server: the base of those that look at each call.  Implements ``Server``."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def add_unary(self, method: str, handler: UnaryHandler) -> None:
+        self._server.add_unary(method, handler)
+
+    def add_stream(self, method: str, handler: StreamHandler) -> None:
+        self._server.add_stream(method, handler)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+
+
 class Network(Protocol):
     """Makes channels and servers; addresses are ``host:port``."""
 

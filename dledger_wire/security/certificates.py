@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dledger_wire.errors import ConfigError
+from dledger_wire.security.credentials import write_new
 from dledger_wire.security.principal import Kind, Principal, only_owner
 
 AUTHORITY_DAYS = 3650
@@ -38,8 +39,8 @@ class KeyPair:
 
     def write(self, path: str) -> None:
         """Write ``path``.crt and ``path``.key, the key for its owner alone.  FileExistsError when one is there."""
-        _write_new(path + ".key", self.key, 0o600)
-        _write_new(path + ".crt", self.certificate, 0o644)
+        write_new(path + ".key", self.key, 0o600)
+        write_new(path + ".crt", self.certificate, 0o644)
 
 
 def new_authority(cluster: str, *, days: int = AUTHORITY_DAYS) -> KeyPair:
@@ -156,8 +157,3 @@ def _host(host: str) -> x509.GeneralName:
 def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
     encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), encoded)
-
-
-def _write_new(path: str, data: bytes, mode: int) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)

@@ -12,7 +12,7 @@ import threading
 from typing import Protocol
 
 from dledger_wire.errors import ConfigError
-from dledger_wire.security.principal import Principal, is_user_name
+from dledger_wire.security.principal import USER_NAME, Principal, is_user_name
 from dledger_wire.security.scram import ClientExchange, hashed_password
 
 MAX_SECRET_BYTES = 1024
@@ -39,6 +39,12 @@ def read_secret(path: str, what: str) -> str:
         raise ConfigError(f"{path}: expected {what} as UTF-8 text") from None
 
 
+def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Write a file with a secret, or beside one.  FileExistsError when one is there."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+
+
 def check_private(path: str, what: str) -> None:
     """ConfigError unless ``path`` is a file that only its owner can read; one of root's may be read by its group as well."""
     try:
@@ -58,7 +64,7 @@ class PasswordCredentials:
 
     def __init__(self, user: str, *, password: str = "", password_file: str = "") -> None:
         if not is_user_name(user):
-            raise ConfigError(f"user {user!r}: expected letters, digits and . _ @ - (1 to 127)")
+            raise ConfigError(f"user {user!r}: expected {USER_NAME}")
         if bool(password) == bool(password_file):
             raise ConfigError(f"user {user}: expected either a password or a file with it")
         self.user = user

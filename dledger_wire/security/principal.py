@@ -65,6 +65,9 @@ class Principal:
 ANONYMOUS = Principal(Kind.ANONYMOUS)
 
 
+USER_NAME = "letters, digits and . _ @ - (1 to 127)"  # what is expected of one, in words
+
+
 def is_user_name(text: str) -> bool:
     """Whether ``text`` may be the name of a user."""
     return _NAME.fullmatch(text) is not None

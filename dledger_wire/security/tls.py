@@ -61,10 +61,13 @@ class _Loaded:
 
 @dataclass(slots=True)
 class TlsContexts:
-    """The contexts of a process for dialling and accepting.  ConfigError at once when a file is missing or wrong."""
+    """The contexts of a process for dialling and accepting.  ConfigError at once when a file is missing or wrong.
+
+    ``alpn``: what is spoken on connections that are accepted."""
 
     settings: TlsSettings
     clock: Callable[[], float] = time.monotonic
+    alpn: tuple[str, ...] = ("h2",)  # gRPC clients insist on it; ours do not ask
     _client: _Loaded | None = field(default=None, init=False)
     _server: _Loaded | None = field(default=None, init=False)
     _trouble: str = field(default="", init=False)
@@ -110,7 +113,11 @@ class TlsContexts:
             loaded.looked_s = now_s
             if self._trouble != error.message:
                 self._trouble = error.message
-                _logger.warning("certificates were replaced and cannot be used; the old ones stay in use: %s", error.message)
+                _logger.warning(
+                    "certificates were replaced and cannot be used; the old ones stay in use: %s",
+                    error.message,
+                    extra={"event": "certificate_unusable"},
+                )
             return loaded
         if loaded is not None:
             _logger.info("certificates were read anew")
@@ -138,7 +145,7 @@ class TlsContexts:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._load(context)
         context.verify_mode = _CLIENT_AUTH[self.settings.client_auth]
-        context.set_alpn_protocols(["h2"])  # gRPC clients insist on it; ours do not ask
+        context.set_alpn_protocols(list(self.alpn))
         context.sni_callback = self._replace_context
         return context
 
@@ -174,10 +181,23 @@ def _no_password() -> str:
 
 def _unusable(files: str, expected: str, error: Exception) -> ConfigError:
     if isinstance(error, ssl.SSLError):
-        reason = (error.reason or "not PEM").replace("_", " ").lower()
+        reason = _words(error, "not PEM")
     else:
         reason = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
     return ConfigError(f"{files}: expected {expected}: {reason}")
+
+
+def _words(error: ssl.SSLError, otherwise: str) -> str:
+    return (error.reason or otherwise).replace("_", " ").lower()
+
+
+def handshake_failure(error: ssl.SSLError, min_version: str = "") -> str:
+    """Why there is no connection; ``min_version``: what this side asks for, where it is the one to say so."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    reason = _words(error, "not TLS")
+    expected = f"; expected {min_version} or newer" if min_version and reason == "unsupported protocol" else ""
+    return f"no TLS connection: {reason}{expected}"
 
 
 def expiry(path: str) -> datetime:

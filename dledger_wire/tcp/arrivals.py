@@ -60,6 +60,10 @@ class Arrivals:
         """How many have not said who they are."""
         return len(self._unknown)
 
+    def by_kind(self) -> dict[str, int]:
+        """How many are open: ``known``, and ``unknown`` while they have not said who they are."""
+        return {"known": len(self) - self.unknown, "unknown": self.unknown}
+
     def has_room(self) -> bool:
         """Whether one more can be accepted now: not while too many are not known and the oldest of them has not had its chance."""
         if len(self._unknown) < self.limits.unknown:

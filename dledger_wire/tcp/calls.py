@@ -271,7 +271,7 @@ class ServedCalls:
         except DledgerError as error:
             self._fail(call, error)
         except Exception as error:  # a bug in one handler must not end the server; the caller learns that it was one
-            _logger.exception("%s: handler failed", name)
+            _logger.exception("%s: handler failed", name, extra={"event": "handler_failed"})
             self._fail(call, DledgerError(f"{name}: internal error {type(error).__name__}"))
         finally:
             self._running.pop(call, None)

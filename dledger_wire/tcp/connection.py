@@ -87,7 +87,7 @@ class RareWarning:
             self._suppressed += 1
             return
         more = f" ({self._suppressed} more like it before)" if self._suppressed else ""
-        _logger.warning("%s%s", text, more)
+        _logger.warning("%s%s", text, more, extra={"event": "connection_refused"})
         self._next_s, self._suppressed = now_s + REPEAT_WARNING_S, 0
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dledger_wire.errors import AddressInUseError, AuthenticationFailedError
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.security.tls import handshake_failure
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
 from dledger_wire.tcp.connection import ERROR, FRAME, PREFACE
 
@@ -153,7 +154,8 @@ class Listener:
         except TimeoutError:
             self._refused(arrival, "slow", f"{peer}: closed: no TLS within {self._arrivals.limits.handshake_s:g} s")
         except ssl.SSLError as error:
-            self._refused(arrival, "tls", f"{peer}: refused: {self._tls_failure(error)}")
+            expected = self._security.tls.settings.min_version if self._security.tls is not None else ""
+            self._refused(arrival, "tls", f"{peer}: refused: {handshake_failure(error, expected)}")
         except _NotTlsError:
             self._refused(arrival, "tls", f"{peer}: refused: no TLS connection: not TLS")
         except OSError:  # it went away
@@ -205,15 +207,6 @@ class Listener:
         if not first:
             raise ConnectionResetError
         return first[0]
-
-    def _tls_failure(self, error: ssl.SSLError) -> str:
-        tls = self._security.tls
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return f"its certificate is not trusted: {error.verify_message}"
-        reason = (error.reason or "not TLS").replace("_", " ").lower()
-        if tls is not None and reason == "unsupported protocol":
-            return f"no TLS connection: unsupported protocol; expected {tls.settings.min_version} or newer"
-        return f"no TLS connection: {reason}"
 
 
 def _listening(family: int, kind: int, protocol: int, name: object) -> socket.socket:

@@ -42,7 +42,7 @@ class MixedNetwork:
 
     def __init__(self, security: NetworkSecurity = OPEN, *, socket_folder: str = "") -> None:
         self._socket_folder = socket_folder
-        self._security = security
+        self.security = security
         self._tcp = TcpNetwork(security)
 
     @property
@@ -61,7 +61,7 @@ class MixedNetwork:
         from dledger_wire.rpc.grpc_callers import GrpcCallers
         from dledger_wire.rpc.grpc_network import GrpcNetwork
 
-        name, callers = SOCKET_NAME.format(address.rpartition(":")[2]), GrpcCallers(self._security.admission)
+        name, callers = SOCKET_NAME.format(address.rpartition(":")[2]), GrpcCallers(self.security.admission)
         return MixedServer(self._tcp.serve(address), GrpcNetwork(callers=callers).serve, callers, self._socket_folder, name)
 
 

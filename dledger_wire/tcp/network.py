@@ -19,6 +19,7 @@ from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
+from dledger_wire.security.tls import handshake_failure
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
@@ -86,14 +87,10 @@ class TcpChannel:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 tls = self._security.tls.client() if self._security.tls is not None and self._security.dials_tls else None
                 _, connection = await loop.create_connection(self._made, host.strip("[]"), int(port), ssl=tls)
-        except asyncio.CancelledError:
-            if self._closed:
-                raise self._closed_here() from None
-            raise
         except TimeoutError:
             pass
         except ssl.SSLError as error:
-            raise AuthenticationFailedError(f"{self._address}: {_tls_failure(error)}") from None
+            raise AuthenticationFailedError(f"{self._address}: {handshake_failure(error)}") from None
         except OSError as error:
             text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
             reason = text.lower() or type(error).__name__
@@ -177,7 +174,13 @@ class TcpChannel:
         if self._dialling is None or self._dialling.done():
             self._dialling = asyncio.get_running_loop().create_task(self._dial_calls(), name="dial for calls")
             self._dialling.add_done_callback(self._dialled)
-        return await asyncio.shield(self._dialling)
+        dialling = self._dialling
+        try:
+            return await asyncio.shield(dialling)
+        except asyncio.CancelledError:
+            if self._closed and dialling.cancelled():  # by close: the call itself was not cancelled
+                raise self._closed_here() from None
+            raise
 
     def _dialled(self, task: asyncio.Task[Calls]) -> None:
         _retrieve(task)
@@ -213,6 +216,9 @@ class TcpChannel:
         self._closed = True
         for connection in list(self._connections):
             connection.abort()
+        if self._dialling is not None:
+            self._dialling.cancel()
+            await asyncio.wait([self._dialling])
 
 
 def send_opening(connection: Connection, opening: dict[str, object]) -> None:
@@ -237,9 +243,3 @@ class TcpNetwork:
 
     def serve(self, address: str) -> TcpServer:
         return TcpServer(address, self._security, self._memory, self.arrivals)
-
-
-def _tls_failure(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    return f"no TLS connection: {(error.reason or 'not TLS').replace('_', ' ').lower()}"

@@ -271,7 +271,7 @@ class TcpServer:
         except DledgerError as refused:
             error = refused.with_traceback(None)
         except Exception as failure:  # a bug in one handler must not end the server; the caller learns that it was one
-            _logger.exception("%s: handler failed", method)
+            _logger.exception("%s: handler failed", method, extra={"event": "handler_failed"})
             error = DledgerError(f"{method}: internal error {type(failure).__name__}")
         except asyncio.CancelledError:
             stream.connection.abort()

@@ -1,0 +1,9 @@
+"""Variables of the environment that say who a client is: the same for Python clients, the command line and Spark."""
+
+from __future__ import annotations
+
+USER = "DLEDGER_USER"
+PASSWORD_FILE = "DLEDGER_PASSWORD_FILE"  # noqa: S105 - a name
+CA = "DLEDGER_TLS_CA"
+CERT = "DLEDGER_TLS_CERT"
+KEY = "DLEDGER_TLS_KEY"
