@@ -34,6 +34,7 @@ from dledger.core.raft import Raft
 from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry, encode_entry
 from dledger.log.log import Log
+from dledger.measures import RaftMeasures
 from dledger.runtime.env import Buffer, Clock
 from dledger.settings import RaftSettings
 from dledger.transport import codec
@@ -82,8 +83,11 @@ class DriverOwner(Protocol):
 class Driver:
     """Runs one core on one log."""
 
-    def __init__(self, core: Raft, log: Log, clock: Clock, owner: DriverOwner, *, sync_flush: bool, flush_bytes: int) -> None:
+    def __init__(
+        self, core: Raft, log: Log, clock: Clock, owner: DriverOwner, measures: RaftMeasures, *, sync_flush: bool, flush_bytes: int
+    ) -> None:
         self._core = core
+        self._measures = measures
         self._log = log
         self._clock = clock
         self._owner = owner
@@ -104,7 +108,7 @@ class Driver:
         self._hard_state_queued = False
         self._held: deque[tuple[int, Send]] = deque()
         self._wake = asyncio.Event()
-        self._full = False
+        self._full_since_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self.refused_messages = 0
@@ -112,7 +116,12 @@ class Driver:
 
     @property
     def disk_full(self) -> bool:
-        return self._full
+        return self._full_since_ms is not None
+
+    @property
+    def disk_full_ms(self) -> int:
+        """How long the disk has refused writes by now; 0 while it takes them."""
+        return 0 if self._full_since_ms is None else self._clock.monotonic_ms() - self._full_since_ms
 
     def stop(self) -> None:
         """No step after this one."""
@@ -133,7 +142,7 @@ class Driver:
                 self._execute(effect)
         except Exception as error:
             self.stop()
-            _logger.exception("the raft core failed on %s", type(event).__name__)
+            _logger.exception("the raft core failed on %s", type(event).__name__, extra={"event": "core_failed"})
             self._owner.on_failure(error)
             raise
         finally:
@@ -175,6 +184,8 @@ class Driver:
         message, entries, clocks = codec.decode(data)
         if self._stopped or self._paused:
             return
+        if isinstance(message, AppendResponse) and message.success:
+            self._measures.acknowledged(source, message.match.index)
         incompatibility = self._log.incompatibility(message.prev, entries) if isinstance(message, AppendRequest) and entries else None
         if incompatibility is not None:
             raise InvalidArgumentError(f"AppendRequest of term {message.term}: {incompatibility}")
@@ -194,6 +205,9 @@ class Driver:
 
     def _execute(self, effect: Effect) -> None:
         match effect:
+            case Send(to=to, message=AppendRequest(entries=(_, *_)) as request):
+                self._measures.sent(to, request)
+                self._owner.send(to, request)
             case Send():
                 if effect.after_sync and self._durable < self._written:
                     self._held.append((self._written, effect))
@@ -288,9 +302,9 @@ class Driver:
             self._storage_failed(error)
             await self._loop.create_future()  # nothing is written any more; the node is being stopped
             return
-        if self._full:
-            self._full = False
-            _logger.warning("the disk accepts writes again")
+        if self._full_since_ms is not None:
+            self._full_since_ms = None
+            _logger.warning("the disk accepts writes again", extra={"event": "disk_has_room"})
             self.step(StorageRecovered())
         if done.complete:
             self._durable = number
@@ -301,14 +315,14 @@ class Driver:
         self._owner.flushed()
 
     async def _wait_for_space(self, error: StorageFullError) -> None:
-        if not self._full:
-            self._full = True
-            _logger.error("the disk is full: %s", error)
+        if self._full_since_ms is None:
+            self._full_since_ms = self._clock.monotonic_ms()
+            _logger.error("the disk is full: %s", error, extra={"event": "disk_full"})
             self.step(StorageFailed(fatal=False))
         await asyncio.sleep(FULL_DISK_RETRY_S)
 
     def _storage_failed(self, error: StorageFailedError | StorageDamagedError) -> None:
-        _logger.critical("storage failed, stopping this node: %s", error)
+        _logger.critical("storage failed, stopping this node: %s", error, extra={"event": "storage_failed"})
         self.step(StorageFailed(fatal=True))
         self.stop()
         self._owner.on_failure(error)

@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dledger.clock.clock_monitor import ClockMonitor
 from dledger.clock.group_time import GroupTime
+from dledger.core.causes import Cause
 from dledger.core.events import Campaign, LogTrimmed, ReadRequested
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.log import Log
 from dledger.log.report import RecoveryReport
+from dledger.measures import RaftMeasures
 from dledger.replica.applier import StateMachine
 from dledger.replica.opening import ReplicaSetup, open_folder
 from dledger.replica.proposals import Payload
@@ -42,6 +44,7 @@ class RaftNode:
         self.identity = replica.identity
         self.failed: asyncio.Future[BaseException] = replica.failed
         self.clocks: ClockMonitor = replica.clocks
+        self.measures: RaftMeasures = replica.measures
 
     @classmethod
     async def open(
@@ -61,7 +64,13 @@ class RaftNode:
         ``state_paths``: files and folders of the state machine.  Peers reach the replica once its server starts.
         """
         setup = ReplicaSetup(
-            identity=identity, settings=settings, env=env, machine=state_machine, log_opened=log_opened, state_paths=state_paths
+            identity=identity,
+            settings=settings,
+            env=env,
+            machine=state_machine,
+            log_opened=log_opened,
+            state_paths=state_paths,
+            measures=RaftMeasures(env.stopwatch),
         )
         folder = await open_folder(setup)
         try:
@@ -81,9 +90,14 @@ class RaftNode:
         replica = self._replica
         if hand_over and replica.running and self.role is Role.LEADER and len(self.membership.voters) > 1:
             try:
-                await self.transfer(None, timeout_s=replica.settings.core.election_timeout_ms / 1000)
+                await self.transfer(None, replica.settings.core.election_timeout_ms / 1000, Cause.STOPPING)
             except DledgerError as error:
-                _logger.warning("%s: leadership not handed over: %s", self.identity.node_id, error.message)
+                _logger.warning(
+                    "%s: leadership not handed over: %s",
+                    self.identity.node_id,
+                    error.message,
+                    extra={"event": "leadership_not_handed_over"},
+                )
         await replica.stop()
 
     # What it is now
@@ -99,6 +113,11 @@ class RaftNode:
     @property
     def leader(self) -> NodeId | None:
         return self._replica.leader
+
+    @property
+    def disk_full_ms(self) -> int:
+        """How long the disk has refused writes of the log, in ms; 0 while it takes them."""
+        return self._replica.driver.disk_full_ms
 
     @property
     def is_confirmed_leader(self) -> bool:
@@ -204,13 +223,13 @@ class RaftNode:
 
     # Leadership and membership
 
-    async def transfer(self, target: str | None, timeout_s: float) -> str:
-        """Transfer leadership, to the best caught-up voter when ``target`` is None; returns the new leader."""
+    async def transfer(self, target: str | None, timeout_s: float, cause: Cause = Cause.TRANSFER) -> str:
+        """Transfer leadership, to the best caught-up voter when ``target`` is None; returns the new leader.  ``cause`` is only told."""
         replica = self._replica
         if self.role is not Role.LEADER and not replica.transfer.running:
             raise replica.not_leader()
         successor = NodeId(target) if target is not None else self.clocks.best_successor(self.status().peers)
-        return str(await replica.transfer.run(successor, timeout_s))
+        return str(await replica.transfer.run(successor, timeout_s, cause))
 
     async def change_members(
         self, voters: Sequence[str], learners: Sequence[str], addresses: Mapping[str, str], timeout_s: float

@@ -121,3 +121,5 @@ class RaftStatus:
     refused_messages: int  # of peers: damaged, or none that a correct peer sends; each of them ended its link
     failed: str
     peers: tuple[PeerStatus, ...]
+    uncommitted_bytes: int = 0  # of a leader: entries behind the commit index
+    proposals_waiting: int = 0  # callers that wait for an outcome

@@ -39,6 +39,7 @@ class ClockMonitor:
     node: NodeView
     deprioritize: Callable[[bool], object]
     deprioritized: bool = False
+    skew_ms: int = 0  # how far this node's clock was off from the majority's at the last update
 
     @property
     def _voters(self) -> Sequence[NodeId]:
@@ -63,12 +64,19 @@ class ClockMonitor:
         """How far this node's clock is off from the majority's; while that is too far, the node lets others lead."""
         if self.node.role is Role.LEADER:
             self.time.lead(self.own, self._voters)
-        skew_ms = self.time.skew_ms(self.own, self._voters)
+        self.skew_ms = skew_ms = self.time.skew_ms(self.own, self._voters)
         deprioritized = abs(skew_ms) > self.time.max_skew_ms
         if deprioritized != self.deprioritized:
             self.deprioritized = deprioritized
             level, text = (logging.ERROR, "off from") if deprioritized else (logging.WARNING, "near")
-            _logger.log(level, "%s: the clock is %s that of the group's majority: %+.1f s", self.own, text, skew_ms / 1000)
+            _logger.log(
+                level,
+                "%s: the clock is %s that of the group's majority: %+.1f s",
+                self.own,
+                text,
+                skew_ms / 1000,
+                extra={"event": "clock_compared"},
+            )
             self.deprioritize(deprioritized)
         return skew_ms
 
@@ -93,6 +101,10 @@ class ClockMonitor:
                 return
             if self.time.monotonic_ms() >= until_ms:
                 self.time.guess(self.own, self._voters, not_before_ms)
-                _logger.warning("%s: no majority of clocks agrees; using the earliest clock that is not behind the log", self.own)
+                _logger.warning(
+                    "%s: no majority of clocks agrees; using the earliest clock that is not behind the log",
+                    self.own,
+                    extra={"event": "clocks_disagree"},
+                )
                 return
             await asyncio.sleep(self.config.heartbeat_interval_ms / 1000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dledger.core.causes import LeaderLoss
 from dledger.core.messages import Message
 from dledger.core.types import EntryId, EntryMeta, Membership, NodeId, Role
 
@@ -62,12 +63,17 @@ class CommitTo:
 
 @dataclass(slots=True)
 class RoleChanged:
-    """The role, the term or the known leader changed.  ``confirmed``: a leader that has committed an entry of its own term."""
+    """The role, the term or the known leader changed.  ``confirmed``: a leader that has committed an entry of its own term.
+
+    ``loss``: what became of the leader before; ``leaderless_ms``: for how long it has not been heard.
+    """
 
     role: Role
     term: int
     leader: NodeId | None
     confirmed: bool = False
+    loss: LeaderLoss | None = None
+    leaderless_ms: int = 0
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ responses to it could elect the same node, in the same term, with a shorter log.
 
 from __future__ import annotations
 
+from dledger.core.causes import Cause, LeaderLoss
 from dledger.core.messages import TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.quorum import VoteTally
 from dledger.core.state import CoreState
@@ -32,7 +33,7 @@ class Elections:
     def __init__(self, core: CoreState) -> None:
         self._core = core
         self._tally: VoteTally | None = None
-        self._contact_ms = 0
+        self.contact_ms = 0
         self._leader_lost = False
         self._prompt_until_ms = 0
         self._deprioritized = False
@@ -59,7 +60,7 @@ class Elections:
 
     def on_leader_contact(self) -> None:
         """A message of the current leader arrived."""
-        self._contact_ms = self._core.now_ms
+        self.contact_ms = self._core.now_ms
         self._leader_lost = False
         self._prompt_until_ms = 0
         self.reset_timer()
@@ -69,18 +70,23 @@ class Elections:
         core = self._core
         if core.role is Role.LEADER:
             return True
-        return core.leader is not None and not self._leader_lost and core.now_ms - self._contact_ms < core.config.election_timeout_ms
+        return core.leader is not None and not self._leader_lost and core.now_ms - self.contact_ms < core.config.election_timeout_ms
 
     def on_tick(self) -> None:
         core = self._core
         if core.role is Role.LEADER or core.now_ms < self.deadline_ms:
             return
         if self.may_campaign:
-            self.start_pre_vote()
+            self.start_pre_vote(self._silence)
             return
         if core.role not in (Role.FOLLOWER, Role.LEARNER) or core.leader is not None:
-            self.become_follower(core.term, None)
+            self.become_follower(core.term, None, self._silence)
         self.reset_timer()
+
+    @property
+    def _silence(self) -> Cause:
+        """Why the leader counts as lost when time is up."""
+        return Cause.LINK_LOST if self._leader_lost else Cause.SILENT
 
     @property
     def may_campaign(self) -> bool:
@@ -89,7 +95,7 @@ class Elections:
 
     def on_campaign(self) -> None:
         if self._core.role is not Role.LEADER and self.may_campaign:
-            self.start_pre_vote()
+            self.start_pre_vote(Cause.REQUESTED)
 
     # A broken stream
 
@@ -122,10 +128,14 @@ class Elections:
 
     # Roles
 
-    def become_follower(self, term: int, leader: NodeId | None) -> None:
-        """Follow ``leader`` in ``term``; keeps a vote given in the same term."""
+    def become_follower(self, term: int, leader: NodeId | None, cause: Cause, source: NodeId | None = None) -> None:
+        """Follow ``leader`` in ``term``; keeps a vote given in the same term.  ``cause``, ``source``: why the leader before is none."""
         core = self._core
         old_role, old_leader, newer = core.role, core.leader, term > core.term
+        if newer or leader != old_leader:
+            # A leader that hands over hears of it by the newer term of its target.
+            handed_over = cause is Cause.HIGHER_TERM and source is not None and source == core.transfers.target
+            core.leader_lost(core.transfers.cause or cause if handed_over else cause, source)
         if newer:
             core.promise(term, None)
         core.role = core.memberships.follower_role
@@ -148,10 +158,11 @@ class Elections:
         if leader is not None:
             core.transfers.leader_known(leader)
 
-    def start_pre_vote(self) -> None:
-        """Ask whether an election could be won."""
+    def start_pre_vote(self, cause: Cause) -> None:
+        """Ask whether an election could be won.  ``cause``: why there is no leader any more."""
         core = self._core
         require(core.role is not Role.LEADER, "a leader asks for votes")
+        core.leader_lost(cause)
         self._begin_round(Role.PRE_CANDIDATE)
         self.deadline_ms = core.now_ms + self._round_timeout_ms()
         tally = self._tally = self._new_tally()
@@ -206,7 +217,7 @@ class Elections:
             self._answer(source, message, granted=False)
             return
         if message.term > core.term and not message.pre_vote:
-            self.become_follower(message.term, None)
+            self.become_follower(message.term, None, Cause.HIGHER_TERM, source)
         if not self._may_grant(source, message):
             self._answer(source, message, granted=False)
             return
@@ -214,7 +225,7 @@ class Elections:
             self._make_way(source, message)
         else:
             if core.role is Role.PRE_CANDIDATE:
-                self.become_follower(core.term, None)
+                self.become_follower(core.term, None, core.loss.cause)
             core.promise(core.term, source)
             self.reset_timer()
         self._answer(source, message, granted=True)
@@ -237,7 +248,7 @@ class Elections:
         if core.role is Role.PRE_CANDIDATE:
             if (message.last.term, message.last.index) == (last.term, last.index) and source > core.node_id:
                 return
-            self.become_follower(core.term, None)
+            self.become_follower(core.term, None, core.loss.cause)
         if core.role in (Role.FOLLOWER, Role.LEARNER):
             beat_ms = core.config.heartbeat_interval_ms
             self.deadline_ms = max(self.deadline_ms, core.now_ms + beat_ms + core.random.randrange(0, beat_ms))
@@ -283,7 +294,7 @@ class Elections:
         elif tally.won and core.hard_state_durable:
             self.become_leader()
         elif tally.lost:
-            self.become_follower(core.term, None)
+            self.become_follower(core.term, None, core.loss.cause)
 
     # Leadership handed over
 
@@ -293,4 +304,7 @@ class Elections:
         if message.term != core.term or core.role is not Role.FOLLOWER or core.leader not in (None, source):
             return
         if self.may_campaign:
+            if core.leader is None:  # that ``source`` leads is known by its order only
+                core.loss = LeaderLoss(message.cause, source, source, core.now_ms)
+            core.leader_lost(message.cause, source)
             self.become_candidate(by_transfer=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.core.causes import Cause
 from dledger.core.messages import Message
 from dledger.core.types import EntryId, EntryKind, Membership, NodeId
 
@@ -64,9 +65,10 @@ class ReadRequested:
 
 @dataclass(slots=True)
 class TransferRequested:
-    """Hand leadership to ``target``; ``None`` means the best caught-up voter."""
+    """Hand leadership to ``target``; ``None`` means the best caught-up voter.  ``cause`` is only told."""
 
     target: NodeId | None
+    cause: Cause = Cause.TRANSFER
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ that the request verified, once that entry is on stable storage*; it never ackno
 
 from __future__ import annotations
 
+from dledger.core.causes import Cause
 from dledger.core.contradictions import committed_clash
 from dledger.core.effects import Append, CutTail, Diverged, FetchSnapshot
 from dledger.core.events import LogTrimmed, SnapshotInstalled
@@ -36,7 +37,7 @@ class Following:
             core.elections.on_leader_contact()
         else:
             require(core.leader is None or core.leader == source, "two leaders in term %d: %s and %s", core.term, core.leader, source)
-            core.elections.become_follower(core.term, source)
+            core.elections.become_follower(core.term, source, Cause.HIGHER_TERM, source)
         if core.soundness.suspect:
             core.soundness.follow()
 
@@ -154,7 +155,7 @@ class Following:
         # The index of the snapshot's configuration is not known here; it is committed, so any index up to the end serves.
         core.memberships.replaced(event.membership, event.last.index)
         if core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
-            core.elections.become_follower(core.term, None)
+            core.elections.become_follower(core.term, None, core.loss.cause)
         if core.leader is not None:
             self._acknowledge(core.leader, event.last.index)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.core.causes import Cause
 from dledger.core.types import EntryId, EntryMeta
 
 
@@ -80,9 +81,10 @@ class HeartbeatResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TimeoutNow:
-    """Orders the receiver to campaign at once (leadership transfer)."""
+    """Orders the receiver to campaign at once (leadership transfer).  ``cause`` is only told."""
 
     term: int
+    cause: Cause = Cause.TRANSFER
 
 
 @dataclass(slots=True, kw_only=True)

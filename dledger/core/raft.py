@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dledger.core.causes import Cause
 from dledger.core.config import CoreConfig
 from dledger.core.contradictions import contradiction
 from dledger.core.effects import Effect, FetchSnapshot, MessageRefused, ReadFailed, Refused, RefusedReason
@@ -191,17 +192,17 @@ class Raft:
             return
         core.storage = Storage.FULL
         if core.role is Role.LEADER:
-            core.transfers.hand_over()
+            core.transfers.hand_over(Cause.DISK_FULL)
         elif core.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
-            core.elections.become_follower(core.term, None)
+            core.elections.become_follower(core.term, None, core.loss.cause)
 
     def _fail(self) -> None:
         """Writes are lost and it is unknown which: a leader lets the best voter take over, and this node falls silent."""
         core = self._core
         if core.role is Role.LEADER:
-            core.transfers.resign()
+            core.transfers.resign(Cause.STORAGE_FAILED)
         elif core.role not in (Role.FOLLOWER, Role.LEARNER) or core.leader is not None:
-            core.elections.become_follower(core.term, None)
+            core.elections.become_follower(core.term, None, Cause.STORAGE_FAILED)
         core.storage = Storage.FAILED
 
     def _on_storage_recovered(self, _event: StorageRecovered) -> None:
@@ -245,11 +246,11 @@ class Raft:
         if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
             return True  # names the term that was asked about
         if isinstance(message, _FROM_LEADER):
-            core.elections.become_follower(message.term, source)
+            core.elections.become_follower(message.term, source, Cause.HIGHER_TERM, source)
             return True
         if core.role is Role.LEADER and source not in core.memberships.current:
             return False  # a removed node cannot depose a leader
-        core.elections.become_follower(message.term, None)
+        core.elections.become_follower(message.term, None, Cause.HIGHER_TERM, source)
         return False
 
     def _older_term(self, source: NodeId, message: Message) -> None:

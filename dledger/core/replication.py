@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dledger.core.causes import Cause
 from dledger.core.effects import Append, Refused, RefusedReason, UnregisteredMember
 from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer
@@ -241,7 +242,7 @@ class Replication:
             core.reads.start_round()
         core.memberships.commit_advanced()
         if not core.memberships.is_voter and not core.memberships.change_in_flight:
-            core.transfers.resign()
+            core.transfers.resign(Cause.REMOVED)
             return
         for peer in self.peers.values():
             self.notify_commit(peer)
@@ -314,7 +315,7 @@ class Replication:
         if core.now_ms >= self.quorum_deadline_ms:
             self._set_quorum_deadline()
             if core.now_ms >= self.quorum_deadline_ms:
-                core.elections.become_follower(core.term, None)
+                core.elections.become_follower(core.term, None, Cause.NOT_CONFIRMED)
                 return
         if core.now_ms < self.next_heartbeat_ms:
             return
@@ -342,7 +343,7 @@ class Replication:
         waiting = self._counts_itself and core.log.durable < core.log.last.index
         slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
         if slow or core.storage is Storage.FULL:
-            core.transfers.hand_over()
+            core.transfers.hand_over(Cause.DISK_SLOW if slow else Cause.DISK_FULL)
 
     # Peers
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from dledger.core.causes import Cause, LeaderLoss
 from dledger.core.config import CoreConfig
 from dledger.core.effects import CommitTo, Effect, RoleChanged, SaveHardState, Send
 from dledger.core.log_index import LogIndex
@@ -74,6 +75,7 @@ class CoreState:
         self.applied = self.commit
         self.storage = Storage.OK
         self.effects: list[Effect] = []
+        self.loss = LeaderLoss(Cause.START, None, None, now_ms)
         self._told: tuple[Role, int, NodeId | None, bool] = (self.role, self.term, None, False)
         require(self.log.terms.last_term <= self.term, "hard state of term %d is older than the log (%s)", self.term, self.log.last)
         require(self.commit <= self.log.last.index, "committed up to %d, log ends at %s", self.commit, self.log.last)
@@ -114,7 +116,13 @@ class CoreState:
         now = (self.role, self.term, self.leader, self.confirmed)
         if now != self._told:
             self._told = now
-            self.effects.append(RoleChanged(*now))
+            self.effects.append(RoleChanged(*now, self.loss, self.now_ms - self.loss.since_ms))
+
+    def leader_lost(self, cause: Cause, source: NodeId | None = None) -> None:
+        """Call before the leader that is known is replaced; the first cause stays until another leader was known."""
+        if self.leader is not None:
+            since_ms = self.now_ms if self.role is Role.LEADER else self.elections.contact_ms
+            self.loss = LeaderLoss(cause, self.leader, source, since_ms)
 
     # Commit index
 

@@ -6,6 +6,7 @@ transfer is aborted after an election timeout.  The old leader learns that it su
 
 from __future__ import annotations
 
+from dledger.core.causes import Cause
 from dledger.core.effects import Refused, RefusedReason, TransferEnded
 from dledger.core.events import TransferRequested
 from dledger.core.messages import TimeoutNow
@@ -20,11 +21,17 @@ class Transfers:
     def __init__(self, core: CoreState) -> None:
         self._core = core
         self.target: NodeId | None = None
+        self._cause = Cause.TRANSFER
         self._ordered = False
         # After stepping down: the expected new leader.
         self._awaited: NodeId | None = None
         self._deadline_ms = 0
         self._next_hand_over_ms = 0
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why leadership is being handed over; None when it is not."""
+        return self._cause if self.target is not None else None
 
     @property
     def pending(self) -> bool:
@@ -48,13 +55,13 @@ class Transfers:
         elif target is None or target == core.node_id or target not in core.memberships.current.voters:
             core.emit(Refused(RefusedReason.UNKNOWN_TARGET, core.leader))
         elif target != self.target:  # asked again for the same one, it is not given more time
-            self._begin(target)
+            self._begin(target, event.cause)
 
-    def _begin(self, target: NodeId) -> None:
+    def _begin(self, target: NodeId, cause: Cause) -> None:
         core = self._core
         if self.target is not None:
             self._end(done=False)
-        self.target, self._ordered = target, False
+        self.target, self._cause, self._ordered = target, cause, False
         self._deadline_ms = core.now_ms + core.config.election_timeout_ms
         progress = core.replication.peers[target]
         if progress.state is ProgressState.PROBE:
@@ -62,7 +69,7 @@ class Transfers:
         core.replication.replicate(progress)
         self.advanced(progress)
 
-    def hand_over(self) -> None:
+    def hand_over(self, cause: Cause) -> None:
         """Transfer leadership because this node's disk is full or slow; retried later if no voter takes it."""
         core = self._core
         if self.target is not None or core.now_ms < self._next_hand_over_ms:
@@ -70,27 +77,27 @@ class Transfers:
         best = core.replication.best_voter()
         if best is not None and best.state is ProgressState.REPLICATE:
             self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
-            self._begin(best.node)
+            self._begin(best.node, cause)
 
     def advanced(self, progress: Progress) -> None:
         """The target may have everything now: order it to take over."""
         core = self._core
         if progress.node == self.target and not self._ordered and progress.match == core.log.last.index:
             self._ordered = True
-            core.send(progress.node, TimeoutNow(term=core.term))
+            core.send(progress.node, TimeoutNow(term=core.term, cause=self._cause))
 
     def on_heartbeat(self) -> None:
         """The order may have been lost."""
         if self.target is not None and self._ordered:
-            self._core.send(self.target, TimeoutNow(term=self._core.term))
+            self._core.send(self.target, TimeoutNow(term=self._core.term, cause=self._cause))
 
-    def resign(self) -> None:
-        """This leader is no longer a member: order the best voter to take over, then step down."""
+    def resign(self, cause: Cause) -> None:
+        """This leader is no longer a member, or cannot write: order the best voter to take over, then step down."""
         core = self._core
         best = core.replication.best_voter()
         if best is not None:
-            core.send(best.node, TimeoutNow(term=core.term))
-        core.elections.become_follower(core.term, None)
+            core.send(best.node, TimeoutNow(term=core.term, cause=cause))
+        core.elections.become_follower(core.term, None, cause)
 
     # Ends
 

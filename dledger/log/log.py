@@ -26,6 +26,7 @@ from dledger.log.report import RecoveryReport
 from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.log.writer import Writer
+from dledger.measures import LogMeasures
 from dledger.runtime.env import Buffer, Disk, is_full
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
@@ -59,7 +60,8 @@ class Flushed:
 class Log:
     """Open with ``Log.open``.  All methods are called from the event loop's thread."""
 
-    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, found: Recovered, writer: Writer) -> None:
+    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, found: Recovered, writer: Writer, measures: LogMeasures) -> None:
+        self.measures = measures
         self._disk = disk
         self._files = files
         self._config = config
@@ -91,12 +93,12 @@ class Log:
         self._closed = False
 
     @classmethod
-    async def open(cls, disk: Disk, config: LogConfig | None = None) -> tuple[Log, RecoveryReport]:
+    async def open(cls, disk: Disk, config: LogConfig | None = None, measures: LogMeasures | None = None) -> tuple[Log, RecoveryReport]:
         """Find the log and what this node promised.  StorageDamagedError when the promise is lost or older than the log.
 
         With damage in the report the log may be read, but takes no writes: the node must neither vote nor lead on it.
         """
-        config = config if config is not None else LogConfig()
+        config, measures = config or LogConfig(), measures or LogMeasures()
         files = FilePool(disk, config.open_files_limit)
         found = await recover(disk, files, config)
         hard_state = await HardStateFile.open(disk, log_is_empty=found.last.index == 0 and not found.report.damaged)
@@ -105,8 +107,8 @@ class Log:
             found_term = f"the log has entries of term {found.last.term}"
             text = f"{path} says term {hard_state.state.term}, but {found_term}: the disk was replaced by an older copy"
             raise StorageDamagedError(text, file=path, pos=0)
-        writer = Writer(disk, files, config, hard_state, found.segments)
-        log = cls(disk, files, config, found, writer)
+        writer = Writer(disk, files, config, hard_state, found.segments, measures)
+        log = cls(disk, files, config, found, writer, measures)
         if found.report.damaged:
             first = found.report.damaged[0]
             log._failure = StorageDamagedError(str(first), file=first.file, pos=first.pos, index=first.index)
@@ -317,6 +319,7 @@ class Log:
         self._durable_index = min(self._durable_index, from_index - 1)
         self._cut_floor = min(self._cut_floor, from_index)
         self._cuts += 1
+        self.measures.truncations += 1
 
     async def discard_from(self, index: int) -> None:
         """In a log opened with damage: give up ``index``, where the damage lies, and all after it.  The next ``Log.open`` cuts there.
@@ -424,7 +427,7 @@ class Log:
         except OSError as error:
             if not is_full(error):
                 raise
-            _logger.warning("disk full; index unit writes deferred: %s", error)
+            _logger.warning("disk full; index unit writes deferred: %s", error, extra={"event": "write_deferred"})
         self._schedule_units_sync()
 
     def _on_crash(self, error: BaseException) -> None:

@@ -68,13 +68,20 @@ class LogReader:
     async def _write_unit(self, segment: Segment, place: EntryPlace) -> None:
         """Rewrite an index unit that contradicts its entry, which is intact, in its position and of the right term."""
         path = units_path(segment.start_pos)
-        _logger.warning("%s: the index unit of entry %d is wrong; rewritten", self._disk.local_path(path), place.index)
+        _logger.warning(
+            "%s: the index unit of entry %d is wrong; rewritten",
+            self._disk.local_path(path),
+            place.index,
+            extra={"event": "index_unit_repaired"},
+        )
         self._places.correct(place)
         try:
             async with InUse(self._files, path) as file:
                 await file.pwrite((place.index - segment.first_index) * INDEX_UNIT_SIZE, [encode_units([place])])
         except OSError as error:
-            _logger.warning("%s: %s", self._disk.local_path(path), error)  # derived: the next start writes it
+            _logger.warning(
+                "%s: %s", self._disk.local_path(path), error, extra={"event": "index_unit_not_written"}
+            )  # derived: the next start writes it
 
     async def read_bytes(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file, as it stands."""

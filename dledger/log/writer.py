@@ -22,6 +22,7 @@ from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.queue import Batch, Cut
 from dledger.log.recovery import remove_segment, void_units
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
+from dledger.measures import LogMeasures
 from dledger.runtime.env import After, Buffer, Disk, File
 from dledger_wire.check import require
 from dledger_wire.layout import FILLER, FILLER_SIZE, INDEX_UNIT_SIZE, MAGIC_FILLER
@@ -32,8 +33,17 @@ MAX_WRITE_BUFFERS = 1 << 16
 class Writer:
     """Writes batches.  One call at a time; an error leaves in the batch what was not done."""
 
-    def __init__(self, disk: Disk, files: FilePool, config: LogConfig, hard_state: HardStateFile, segments: list[Segment]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        files: FilePool,
+        config: LogConfig,
+        hard_state: HardStateFile,
+        segments: list[Segment],
+        measures: LogMeasures,
+    ) -> None:
         self._disk = disk
+        self._measures = measures
         self._files = files
         self._config = config
         self._hard_state = hard_state
@@ -129,6 +139,7 @@ class Writer:
             after = None
             if sync and not self._places and self._config.units_sync_delay_ms:
                 after = After(units, (run[0].index - active.first_index) * INDEX_UNIT_SIZE, encode_units(places))
+            began_s = self._measures.stopwatch()
             if end <= self.preparer.active.ready_pos:
                 await file.pwrite(self.end_pos - start, buffers, sync=sync, after=after)
             else:
@@ -136,6 +147,8 @@ class Writer:
                     await self.preparer.reserve(file, end)
                     await file.pwrite(self.end_pos - start, buffers, sync=sync, after=after)
                     self.preparer.active.ready_pos = max(self.preparer.active.ready_pos, end)
+            took = self._measures.fsync_s if sync else self._measures.write_s
+            took.observe(self._measures.stopwatch() - began_s)
         self._tail_dirty = False
         self.end_pos = end
         self.written_index = run[-1].index
@@ -174,7 +187,9 @@ class Writer:
     async def _sync(self) -> None:
         if self.synced_index < self.written_index:
             async with InUse(self._files, log_path(self.segments.last.start_pos)) as file:
+                began_s = self._measures.stopwatch()
                 await file.fdatasync()
+                self._measures.fsync_s.observe(self._measures.stopwatch() - began_s)
             self.synced_index = self.written_index
         if self._places:
             async with self._units_lock:

@@ -62,7 +62,7 @@ async def record_boot(disk: Disk, random: DrawSource) -> BootHistory:
     try:
         await disk.write_atomic(PATH, json.dumps({"starts": recorded.starts, "drawn": recorded.drawn}).encode() + b"\n")
     except OSError as error:
-        _logger.warning("cannot write %s: %s", disk.local_path(PATH), error)
+        _logger.warning("cannot write %s: %s", disk.local_path(PATH), error, extra={"event": "file_not_written"})
         return boots
     return recorded
 

@@ -81,7 +81,7 @@ class ConfigurationFile:
         try:
             await self.write()
         except OSError as error:
-            _logger.warning("cannot write %s: %s", PATH, error)
+            _logger.warning("cannot write %s: %s", PATH, error, extra={"event": "file_not_written"})
 
     async def write(self) -> int:
         """Write the file, as far as its entries are durable here; returns the last index it covers.
@@ -103,10 +103,18 @@ class ConfigurationFile:
             last_index, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
             configuration = Configuration.decode(body.encode()) if body else None
         except (ValueError, KeyError, TypeError, CorruptEntryError) as error:
-            _logger.warning("%s is unreadable; rebuilding it from the log: %s", self._disk.local_path(PATH), error)
+            _logger.warning(
+                "%s is unreadable; rebuilding it from the log: %s", self._disk.local_path(PATH), error, extra={"event": "file_rebuilt"}
+            )
             last_index, index, configuration = 0, 0, None
         if last_index > log.last.index:
-            _logger.warning("%s belongs to another log (entry %d, the log ends at %d); rebuilding it", PATH, last_index, log.last.index)
+            _logger.warning(
+                "%s belongs to another log (entry %d, the log ends at %d); rebuilding it",
+                PATH,
+                last_index,
+                log.last.index,
+                extra={"event": "file_rebuilt"},
+            )
             last_index, index, configuration = 0, 0, None
         self._last_index = self._saved_index = last_index
         self._index, self._configuration = index, configuration

@@ -114,7 +114,9 @@ class PeerStores:
             try:
                 await self._disk.write_atomic(PATH, data)
             except OSError as error:
-                _logger.warning("%s: cannot write %s: %s", self._own_id, PATH, error)  # known in memory; written with the next one
+                _logger.warning(
+                    "%s: cannot write %s: %s", self._own_id, PATH, error, extra={"event": "file_not_written"}
+                )  # known in memory; written with the next one
 
 
 def older_folder(node: NodeId, why: str) -> InvalidArgumentError:

@@ -120,7 +120,7 @@ class Applier:
         try:
             whole = await self._repair(damage)
         except DledgerError as error:
-            _logger.warning("cannot apply, waiting for an intact entry: %s", error.message)
+            _logger.warning("cannot apply, waiting for an intact entry: %s", error.message, extra={"event": "apply_waits"})
             whole = False
         if not whole:
             await asyncio.sleep(RETRY_S)

@@ -8,11 +8,12 @@ and the state machine recovers before the core learns what is applied.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dledger.core.raft import Raft
 from dledger.log.log import Log
 from dledger.log.report import RecoveryReport
+from dledger.measures import RaftMeasures
 from dledger.membership.boot_history import BootHistory, record_boot
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import ConfigurationFile
@@ -40,6 +41,7 @@ class ReplicaSetup:
     machine: StateMachine
     log_opened: Callable[[Log], Awaitable[None]] | None  # awaited with each log that is opened, before anything is applied from it
     state_paths: Sequence[str]  # files and folders of the state machine
+    measures: RaftMeasures = field(default_factory=RaftMeasures)
 
     async def recover_state(self, log: Log) -> None:
         if self.log_opened is not None:
@@ -99,7 +101,7 @@ async def open_folder(setup: ReplicaSetup) -> OpenedFolder:
 
 async def open_log(setup: ReplicaSetup, members: Members, stores: PeerStores) -> tuple[Log, RecoveryReport]:
     """The log, repaired from peers if it is damaged."""
-    log, recovery = await Log.open(setup.env.disk, setup.settings.log)
+    log, recovery = await Log.open(setup.env.disk, setup.settings.log, setup.measures.log)
     if recovery.damaged:
         log, recovery = await peer_repair(setup, members, stores).run(log, recovery)
     return log, recovery

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.core.types import EntryId
+from dledger.measures import RaftMeasures
 from dledger.runtime.env import Buffer
 from dledger_wire.check import require
 from dledger_wire.errors import BusyError, DledgerError, MessageTooLargeError, NotLeaderError, OutcomeUnknownError
@@ -44,12 +45,23 @@ class _Round:
 
     entry: EntryId
     futures: list[asyncio.Future[EntryId]]
+    since_s: float
 
 
 class Proposals:
     """The waiting payloads and entries of one node."""
 
-    def __init__(self, *, join_bytes: int, entry_bytes: int, payload_bytes: int, limit_bytes: int, max_rounds: int) -> None:
+    def __init__(
+        self,
+        *,
+        join_bytes: int,
+        entry_bytes: int,
+        payload_bytes: int,
+        limit_bytes: int,
+        max_rounds: int,
+        measures: RaftMeasures,
+    ) -> None:
+        self._measures = measures
         self._join_bytes = join_bytes  # this much is worth an entry of its own although others are in flight
         self._entry_bytes = entry_bytes  # payloads are joined up to this size
         self._payload_bytes = payload_bytes  # the most one payload may take
@@ -114,13 +126,13 @@ class Proposals:
         taken = [pending.popleft() for _ in range(count)]
         self._pending_bytes -= sum(item.payload.size_bytes for item in taken)
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
-        self._rounds.append(_Round(entry, [item.future for item in taken]))
+        self._rounds.append(_Round(entry, [item.future for item in taken], self._measures.stopwatch()))
         return taken
 
     def add_round(self, entry: EntryId, future: asyncio.Future[EntryId]) -> None:
         """Wait for an entry that is no joined payloads (a configuration)."""
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
-        self._rounds.append(_Round(entry, [future]))
+        self._rounds.append(_Round(entry, [future], self._measures.stopwatch()))
 
     def cut(self, from_index: int) -> None:
         """The log lost everything from ``from_index``: those rounds wait for what is committed in their place."""
@@ -132,16 +144,17 @@ class Proposals:
         """Everything up to ``index`` is committed and applied; ``term_at`` gives the term of the entry that was committed there."""
         rounds = self._rounds
         while rounds and rounds[0].entry.index <= index:
-            _settle(rounds.popleft(), term_at)
+            self._settle(rounds.popleft(), term_at)
         if self._cut:
             settled = [a_round for a_round in self._cut if a_round.entry.index <= index]
             self._cut = [a_round for a_round in self._cut if a_round.entry.index > index]
             for a_round in settled:
-                _settle(a_round, term_at)
+                self._settle(a_round, term_at)
 
     def fail_pending(self, make: Callable[[], DledgerError]) -> None:
         """Answer what is not in the log."""
         pending, self._pending, self._pending_bytes = self._pending, deque(), 0
+        self._measures.proposals["refused"] += len(pending)
         _fail([item.future for item in pending], make)
 
     def fail_rounds(self, reason: str, max_term: int | None = None) -> None:
@@ -150,16 +163,20 @@ class Proposals:
         self._rounds = deque(a_round for a_round in self._rounds if max_term is not None and a_round.entry.term > max_term)
         self._cut = [a_round for a_round in self._cut if max_term is not None and a_round.entry.term > max_term]
         for a_round in late:
+            self._measures.proposals["unknown"] += len(a_round.futures)
             _fail(a_round.futures, lambda: OutcomeUnknownError(reason))
 
-
-def _settle(done: _Round, term_at: Callable[[int], int]) -> None:
-    if term_at(done.entry.index) != done.entry.term:
-        _fail(done.futures, lambda: NotLeaderError("not stored: another leader's entry took its place"))
-        return
-    for future in done.futures:
-        if not future.done():
-            future.set_result(done.entry)
+    def _settle(self, done: _Round, term_at: Callable[[int], int]) -> None:
+        counts = self._measures.proposals
+        if term_at(done.entry.index) != done.entry.term:
+            counts["refused"] += len(done.futures)
+            _fail(done.futures, lambda: NotLeaderError("not stored: another leader's entry took its place"))
+            return
+        counts["committed"] += len(done.futures)
+        self._measures.commit_s.observe(self._measures.stopwatch() - done.since_s)
+        for future in done.futures:
+            if not future.done():
+                future.set_result(done.entry)
 
 
 def _fail(futures: Sequence[asyncio.Future[EntryId]], make: Callable[[], DledgerError]) -> None:

@@ -14,6 +14,7 @@ from dledger.core.effects import Effect, Refused, RefusedReason
 from dledger.core.events import ChangeRequested, Event, Propose
 from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
 from dledger.log.log import Log
+from dledger.measures import RaftMeasures
 from dledger.membership.configuration import Configuration
 from dledger.replica.proposals import Payload, Proposals
 from dledger.replica.refusals import refusal
@@ -40,7 +41,8 @@ class ProposerOwner(Protocol):
 class Proposer:
     """The proposals of one replica.  While it is ``held`` no payload goes into the log."""
 
-    def __init__(self, owner: ProposerOwner, settings: RaftSettings) -> None:
+    def __init__(self, owner: ProposerOwner, settings: RaftSettings, measures: RaftMeasures) -> None:
+        self._measures = measures
         self._owner = owner
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -50,6 +52,7 @@ class Proposer:
             payload_bytes=min(settings.max_payload_bytes, settings.log.max_entry_bytes - ENTRY_HEADER_SIZE),
             limit_bytes=settings.max_pending_bytes,
             max_rounds=settings.max_rounds,
+            measures=measures,
         )
         self.held = False
         self._scheduled = False
@@ -65,6 +68,7 @@ class Proposer:
                 raise self._owner.not_leader()
             self.proposals.add(payload, future)
         except DledgerError as error:
+            self._measures.proposals["refused"] += 1
             future.set_exception(error)
             return future
         self.schedule()

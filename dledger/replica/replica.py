@@ -65,7 +65,7 @@ class Replica:
 
     def __init__(self, setup: ReplicaSetup, folder: OpenedFolder, time: GroupTime) -> None:
         identity, settings, env = setup.identity, setup.settings, setup.env
-        self.setup, self.folder = setup, folder
+        self.setup, self.folder, self.measures = setup, folder, setup.measures
         self.identity, self.settings, self.machine = identity, settings, setup.machine
         core = self.core = folder.core
         self.log, self.recovery = folder.log, folder.recovery
@@ -80,9 +80,10 @@ class Replica:
         self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, lambda on: self.step(Deprioritize(on)))
         self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure)
         self.links = RaftLinks(identity, env.network, self.tasks, self)
-        self.driver = Driver(core, self.log, env.clock, self, sync_flush=settings.sync_flush, flush_bytes=settings.log.flush_bytes)
-        self.proposer = Proposer(self, settings)
-        self.transfer = LeadershipTransfer(self, self.proposer)
+        sync_flush, flush_bytes = settings.sync_flush, settings.log.flush_bytes
+        self.driver = Driver(core, self.log, env.clock, self, self.measures, sync_flush=sync_flush, flush_bytes=flush_bytes)
+        self.proposer = Proposer(self, settings, self.measures)
+        self.transfer = LeadershipTransfer(self, self.proposer, self.measures)
         self.registration = FolderRegistration(core, self.offer_configuration, settings.core.heartbeat_interval_ms / 1000)
         self.reads = ReadBarriers()
         self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
@@ -216,6 +217,7 @@ class Replica:
 
     def _role_changed(self, event: RoleChanged) -> None:
         was_leader, old_term = self.role is Role.LEADER, self.term
+        self.measures.role_changed(event, self.role)
         self.role, self.term, self.leader, self.is_confirmed_leader = event.role, event.term, event.leader, event.confirmed
         text = f"{event.role.value} in term {event.term}, leader {event.leader or 'unknown'}{', confirmed' if event.confirmed else ''}"
         _logger.info("%s: %s", self.identity.node_id, text)
@@ -371,7 +373,9 @@ class Replica:
         self.applier.take_over(before)
         self.driver.resume(log, SnapshotInstalled(log.first_index, log.last, membership, log.before, tuple(log.terms())))
         self.applying = self.tasks.spawn(self.applier.run(), "apply")
-        _logger.warning("%s: resumed at entry %d after snapshot install", self.identity.node_id, log.last.index)
+        _logger.warning(
+            "%s: resumed at entry %d after snapshot install", self.identity.node_id, log.last.index, extra={"event": "snapshot_resumed"}
+        )
 
     def _learn_members(self, plan: SnapshotPlan) -> Membership:
         """The membership at the snapshot's end; later configurations of the old log are forgotten."""

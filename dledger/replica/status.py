@@ -12,7 +12,7 @@ def status_of(replica: Replica) -> RaftStatus:
     """The replica at this moment."""
     identity, link = replica.identity, partial(replica.admission.link_state, replica.links)
     timeout_ms, addresses = replica.settings.core.election_timeout_ms, replica.members.addresses
-    failed = replica.failed
+    failed, core = replica.failed, replica.core.status()
     return RaftStatus(
         node_id=identity.node_id,
         group=identity.group,
@@ -31,5 +31,7 @@ def status_of(replica: Replica) -> RaftStatus:
         copying=replica.catch_up.state,
         refused_messages=replica.driver.refused_messages,
         failed=str(failed.result()) if failed.done() and not failed.cancelled() else "",
-        peers=peer_statuses(identity.node_id, replica.membership, addresses, replica.core.status(), link, timeout_ms),
+        peers=peer_statuses(identity.node_id, replica.membership, addresses, core, link, timeout_ms),
+        uncommitted_bytes=core.uncommitted_bytes,
+        proposals_waiting=replica.proposer.proposals.waiting,
     )

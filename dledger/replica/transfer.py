@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 
+from dledger.core.causes import Cause
 from dledger.core.events import TransferRequested
 from dledger.core.types import NodeId
+from dledger.measures import RaftMeasures
 from dledger.replica.proposer import Proposer, ProposerOwner
 from dledger_wire.errors import BusyError, DeadlineExceededError, NotReadyError
 
@@ -16,7 +18,8 @@ from dledger_wire.errors import BusyError, DeadlineExceededError, NotReadyError
 class LeadershipTransfer:
     """Transfers of one replica."""
 
-    def __init__(self, owner: ProposerOwner, proposer: Proposer) -> None:
+    def __init__(self, owner: ProposerOwner, proposer: Proposer, measures: RaftMeasures) -> None:
+        self._measures = measures
         self._owner = owner
         self._proposer = proposer
         self._outcome: asyncio.Future[tuple[NodeId, bool]] | None = None
@@ -25,7 +28,7 @@ class LeadershipTransfer:
     def running(self) -> bool:
         return self._outcome is not None
 
-    async def run(self, target: NodeId | None, timeout_s: float) -> NodeId:
+    async def run(self, target: NodeId | None, timeout_s: float, cause: Cause = Cause.TRANSFER) -> NodeId:
         """Hand leadership to ``target`` (None: the core chooses); returns the node that took it."""
         if self._outcome is not None:
             raise BusyError("a leadership transfer is already under way")
@@ -36,15 +39,17 @@ class LeadershipTransfer:
         self._outcome = outcome
         try:
             proposer.held = True
-            proposer.raise_refused(self._owner.step(TransferRequested(target)))
+            proposer.raise_refused(self._owner.step(TransferRequested(target, cause)))
             async with asyncio.timeout(timeout_s):
                 successor, done = await outcome
         except TimeoutError:
+            self._measures.transfers["failed"] += 1
             raise DeadlineExceededError(f"leadership was not taken over within {timeout_s} s") from None
         finally:
             self._outcome = None
             proposer.held = False
             proposer.schedule()
+        self._measures.transfers["done" if done else "failed"] += 1
         if not done:
             leader = self._owner.leader or "unknown"
             raise NotReadyError(f"leadership transfer to {successor} aborted; the leader is {leader}")

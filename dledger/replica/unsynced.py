@@ -55,7 +55,10 @@ class UnsyncedMark:
             other_boot = not self._boot_id or found.get("boot") != self._boot_id
             self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
         if self.suspect:
-            _logger.warning("power was lost with unsynced entries: not counted in elections until the missing ones are fetched")
+            _logger.warning(
+                "power was lost with unsynced entries: not counted in elections until the missing ones are fetched",
+                extra={"event": "power_lost"},
+            )
         await self._write()
 
     async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
@@ -63,7 +66,9 @@ class UnsyncedMark:
         if isinstance(effect, Sound):
             self.suspect = False
             await self._write()
-            _logger.warning("recovered every entry that may have been acknowledged before the power loss")
+            _logger.warning(
+                "recovered every entry that may have been acknowledged before the power loss", extra={"event": "power_loss_recovered"}
+            )
             return
         index, leader, self._diverged = effect.index, effect.source, True
         await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": True, "diverged": index}))
@@ -104,7 +109,11 @@ class UnsyncedMark:
             await disk.rename(f"{LOG_FOLDER}/{name}", kept)
         for path in (UNITS_FOLDER, SNAPSHOT_FOLDER, LOG_START_PATH, *self._derived):
             await self._remove(path)
-        _logger.warning("the previous log is kept in %s; this replica starts from scratch", disk.local_path(quarantine.FOLDER))
+        _logger.warning(
+            "the previous log is kept in %s; this replica starts from scratch",
+            disk.local_path(quarantine.FOLDER),
+            extra={"event": "log_diverged"},
+        )
 
     async def _remove(self, path: str) -> None:
         for name in await self._disk.list(path):

@@ -8,15 +8,15 @@ clock, draws randomness, opens a file or a socket except through this.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc.transport import Network
 
-__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "Network", "Random", "SyncFailedError", "is_full"]
+__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "FolderSize", "Network", "Random", "SyncFailedError", "is_full"]
 
 
 class SyncFailedError(OSError):
@@ -69,6 +69,15 @@ class File(Protocol):
     async def close(self) -> None: ...
 
 
+class FolderSize(NamedTuple):
+    """What a folder holds, with all folders below it: how many files, their bytes, and when the one written longest ago was written
+    (milliseconds since 1970; 0: not known)."""
+
+    files: int
+    size_bytes: int
+    oldest_ms: int
+
+
 class Disk(Protocol):
     """One node's disk.  Paths are strings with ``/``, relative to the node's data folder; folders are made as needed."""
 
@@ -93,6 +102,10 @@ class Disk(Protocol):
         """Remove a file, durable (fsync of the folder).  FileNotFoundError when it is not there."""
         ...
 
+    async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
+        """The files in ``folder`` and, unless not ``below``, in all folders below it; nothing when it does not exist."""
+        ...
+
     async def free_bytes(self) -> int:
         """What may still be written here."""
         ...
@@ -106,6 +119,30 @@ class Disk(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """What ``Disk.free_bytes`` and ``Disk.total_bytes`` tell together."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """The used part, 0 to 1."""
+        return 1.0 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
+
+    @property
+    def used_percent(self) -> float:
+        """The used part, 0 to 100."""
+        return 100.0 * self.used_ratio
+
+
+async def space_of(disk: Disk) -> DiskSpace:
+    """How much of a disk is used now."""
+    total = await disk.total_bytes()
+    return DiskSpace(await disk.free_bytes(), total)
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything a node takes from outside."""
@@ -115,3 +152,5 @@ class Environment:
     disk: Disk
     network: Network
     boot_id: str = ""  # another one after each loss of the machine's memory; empty: not known
+    # Seconds of fine resolution, for durations that are told and never acted upon.
+    stopwatch: Callable[[], float] = field(default=lambda: 0.0)

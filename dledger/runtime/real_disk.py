@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from dledger.runtime.env import After, Buffer, SyncFailedError
+from dledger.runtime.env import After, Buffer, FolderSize, SyncFailedError
 from dledger.runtime.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger.runtime.real_handles import open_handle, with_handle
 from dledger_wire.check import require
@@ -270,6 +270,10 @@ class RealDisk:
 
         await self.in_order(remove)
 
+    async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
+        local = self.local_path(folder)
+        return await self.aside(lambda: _measured(local, below))
+
     async def free_bytes(self) -> int:
         return await self.aside(lambda: _space(self._folder)[0])
 
@@ -417,3 +421,17 @@ def _space(local: str) -> tuple[int, int]:
     facts = os.statvfs(local)
     used = facts.f_blocks - facts.f_bfree
     return facts.f_bavail * facts.f_frsize, (used + facts.f_bavail) * facts.f_frsize
+
+
+def _measured(local: str, below: bool) -> FolderSize:
+    """Files that are removed meanwhile do not count."""
+    count = size = oldest_ns = 0
+    for folder, folders, names in os.walk(local):
+        if not below:
+            folders.clear()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                facts = os.lstat(os.path.join(folder, name))
+                count, size = count + 1, size + facts.st_size
+                oldest_ns = min(oldest_ns or facts.st_mtime_ns, facts.st_mtime_ns)
+    return FolderSize(count, size, oldest_ns // 1_000_000)

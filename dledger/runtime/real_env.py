@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from dledger.runtime.env import Environment
@@ -14,7 +15,7 @@ from dledger_wire.rpc.transport import Network
 def real_environment(data_dir: str, network: Network) -> Environment:
     """Everything a node takes from outside; makes ``data_dir`` when it is not there."""
     disk = RealDisk(data_dir, direct_folders=(LOG_FOLDER, SNAPSHOT_FOLDER))
-    return Environment(clock=SystemClock(), random=system_random(), disk=disk, network=network, boot_id=_boot_id())
+    return Environment(SystemClock(), system_random(), disk, network, boot_id=_boot_id(), stopwatch=time.perf_counter)
 
 
 def _boot_id() -> str:

@@ -38,6 +38,6 @@ def with_handle(use: Callable[[], _T]) -> _T:
             if error.errno not in _NONE_LEFT or time.monotonic() > end_s:
                 raise
             if not told:
-                _logger.warning("out of file descriptors; waiting for one (raise the open files limit)")
+                _logger.warning("out of file descriptors; waiting for one (raise the open files limit)", extra={"event": "no_file_handles"})
                 told = True
             time.sleep(PAUSE_S)

@@ -99,7 +99,9 @@ class CatchUp:
         try:
             await install.clear(self._env.disk)
         except OSError as error:
-            _logger.warning("%s: cannot remove an unfinished snapshot: %s", self._identity.node_id, error)
+            _logger.warning(
+                "%s: cannot remove an unfinished snapshot: %s", self._identity.node_id, error, extra={"event": "file_not_removed"}
+            )
 
     async def _run(self) -> None:
         """One attempt."""
@@ -111,7 +113,7 @@ class CatchUp:
             if isinstance(error, OSError) and not is_full(error):
                 raise
             self.state = f"snapshot interrupted: {error}"
-            _logger.warning("%s: %s", self._identity.node_id, self.state)
+            _logger.warning("%s: %s", self._identity.node_id, self.state, extra={"event": "snapshot_failed"})
             await asyncio.sleep(PAUSE_S)
             return
         await self._target.replace_log(plan)
@@ -176,7 +178,16 @@ class CatchUp:
                 raise StorageFullError(f"the snapshot needs {wanted} more bytes; the disk has {free} free")
             text = "%s: fetching a snapshot of entries %d to %d from %s, %d of %d bytes received"
             held = receiver.received_bytes
-            _logger.warning(text, self._identity.node_id, plan.start.first_index, plan.last.index, node, held, plan.size_bytes)
+            _logger.warning(
+                text,
+                self._identity.node_id,
+                plan.start.first_index,
+                plan.last.index,
+                node,
+                held,
+                plan.size_bytes,
+                extra={"event": "snapshot_needed"},
+            )
             if not receiver.done:
                 await self._fetch_log(channel, node, plan, receiver)
             receiver.check_end()

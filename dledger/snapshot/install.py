@@ -83,7 +83,9 @@ async def finish(disk: Disk, configuration_path: str) -> bool:
     await disk.write_atomic(configuration_path, installation.configuration.encode())
     await disk.remove(INSTALL_PATH)
     await clear(disk)
-    _logger.warning("snapshot installed; the log now starts at entry %d", installation.start.first_index)
+    _logger.warning(
+        "snapshot installed; the log now starts at entry %d", installation.start.first_index, extra={"event": "snapshot_installed"}
+    )
     return True
 
 

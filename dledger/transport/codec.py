@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dledger.clock.group_time import Clocks
+from dledger.core.causes import Cause, cause_of
 from dledger.core.messages import (
     AppendRequest,
     AppendResponse,
@@ -52,8 +53,8 @@ def _fields(message: Message) -> dict[str, Any]:
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
         case VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect):
             return {"vote_response": raft_pb2.VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect)}
-        case TimeoutNow():
-            return {"timeout_now": raft_pb2.TimeoutNow()}
+        case TimeoutNow(cause=cause):
+            return {"timeout_now": raft_pb2.TimeoutNow(cause=cause.value)}
         case ReadIndexRequest(token=token, suspect=suspect):
             return {"read_index_request": raft_pb2.ReadIndexRequest(token=token, suspect=suspect)}
         case ReadIndexResponse(token=token, index=index, ok=ok, last=last):
@@ -124,7 +125,7 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
     "heartbeat_response": lambda term, body: HeartbeatResponse(term=term, round=body.round),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
     "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),
-    "timeout_now": lambda term, _body: TimeoutNow(term=term),
+    "timeout_now": lambda term, body: TimeoutNow(term=term, cause=cause_of(body.cause, Cause.TRANSFER)),
     "read_index_request": lambda term, body: ReadIndexRequest(term=term, token=body.token, suspect=body.suspect),
     "read_index_response": lambda term, body: ReadIndexResponse(term=term, token=body.token, index=body.index, ok=body.ok, last=body.last),
     "copy_offer": lambda term, body: SnapshotOffer(term=term, first_available=body.first_available, last=_entry_id(body.upto)),

@@ -190,7 +190,15 @@ class _PeerLink:
         if text != self._last_trouble:  # once per reason, not twice a second
             self._last_trouble = text
             level = logging.INFO if isinstance(error, UnreachableError) else logging.WARNING
-            _logger.log(level, "%s: link to %s at %s: %s", self._links.identity.node_id, self.peer, self.address, text)
+            _logger.log(
+                level,
+                "%s: link to %s at %s: %s",
+                self._links.identity.node_id,
+                self.peer,
+                self.address,
+                text,
+                extra={"event": "link_failed"},
+            )
 
 
 class RaftLinks:
@@ -370,4 +378,6 @@ class RaftLinks:
         key = f"{address.rpartition(':')[0]} {refusal.message}"
         if key not in self._refusals and len(self._refusals) < 100:
             self._refusals[key] = None
-            _logger.warning("%s: refused a link from %s: %s", self.identity.node_id, address, refusal.message)
+            _logger.warning(
+                "%s: refused a link from %s: %s", self.identity.node_id, address, refusal.message, extra={"event": "link_refused"}
+            )
