@@ -39,6 +39,7 @@ from store.queues.waiters import QueueWaiters
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
 from store.state.store_state import StoreState
+from store.traffic import Traffic
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class MessageStore:
         self._env = env
         self._role_changed = role_changed
         self.queues = QueueTable(settings, env.disk)
+        self.traffic = Traffic()
         self._state = state = StoreState(settings, self.queues.max_offset)
         self.replica_group = state.replica_group
         self.security = state.security
@@ -72,7 +74,7 @@ class MessageStore:
         self._message_log = MessageLog(
             settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
         )
-        self._dispatcher = Dispatcher(state, self._message_log, self.queues, self._offer_to_index)
+        self._dispatcher = Dispatcher(state, self._message_log, self.queues, self.traffic, self._offer_to_index)
         self._snapshots, self._waiters = Snapshots(env.disk), QueueWaiters()
         self._tasks = BackgroundTasks("store", failed)
         self._reader: QueueReader | None = None
@@ -229,7 +231,7 @@ class MessageStore:
             await self.queues.flush(sync=False)
         except OSError as error:
             # Units stay in memory; the background flush logs it and retries.
-            _logger.warning("queue files could not be written: %s", error)
+            _logger.warning("queue files could not be written: %s", error, extra={"event": "queue_files_not_written"})
 
     def role_changed(self, event: RoleChanged) -> None:
         self._role_changed(event)

@@ -23,6 +23,7 @@ from store.queues.queue_table import QueueTable
 from store.queues.unit_tags import unit_tags
 from store.state.state_machine import CommandContext, CommandOutcome
 from store.state.store_state import StoreState
+from store.traffic import Traffic
 
 
 @dataclass(slots=True)
@@ -40,9 +41,15 @@ class Dispatcher:
     """Applies entries one after the other.  ``on_batch`` gets every batch, with its entry's index and its record's position."""
 
     def __init__(
-        self, state: StoreState, message_log: MessageLog, queues: QueueTable, on_batch: Callable[[int, int, BatchView], None]
+        self,
+        state: StoreState,
+        message_log: MessageLog,
+        queues: QueueTable,
+        traffic: Traffic,
+        on_batch: Callable[[int, int, BatchView], None],
     ) -> None:
         self.applied = Applied()
+        self._traffic = traffic
         self._on_batch = on_batch
         self._state = state
         self._topics, self._sequences = state.topics, state.sequences
@@ -74,6 +81,8 @@ class Dispatcher:
         self.applied.store_ms = max(self.applied.store_ms, batch.store_timestamp)
         self.applied.messages += batch.count
         self._on_batch(entry.index, pos, batch)
+        if self._message_log.term:
+            self._traffic.stored(batch)  # by the master alone: the sum over all nodes is what the cluster stored
         made_by = batch.sequence
         if made_by is not None:
             self._sequences.store(key, made_by, batch.count, first, batch.store_timestamp)
@@ -98,4 +107,5 @@ class Dispatcher:
         self._message_log.delete_applied(name, deleted=deleted)
         if deleted:
             self._queues.drop_topic(name)
+            self._traffic.forget_topic(name)
             self._state.forget_topic(name)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.security.principal import is_user_name
+from dledger_wire.security.principal import USER_NAME, is_user_name
 from dledger_wire.security.scram import Verifier
 from store.commands.command import Command, Fields, JsonObject
 
@@ -78,7 +78,7 @@ class User:
     def check(self) -> None:
         """InvalidArgumentError for a name that no user can have."""
         if not is_user_name(self.name):
-            raise InvalidArgumentError(f"user {self.name!r}: expected letters, digits and . _ @ - (1 to 127)")
+            raise InvalidArgumentError(f"user {self.name!r}: expected {USER_NAME}")
 
 
 @dataclass(frozen=True, slots=True, order=True)

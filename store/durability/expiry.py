@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Protocol
 
-from dledger.runtime.env import Environment, is_full
+from dledger.runtime.env import Environment, is_full, space_of
 from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
 from store.durability.disk_reserve import Reserve
 from store.durability.retention_floor import RetentionFloor
@@ -134,11 +134,11 @@ class Expiry:
                 await self._pause()
                 await self._round()
             except DledgerError as error:
-                _logger.warning("retention paused: %s", error.message)
+                _logger.warning("retention paused: %s", error.message, extra={"event": "retention_paused"})
             except OSError as error:
                 if not is_full(error):
                     raise
-                _logger.warning("the disk is full; retention paused: %s", error)
+                _logger.warning("the disk is full; retention paused: %s", error, extra={"event": "retention_paused"})
 
     async def _pause(self) -> None:
         """Until the next round.  While new messages are refused, every second whether there is room again."""
@@ -163,19 +163,24 @@ class Expiry:
 
     async def _measure(self) -> tuple[int, bool]:
         """(bytes free, whether that is little), and what follows for new messages."""
-        settings, disk = self._settings, self._env.disk
-        total, free = await disk.total_bytes(), await disk.free_bytes()
-        self.used_percent = 100.0 * (1.0 - free / total) if total else 0.0
-        in_need = not settings.diskSpaceEnoughFree or free < settings.diskSpaceEnoughFree
+        settings, space = self._settings, await space_of(self._env.disk)
+        self.used_percent = space.used_percent
+        in_need = not settings.diskSpaceEnoughFree or space.free_bytes < settings.diskSpaceEnoughFree
         self._warn(in_need and self.used_percent > settings.diskSpaceWarningLevelRatio)
-        return free, in_need
+        return space.free_bytes, in_need
 
     def _warn(self, refuses: bool) -> None:
         if refuses != self.refuses_messages:
             self.refuses_messages = refuses
             text = "takes no new messages" if refuses else "takes new messages again"
             limit = self._settings.diskSpaceWarningLevelRatio
-            _logger.warning("the disk is used to %.1f %% (diskSpaceWarningLevelRatio %d): this node %s", self.used_percent, limit, text)
+            _logger.warning(
+                "the disk is used to %.1f %% (diskSpaceWarningLevelRatio %d): this node %s",
+                self.used_percent,
+                limit,
+                text,
+                extra={"event": "disk_watermark"},
+            )
 
     def _is_time(self) -> bool:
         hour = (self._env.clock.wall_ms() + self._time.utc_offset_ms()) // HOUR_MS % 24
@@ -184,7 +189,9 @@ class Expiry:
     def _tell_held(self, done: Expired) -> None:
         """Log once why a segment that should be deleted is kept."""
         if done.held_by and done.held_by != self._told:
-            _logger.warning("the log cannot be deleted beyond entry %d: %s", done.first_index, done.held_by)
+            _logger.warning(
+                "the log cannot be deleted beyond entry %d: %s", done.first_index, done.held_by, extra={"event": "retention_held"}
+            )
         self._told = done.held_by
 
     async def expire(self, reserved_ms: int | None = None, max_segments: int = 1 << 30) -> Expired:
@@ -276,7 +283,7 @@ class Expiry:
         except OSError as error:
             if not is_full(error):
                 raise
-            _logger.warning("the disk is full; obsolete files are removed later: %s", error)
+            _logger.warning("the disk is full; obsolete files are removed later: %s", error, extra={"event": "write_deferred"})
             return
         for listener in self._listeners:
             await listener.remove_files()

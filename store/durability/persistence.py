@@ -77,7 +77,7 @@ class Persistence:
     def _tell_full(self, error: OSError) -> None:
         if not self.disk_full:
             self.disk_full = True
-            _logger.warning("the disk is full; queue files and snapshots are written later: %s", error)
+            _logger.warning("the disk is full; queue files and snapshots are written later: %s", error, extra={"event": "write_deferred"})
 
     async def end(self) -> None:
         """Return when nothing is being written, and let nothing more be."""

@@ -21,6 +21,15 @@ class SegmentAges:
     def __init__(self, log: ReadableLog) -> None:
         self._log = log
         self._known: dict[int, int] = {}
+        self._oldest: tuple[int, int | None] = (0, None)  # the log's first index, and the time found there
+
+    async def oldest_ms(self) -> int | None:
+        """The time of the log's oldest entry that has one; None when the first ones have none."""
+        first = self._log.first_index
+        if self._oldest[0] != first or self._oldest[1] is None:
+            last = min(self._log.last.index, first + LOOKED_AT)
+            self._oldest = first, await self._first_time(range(first, last + 1))
+        return self._oldest[1]
 
     async def newest_ms(self, segment: Segment, next_first: int) -> int | None:
         """The store time of the newest message in a segment that ends before entry ``next_first``; None when it is unknown."""

@@ -152,7 +152,7 @@ class IndexSet:
                 if not is_full(error):
                     raise
                 if not warned:
-                    _logger.warning("the disk is full; the key index pauses: %s", error)
+                    _logger.warning("the disk is full; the key index pauses: %s", error, extra={"event": "key_index_pauses"})
                     warned = True
             if self.closing:
                 raise asyncio.CancelledError("the key index closes while the disk is full")
@@ -230,7 +230,7 @@ class IndexSet:
             try:
                 self.files[-1] = await self._open_file(self.files[-1].mark, is_last=True)
             except DamagedIndexError as found:
-                _logger.warning("%s; it is rebuilt from the log", found)
+                _logger.warning("%s; it is rebuilt from the log", found, extra={"event": "key_index_rebuilt"})
                 await self.give_up(self.files[-1])
 
     def count_before(self, pos: int) -> int:
@@ -280,7 +280,7 @@ class IndexSet:
 
     def report(self, file: IndexFile, found: DamagedIndexError) -> None:
         """A file turned out damaged; the next addition drops the oldest such file."""
-        _logger.warning("%s; it is rebuilt from the log", found)
+        _logger.warning("%s; it is rebuilt from the log", found, extra={"event": "key_index_rebuilt"})
         if self.damaged is None or self.damaged not in self.files or self.files.index(file) < self.files.index(self.damaged):
             self.damaged = file
         self._damage_found()

@@ -73,7 +73,7 @@ class KeyIndex:
 
     async def _open(self) -> None:
         for problem in await self.files.open():
-            _logger.warning("%s; it is rebuilt from the log", problem)
+            _logger.warning("%s; it is rebuilt from the log", problem, extra={"event": "key_index_rebuilt"})
         if self.files.covered >= self._pending_from:  # entries that are applied again after a crash
             self._pending = [each for each in self._pending if each[0] > self.files.covered]
             self._pending_bytes = sum(batch.size for _, _, batch in self._pending)
@@ -91,7 +91,9 @@ class KeyIndex:
                 await self.files.flush(slots=True)
                 await self.files.persist()
         except OSError as error:
-            _logger.warning("the key index could not be written; it is rebuilt from the log: %s", error)
+            _logger.warning(
+                "the key index could not be written; it is rebuilt from the log: %s", error, extra={"event": "key_index_not_written"}
+            )
         await self.files.close()
 
     def _wake_up(self) -> None:
@@ -201,7 +203,7 @@ class KeyIndex:
                 raise
             if not self._disk_full:
                 self._disk_full = True
-                _logger.warning("the disk is full; the key index pauses: %s", error)
+                _logger.warning("the disk is full; the key index pauses: %s", error, extra={"event": "key_index_pauses"})
 
     # Following the log's start (``store.durability.expiry.TrimListener``)
 

@@ -221,7 +221,7 @@ class QueueReader:
             created = {topic.name: topic.created_pos for topic in self._topics}
             await rebuild_files(self._log, {queue.key: (queue, [number])}, created, self._applied_index())
             self._queues.marks_changed = True
-        _logger.warning("%s: its queue file was rebuilt from the log", found)
+        _logger.warning("%s: its queue file was rebuilt from the log", found, extra={"event": "queue_file_rebuilt"})
 
     async def offset_for_position(self, topic: str, queue_id: int, pos: int) -> int:
         """The first offset whose message lies at or behind a position of the log; the queue's maximum when there is none."""
@@ -248,6 +248,13 @@ class QueueReader:
             else:
                 high = middle
         return low
+
+    async def time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When the message at ``offset`` was stored, milliseconds since 1970; None when there is none."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        return await self._store_time(queue, offset)
 
     async def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
         for _ in range(REPAIRS_PER_READ):
