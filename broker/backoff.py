@@ -39,7 +39,14 @@ class Backoff:
             return RETRY_S
         if error.message != self._logged:
             self._logged, self._delay_s = error.message, MIN_BACKOFF_S
-            self._logger.error("%s failed, retrying every %.2f to %.0f s: %s", self._service, MIN_BACKOFF_S, MAX_BACKOFF_S, error.message)
+            self._logger.error(
+                "%s failed, retrying every %.2f to %.0f s: %s",
+                self._service,
+                MIN_BACKOFF_S,
+                MAX_BACKOFF_S,
+                error.message,
+                extra={"event": "service_failing"},
+            )
         delay_s = self._delay_s
         self._delay_s = min(MAX_BACKOFF_S, 2 * self._delay_s)
         return delay_s
@@ -47,5 +54,5 @@ class Backoff:
     def reset(self) -> None:
         """The last attempt succeeded."""
         if self._logged:
-            self._logger.warning("%s recovered", self._service)
+            self._logger.warning("%s recovered", self._service, extra={"event": "service_recovered"})
             self._logged, self._delay_s = "", MIN_BACKOFF_S

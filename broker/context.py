@@ -6,18 +6,22 @@ Owns the answer to "may this request be served here", and the way a command goes
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from broker.config.cluster_file import NodeSettings
 from broker.leadership.role_manager import RoleManager
+from broker.measures import ServiceMeasures
 from broker.security.access import AccessControl
 from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
-from dledger_wire.errors import NotLeaderError, NotReadyError, OutcomeUnknownError
+from dledger_wire._pb import broker_pb2, types_pb2
+from dledger_wire.errors import NotLeaderError, NotReadyError, OutcomeUnknownError, ReadOnlyError
 from store.commands.command import Command
 from store.store import MessageStore
+
+HAND_OVER_MS = 1_000
 
 ResultT = TypeVar("ResultT")
 
@@ -40,7 +44,8 @@ class ServiceContext:
     store: MessageStore
     raft: RaftNode
     roles: RoleManager
-    access: AccessControl = AccessControl(None)  # noqa: RUF009 - it has no state of its own
+    access: AccessControl = field(default_factory=lambda: AccessControl(None))
+    measures: ServiceMeasures = field(default_factory=ServiceMeasures)
 
     def require_master(self) -> int:
         """The term in which this node is master; NotLeaderError with the leader's address, or NotReadyError, otherwise."""
@@ -48,6 +53,21 @@ class ServiceContext:
             return self.roles.master_term
         self.require_leader()
         raise NotReadyError(f"{self.settings.node.id} leads, but its master services have not started yet ({self.roles.state.value})")
+
+    @property
+    def is_out_of_disk(self) -> bool:
+        """Whether the disk is full and that stays so: a leader whose disk fills hands leadership over, and what waits goes on there; one
+        that leads still after ``HAND_OVER_MS`` has nobody to hand it to."""
+        return self.raft.disk_full_ms > HAND_OVER_MS
+
+    def require_disk_room(self) -> None:
+        """ReadOnlyError, with the reason, while this node's disk is too full for new messages and producers.
+
+        Who sends is told why, in place of a timeout.
+        """
+        self.store.require_disk_room()
+        if self.is_out_of_disk:
+            raise ReadOnlyError("the leader's disk is full; nothing was stored")
 
     def require_leader(self) -> None:
         """NotLeaderError with the leader's address unless this node leads, master or not yet."""
@@ -58,6 +78,24 @@ class ServiceContext:
             raise NotLeaderError(f"{own} is not the master and knows no leader", leader_address="", leader_id="")
         address = self.raft.address_of(leader)
         raise NotLeaderError(f"{own} is not the master; {leader} at {address} is", leader_address=address, leader_id=leader)
+
+    def require_reader(self, *, any_replica: bool) -> None:
+        """NotLeaderError or NotReadyError unless this node is master, or the caller also takes what a follower has applied."""
+        if not any_replica:
+            self.require_master()
+
+    def answering_replica(self) -> types_pb2.AnsweringReplica:
+        """Who answers, and how old its state may be: callers that read at followers decide whether that will do."""
+        found = types_pb2.AnsweringReplica(node=self.settings.node.id)
+        self.tell_age(found)
+        return found
+
+    def tell_age(self, answer: types_pb2.AnsweringReplica | broker_pb2.FetchResponse) -> None:
+        """Set in ``answer`` whether this replica is master, and how old its state may be."""
+        answer.master = bool(self.roles.master_term)
+        answer.lag_entries, silent_ms = self.raft.behind()
+        if silent_ms is not None:
+            answer.leader_silent_ms = silent_ms
 
     def wanted_replicas(self) -> WantedReplicas:
         """How many replicas the group is to have: as it was set for the group, or else as this node's cluster file says."""

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,10 +26,12 @@ from broker.process.core_dumps import forbid_core_dumps
 from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
 from broker.process.identity import open_identity
-from broker.process.logging_setup import configure_logging
+from broker.process.log_ring import LogRing
+from broker.process.logging_setup import ProcessLog, configure_logging
 from broker.process.private_folder import make_private
 from broker.spares.binding import Binding, bound_settings, read_binding
 from dledger.replica.unsynced import LogDivergedError
+from dledger_wire.clock import SystemClock
 from dledger_wire.errors import DledgerError
 from dledger_wire.event_loop import new_event_loop
 
@@ -37,19 +40,21 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOP_GRACE_S = 20.0
+_NOTHING_BESIDE = nullcontext()
 NAME_SERVERS = "name-servers"  # stands in a name server's identity.json where a node has its group
 
 
-def run_node(settings: NodeSettings, data: str, log_file: str = "") -> int:
-    """Run a node until a signal stops it; its files are in ``data``/ID."""
+def run_node(settings: NodeSettings, data: str, log_file: str = "", beside: AbstractContextManager[object] = _NOTHING_BESIDE) -> int:
+    """Run a node until a signal stops it; its files are in ``data``/ID.  ``beside``: what is open as long as the node is."""
     handles = _prepare_process()
     folder = str((Path(data) / settings.node.id).resolve())
 
-    def work() -> None:
+    def work(log: ProcessLog) -> None:
         for warning in group_warnings(settings.group):
-            logger.warning("%s", warning)
+            logger.warning("%s", warning, extra={"event": "cluster_file_advice"})
         logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
-        _run_replica(settings, folder)
+        with beside:
+            _run_replica(settings, folder, log)
 
     return _with_folder(folder, settings.cluster, settings.group.name, settings.node.id, log_file, work)
 
@@ -59,10 +64,11 @@ def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: s
     _prepare_process()
     folder = str((Path(data) / spare.id).resolve())
 
-    def work() -> None:
-        binding = _run(_wait_as_spare(cluster, spare, folder))
+    def work(log: ProcessLog) -> None:
+        binding = _run(log, _wait_as_spare(cluster, spare, folder, log))
         if binding is not None:
-            _run_replica(bound_settings(cluster, spare, binding), folder)
+            log.place(group=binding.group)
+            _run_replica(bound_settings(cluster, spare, binding), folder, log)
 
     return _with_folder(folder, cluster, "", spare.id, log_file, work)
 
@@ -79,104 +85,106 @@ def _prepare_process() -> int:
     return handles
 
 
-def _run_replica(settings: NodeSettings, folder: str) -> None:
+def _run_replica(settings: NodeSettings, folder: str, log: ProcessLog) -> None:
     """Serve until a signal or a failure ends it; once more when the log has to begin anew."""
     while True:
         try:
-            _run(_serve(settings, folder))
+            _run(log, _serve(settings, folder, log))
             return
         except LogDivergedError as error:
-            logger.warning("restarting with an empty log", extra={"reason": str(error)})
+            logger.warning("restarting with an empty log: %s", error, extra={"event": "log_diverged"})
 
 
-async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str) -> Binding | None:
+async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str, log: ProcessLog) -> Binding | None:
     """The replica group that it belongs to; None when a signal ends the process first."""
-    from broker.process.audit_file import file_audit
-    from broker.process.process_stats import read_process_stats
-    from broker.security.setup import process_security
+    from broker.machine import machine_of
+    from broker.metrics.ports import spare_port
     from broker.spares.waiting import WaitingSpare
-    from dledger.runtime.real_env import real_environment
     from dledger_wire.security import principal
-    from dledger_wire.tcp.mixed_network import MixedNetwork
 
-    own = principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id)
-    security = process_security(cluster, own, audit_sink=file_audit(folder))
-    env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
-    bound = await read_binding(env.disk)
+    machine = machine_of(cluster, principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id), folder)
+    bound = await read_binding(machine.env.disk)
     if bound is not None:
         return bound
-    waiting = WaitingSpare(cluster, spare, env, process=read_process_stats, security=security)
-    return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, lambda: waiting.bound)
+    waiting = WaitingSpare(cluster, spare, machine.env, process=machine.stats, security=machine.security)
+    waiting.log_ring = log.ring
+    async with spare_port(cluster, spare, waiting, machine):
+        return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, lambda: waiting.bound)
 
 
 def run_name_server(settings: NameServerSettings, data: str, log_file: str = "") -> int:
     """Run a name server until a signal stops it; ``data``/ID is its folder, which holds its lock and whose it is."""
     raise_handle_limit()
     folder = str((Path(data) / settings.server.id).resolve())
-    return _with_folder(folder, settings.cluster, "", settings.server.id, log_file, lambda: _run(_serve_names(settings, folder)))
+    return _with_folder(
+        folder, settings.cluster, "", settings.server.id, log_file, lambda log: _run(log, _serve_names(settings, folder, log))
+    )
 
 
-def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log_file: str, work: Callable[[], None]) -> int:
+def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log_file: str, work: Callable[[ProcessLog], None]) -> int:
     """Do ``work`` with the folder locked and the log set up; returns the exit status."""
-    lock, has_log = DataFolderLock(folder), False
+    lock, log = DataFolderLock(folder), None
     try:
         lock.acquire()
         if cluster.security is not None:
             make_private(folder, log_file)
             forbid_core_dumps()
-        configure_logging(group=group, node=name, log_file=log_file)
-        has_log = True
-        work()
+        log = configure_logging(group=group, node=name, ring=LogRing(SystemClock().wall_ms), log_file=log_file)
+        work(log)
     except (DledgerError, OSError) as error:
-        if has_log:  # before that the line below is enough
-            logger.error("stopped", extra={"error": str(error), "code": getattr(error, "code", "OS")})
+        if log is not None:  # before that the line below is enough
+            logger.error("stopped: %s", error, extra={"event": "stopped", "code": getattr(error, "code", "OS")})
         print(f"dledger: {error}", file=sys.stderr, flush=True)
         return 1
     finally:
+        if log is not None:
+            log.tell_repeats()
         lock.release()
     return 0
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
+    async def logged() -> T:
+        async with log.telling_repeats():
+            return await work
+
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work)
+        return runner.run(logged())
 
 
-async def _serve(settings: NodeSettings, folder: str) -> None:
+async def _serve(settings: NodeSettings, folder: str, log: ProcessLog) -> None:
+    from broker.machine import machine_of
+    from broker.metrics.ports import node_port
     from broker.node import BrokerNode
-    from broker.process.audit_file import file_audit
-    from broker.process.process_stats import local_utc_offset_ms, read_process_stats
-    from broker.security.setup import process_security
-    from dledger.runtime.real_env import real_environment
+    from broker.process.process_stats import local_utc_offset_ms
     from dledger_wire.security import principal
-    from dledger_wire.tcp.mixed_network import MixedNetwork
 
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
     group = principal.SPARE_GROUP if is_spare else settings.group.name
     own = principal.node(settings.cluster.cluster, group, settings.node.id)
-    security = process_security(settings.cluster, own, lambda: node.known_users(), file_audit(folder))
-    env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
-    node = BrokerNode(settings, env, process=read_process_stats, utc_offset_ms=local_utc_offset_ms, security=security)
-    await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
+    machine = machine_of(settings.cluster, own, folder, lambda: node.security.known_users())
+    node = BrokerNode(settings, machine.env, process=machine.stats, utc_offset_ms=local_utc_offset_ms, security=machine.security)
+    node.log_ring = log.ring
+    log.term = lambda: node.raft.term if node.is_open else None
+    async with node_port(node, machine):
+        await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
 
 
-async def _serve_names(settings: NameServerSettings, folder: str) -> None:
+async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLog) -> None:
+    from broker.machine import machine_of
+    from broker.metrics.ports import name_server_port
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
-    from broker.process.audit_file import file_audit
-    from broker.process.process_stats import read_process_stats
-    from broker.security.setup import process_security
-    from dledger.runtime.real_env import real_environment
     from dledger_wire.security import principal
-    from dledger_wire.tcp.mixed_network import MixedNetwork
 
     quorum = quorum_of(settings)
     own = principal.name_server(settings.cluster.cluster, settings.server.id)
-    security = process_security(settings.cluster, own, lambda: server.known_users(), file_audit(folder))
-    env = real_environment(folder, MixedNetwork(security.network, socket_folder=folder))
-    await open_identity(env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
-    server = NameServerNode(settings, env, quorum, process=read_process_stats, security=security)
-    await _until_stopped(server, server.stop, settings.addresses, folder)
+    machine = machine_of(settings.cluster, own, folder, lambda: server.known_users())
+    await open_identity(machine.env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
+    server = NameServerNode(settings, machine.env, quorum, process=machine.stats, security=machine.security)
+    server.log_ring = log.ring
+    async with name_server_port(server, machine):
+        await _until_stopped(server, server.stop, settings.addresses, folder)
 
 
 class _Served(Protocol):
@@ -201,11 +209,11 @@ async def _until_stopped(
         return None
     end = done()
     try:
-        logger.info("started", extra={"addresses": list(addresses), "pid": os.getpid(), "data": folder})
+        logger.info("started", extra={"event": "started", "addresses": list(addresses), "pid": os.getpid(), "data": folder})
         ended: list[asyncio.Future[Any]] = [signalled, served.failed, *([end] if end is not None else [])]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        logger.info("stopping")
+        logger.info("stopping", extra={"event": "stopping"})
         await asyncio.wait_for(stop(), STOP_GRACE_S)
     if served.failed.done():
         raise served.failed.result()

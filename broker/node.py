@@ -13,16 +13,20 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from broker.api.admin import AdminService
+from broker.api.checksums import FoundDamage
+from broker.api.diagnostics import DiagnosticsService
 from broker.api.fetch import FetchService
 from broker.api.group_offsets import GroupOffsetsService
 from broker.api.group_settings import GroupSettingsService
 from broker.api.health import HealthService
+from broker.api.log_tail import LogTailService
 from broker.api.metadata import MetadataService
 from broker.api.produce import ProduceService
 from broker.api.producer_ids import ProducerIdService
 from broker.api.query import QueryService
 from broker.api.queue_offsets import QueueOffsetsService
 from broker.api.read_advice import ReadAdvice
+from broker.api.reflection import ReflectedServer
 from broker.api.replica_group import ReplicaGroupService
 from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
@@ -37,23 +41,19 @@ from broker.context import ServiceContext
 from broker.groups.dead_letters import DeadLetterService
 from broker.groups.send_back import SendBackService
 from broker.groups.sessions import SessionService
+from broker.leadership.leader_history import LeaderHistory
 from broker.leadership.role_manager import RoleManager
+from broker.measures import MeasuredServer, ServiceMeasures
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.table import RouteTable
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
+from broker.process.log_ring import LogRing
 from broker.process.process_stats import ProcessStats
-from broker.registration.known_groups import KnownGroups
 from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
-from broker.security.access import AccessControl
-from broker.security.audit_service import AuditService
-from broker.security.audited import AuditGate, Inside
-from broker.security.gate import AccessGate
-from broker.security.replicas import OtherMembers, ReplicaCheck
-from broker.security.service import SecurityService
+from broker.security.replica_security import ReplicaSecurity
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.security.watching import Replica, SecurityCopies, SecurityWatch, home_of
 from broker.spares.bound import BoundService
 from broker.spares.taking import SpareTaking
 from broker.transactions.api import TransactionService
@@ -65,7 +65,6 @@ from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
-from dledger_wire.security import principal
 from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.security import Action
@@ -75,7 +74,6 @@ from store.durability.snapshots import CONFIG_FOLDER
 from store.key_index.index_file import INDEX_FOLDER
 from store.queues.queue_files import QUEUE_FOLDER
 from store.settings import StoreSettings
-from store.state.security import SecurityState
 from store.store import MessageStore
 
 _logger = logging.getLogger(__name__)
@@ -114,8 +112,7 @@ class BrokerNode:
         security: ProcessSecurity = NO_SECURITY,
     ) -> None:
         self.settings = settings
-        self._security = security
-        self._certificate = security.certificate_watch(env.clock)
+        self.log_ring: LogRing | None = None  # of the process, where it has one
         self._env = env
         self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
         # What stores and serves lives by the group's time; the log below by this machine's.
@@ -124,22 +121,24 @@ class BrokerNode:
         self._utc_offset_ms = utc_offset_ms
         self._log_config = log_config
         self._servers: list[Server] = []
+        self.measures = ServiceMeasures(env.stopwatch)
         node_id = settings.node.id
         lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
         self.roles = RoleManager(env.clock, self, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
             store_settings or store_settings_of(settings), self._group_env, role_changed=self._role_changed, failed=self.fail
         )
+        self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean)
+        self.security = ReplicaSecurity(security, settings, env, self.store)
+        self.damage = FoundDamage()
+        self._context: ServiceContext | None = None
         self._failed: asyncio.Future[BaseException] | None = None
         self._identity: FolderIdentity | None = None
         self._raft: RaftNode | None = None
         self._registrar: Registrar | None = None
-        self._access = AccessControl(None)
-        if security.admission is not None:
-            security.admission.is_current = self._users_are_current
         self._names: NameService | None = None
-        self._users: SecurityWatch | None = None  # of a node that does not belong to the first group
         self._tasks = BackgroundTasks(node_id, self.fail)
+        self.looks = BackgroundTasks(node_id)  # at figures of its own, while it is open: a crash of one does not stop the node
 
     # Life
 
@@ -151,6 +150,11 @@ class BrokerNode:
     @property
     def raft(self) -> RaftNode:
         return _opened(self._raft)
+
+    @property
+    def context(self) -> ServiceContext:
+        """What its services share."""
+        return _opened(self._context)
 
     @property
     def identity(self) -> FolderIdentity:
@@ -174,77 +178,30 @@ class BrokerNode:
         self._identity = identity = await open_identity(env, cluster, group, settings.node.id)
         foreign = await foreign_files(env.disk, thorough=False)
         if foreign:
-            _logger.warning("%s", describe_foreign(env.disk, foreign))
+            _logger.warning("%s", describe_foreign(env.disk, foreign), extra={"event": "foreign_files"})
         node = settings.node
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address)
         raft_settings = raft_settings_of(settings, self._log_config)
         self.roles.start()
+        await self.leader_history.open(self._tasks)
         try:
             self._raft = await RaftNode.open(
                 raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
             )
             # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
-            access = self._access = self._security.access(self.users)
-            if self._security.audit is not None:
-                self._security.audit.position = lambda: (self.raft.term, self.store.applied_index)
-            self.store.security.on_change(self._users_changed)
-            await self._listen(self._services(ServiceContext(settings, self._group_env, self.store, self.raft, self.roles, access)))
+            self.security.open(self.raft)
+            context = self._context = ServiceContext(
+                settings, self._group_env, self.store, self.raft, self.roles, self.security.access, self.measures
+            )
+            await self._listen(self._services(context))
         except BaseException:
             await self.stop(hand_over=False)
             raise
         self.raft.failed.add_done_callback(self._raft_failed)
         if self._registrar is not None:
             self._registrar.start()
-        if self._users is not None:
-            self._tasks.spawn(self._users.run(), "watch users")
-        self._tasks.spawn(self._certificate.run(), "watch the certificate")
-        self._tasks.spawn(self._security.sum_up(), "sum up refusals")
-
-    def users(self) -> SecurityState:
-        """Users and rules as this node knows them now."""
-        return self.store.security if self._users is None else self._users.newest()
-
-    def _users_changed(self) -> None:
-        """What was open for users that lost it ends."""
-        self._security.users_changed()
-        self._access.users_changed()
-
-    def known_users(self) -> SecurityState | None:
-        """As ``users``; None while this node has not heard of any, and cannot say that there are none."""
-        state = self.users()
-        told = self._has_caught_up() if self._users is None else self._users.is_told
-        return state if state.version or told else None
-
-    def _users_are_current(self) -> bool:
-        if self._users is not None and self._users.is_told:
-            return self._users.is_current
-        raft = self._raft
-        return raft is not None and raft.leader is not None and raft.commit_index - self.store.applied_index < APPLIED_SOON
-
-    def _has_caught_up(self) -> bool:
-        raft = self._raft
-        return raft is not None and raft.leader is not None and 0 < raft.commit_index <= self.store.applied_index
-
-    def _security_services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[RpcService]:
-        """Users are changed in the first replica group; the other groups watch it."""
-        audit = [AuditService(self._security.audit)] if self._security.audit is not None else []
-        if not self._security.has_users:
-            return audit
-        own, first = self.settings.group.name, self.settings.cluster.groups[0].name
-
-        def home() -> str:
-            return home_of(groups, first)
-
-        def watched() -> list[Replica]:
-            name, cluster = home(), self.settings.cluster.cluster
-            return [(principal.node(cluster, name, node.id), node.address) for node in groups.members_of(name)] if name != own else []
-
-        if own != first:
-            self._users = SecurityWatch(self._env.network, watched, self.store.security)
-            self._users.on_change(self._users_changed)
-            self.roles.register(SecurityCopies(context, self._users))
-        return (*audit, SecurityService(context, self._security.administrators, home, lambda: self.users().version))
+        self.security.start(self._tasks)
 
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
@@ -273,11 +230,13 @@ class BrokerNode:
             DeadLetterService(context),
             QueryService(context),
             GroupSettingsService(context),
-            AdminService(context, self._process, self.identity.store_id, registrar, self._certificate),
+            AdminService(context, self._process, self.identity.store_id, registrar, self.security.certificate, self.damage),
+            DiagnosticsService(context, self._process, self.leader_history),
+            LogTailService(self.log_ring, self.settings.group.name, self.settings.node.id),
             ReplicaGroupService(context),
             RetentionService(context),
             BoundService(self.settings),
-            *self._security_services(context, registrar.groups),
+            *self.security.services(context, registrar.groups),
             HealthService(self._serving),
         )
 
@@ -292,33 +251,15 @@ class BrokerNode:
 
     async def _listen(self, services: Sequence[RpcService]) -> None:
         """Serve the same on every address."""
-        replicas = ReplicaCheck(self.settings.group.name, self._is_replica, self._other_replicas().name)
         for address in self.settings.addresses:
-            served: Server = self._env.network.serve(address)
-            if self._security.admission is not None:
-                served = AccessGate(served, self._access, replicas)
-            if self._security.audit is not None:
-                served = AuditGate(served, self._security.audit, Inside(self.store, self.users, self._members))
-            server = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
+            served = self.security.guarded(MeasuredServer(self._env.network.serve(address), self.measures))
+            gate = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
+            server = ReflectedServer(gate)
             self.raft.register(server)
             for service in services:
                 service.register(server)
             self._servers.append(server)
             await server.start()
-
-    def _members(self) -> dict[str, object]:
-        membership = self.raft.membership
-        return {"voters": sorted(membership.voters), "learners": sorted(membership.learners), "leader": self.raft.leader or ""}
-
-    def _is_replica(self, node_id: str) -> bool:
-        return node_id in self.raft.membership or node_id in self.raft.committed_members()[1]
-
-    def _other_replicas(self) -> OtherMembers:
-        def addresses() -> list[str]:
-            return [address for node in self.raft.membership.members if node != own and (address := self.raft.address_of(node))]
-
-        own = self.settings.node.id
-        return OtherMembers(self._env.network, self.settings.group.name, addresses)
 
     async def stop(self, *, hand_over: bool = True) -> None:
         """Stop in order: leadership goes to a caught-up follower, services end, everything derived becomes durable."""
@@ -326,6 +267,8 @@ class BrokerNode:
             await self._raft.stop(hand_over=hand_over)
         await self.roles.stop()
         await self._tasks.stop()
+        await self.looks.stop()
+        await self.leader_history.close()
         if self._registrar is not None:
             await self._registrar.stop()
         if self._names is not None:
@@ -333,7 +276,7 @@ class BrokerNode:
         for server in self._servers:
             await server.stop(STOP_GRACE_S)
         self._servers.clear()
-        await self._security.close()
+        await self.security.close()
         await self.store.close()
 
     def fail(self, error: BaseException) -> None:
@@ -347,6 +290,7 @@ class BrokerNode:
     # Role changes
 
     def _role_changed(self, event: RoleChanged) -> None:
+        self.leader_history.role_changed(event)
         self.roles.role_changed(event)
         self._registered_anew()
 

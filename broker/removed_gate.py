@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from dledger_wire.errors import ReplicaGroupDrainingError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream, CallContext, Server, StreamHandler, UnaryHandler
+from dledger_wire.rpc.grpc_callers import PUBLIC
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server, StreamHandler, UnaryHandler, WrappedServer
 from dledger_wire.status import REMOVED
 
 _STILL_SERVED = {
@@ -22,14 +23,15 @@ _STILL_SERVED = {
         methods.DIRECTORY,
     )
 }
-_SERVICES = (methods.PACKAGE + "Raft/", methods.PACKAGE + "Copy/", "/grpc.health.")
+_SERVICES = (methods.PACKAGE + "Raft/", methods.PACKAGE + "Copy/", methods.PACKAGE + "Diagnostics/", *PUBLIC)
 
 
-class RemovedGate:
-    """A server whose handlers refuse calls while ``removed`` says so.  Implements ``dledger_wire.rpc.transport.Server``."""
+class RemovedGate(WrappedServer):
+    """A server whose handlers refuse calls while ``removed`` says so."""
 
     def __init__(self, server: Server, removed: Callable[[], bool], group: str) -> None:
-        self._server, self._removed, self._group = server, removed, group
+        super().__init__(server)
+        self._removed, self._group = removed, group
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         if _is_served(method):
@@ -52,12 +54,6 @@ class RemovedGate:
             await handler(stream, caller)
 
         self._server.add_stream(method, guarded)
-
-    async def start(self) -> None:
-        await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        await self._server.stop(grace_s)
 
     def _check(self) -> None:
         if self._removed():

@@ -6,19 +6,20 @@ master answers NOT_LEADER with the master's address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, membership_steps
+from broker.api.node_state import conditions_of, states_of, warnings_of
 from broker.api.waiting_for_topic import waiting_for
-from broker.background.clock_watch import span
 from broker.context import ServiceContext
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
 from broker.security.certificate_watch import CertificateWatch
 from dledger.core.types import NodeId
+from dledger.runtime.env import space_of
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, UnsafeShrinkError
@@ -46,13 +47,14 @@ class AdminService:
         store_id: str,
         registrar: Registrar,
         certificate: CertificateWatch,
+        damage: FoundDamage,
     ) -> None:
         self._context = context
         self._certificate = certificate
         self._registrar = registrar
         self._process = process
         self._store_id = store_id
-        self._damage = FoundDamage()
+        self._damage = damage
         self._started_at_ms = context.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
@@ -144,14 +146,13 @@ class AdminService:
 
     # Status
 
-    async def _disk_used_percent(self) -> float:
-        disk = self._context.env.disk
-        total = await disk.total_bytes()
-        return 100.0 * (1.0 - await disk.free_bytes() / total) if total else 0.0
-
     async def node_status(self, _request: admin_pb2.Empty, _caller: CallContext) -> admin_pb2.NodeStatusReply:
         context, raft = self._context, self._context.raft.status()
-        process = self._process()
+        process, traffic = self._process(), context.store.traffic.total
+        seen = await self._damage.still_damaged(context.raft.log)
+        context.raft.clocks.update()
+        refuses = context.store.refuses_messages
+        states = states_of(conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen))
         reply = admin_pb2.NodeStatusReply(
             cluster=context.settings.cluster.cluster,
             group=raft.group,
@@ -167,8 +168,8 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
-            state=self._state(raft, await self._damage.still_damaged(context.raft.log)),
-            disk_used_percent=await self._disk_used_percent(),
+            state=states[0],
+            disk_used_percent=(await space_of(context.env.disk)).used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
             version=process.version,
@@ -182,40 +183,16 @@ class AdminService:
             services_term=context.roles.services_term,
             role_log=list(context.roles.steps)[-MAX_ROLE_STEPS:],
             certificate_expires_at_ms=self._certificate.expires_at_ms,
-            warnings=self._certificate.warnings(),
+            warnings=[*warnings_of(states), *self._certificate.warnings()],
             refusals=context.access.refusals,
+            messages_in_total=traffic.messages_in,
+            bytes_in_total=traffic.bytes_in,
+            messages_out_total=traffic.messages_out,
+            bytes_out_total=traffic.bytes_out,
+            loop_lag_ms=process.loop_lag_ms,
         )
         _add_peers(reply, raft)
         return reply
-
-    def _state(self, raft: RaftStatus, damage_seen: list[str]) -> str:
-        if raft.failed:
-            return f"stopped: {raft.failed}"
-        if raft.copying:
-            return raft.copying
-        if raft.disk_full:
-            return "read-only: the disk is full"
-        if clock := self._clock_state():
-            return clock
-        if self._context.store.refuses_messages:
-            return "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
-        if raft.damaged:
-            return f"damaged: {_first_of(raft.damaged)}; no replica has the bytes so far"
-        if damage_seen:
-            return f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer"
-        if raft.refused_messages:
-            return f"ok; refused {raft.refused_messages} messages on links of replicas: see the node's log"
-        return "ok"
-
-    def _clock_state(self) -> str:
-        """What is wrong with this node's clock or with the group's clocks; empty when nothing is."""
-        clocks = self._context.raft.clocks
-        limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.update(), clocks.time.lag_ms()
-        if abs(skew_ms) > limit_ms:
-            return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
-        if abs(lag_ms) > limit_ms:
-            return f"the clocks of the group jumped by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
-        return ""
 
     # Leadership and membership
 
@@ -264,16 +241,12 @@ class AdminService:
             try:
                 await check_segment(log, asked.checked_segment, wanted)
             except StorageDamagedError as damage:
-                self._damage.add(damage)
+                log.measures.corruptions += self._damage.add(damage)
                 raise
         reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
         for found in await segment_sums(log, wanted):
             reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
         return reply
-
-
-def _first_of(damage: Sequence[str]) -> str:
-    return damage[0] + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")
 
 
 def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus) -> None:

@@ -64,8 +64,17 @@ class FoundDamage:
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}  # entry -> what is wrong with it
 
-    def add(self, damage: StorageDamagedError) -> None:
-        self._texts[damage.detail_int("index")] = damage.message
+    def add(self, damage: StorageDamagedError) -> bool:
+        """Whether it was not known yet."""
+        index = damage.detail_int("index")
+        is_new = index not in self._texts
+        self._texts[index] = damage.message
+        return is_new
+
+    @property
+    def texts(self) -> list[str]:
+        """What was damaged when it was looked at last."""
+        return list(self._texts.values())
 
     async def still_damaged(self, log: Log) -> list[str]:
         """What is still damaged, in order of entries; each is checked again."""
@@ -76,7 +85,7 @@ class FoundDamage:
                 self._texts.pop(index, None)
             except StorageDamagedError as damage:
                 self._texts[index] = damage.message
-        return list(self._texts.values())
+        return self.texts
 
 
 async def check_segment(log: Log, start_pos: int, upto_pos: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from broker.api.bodiless import without_bodies
 from broker.api.read_advice import ReadAdvice
 from broker.context import ServiceContext
+from broker.measures import OK, method_name
 from broker.verified_reads import read_with_repair
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
@@ -40,6 +41,7 @@ IN_PLACE_BYTES = 8 << 20  # of one chunk when only positions are sent
 MAX_SCANNED_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
+_NAME = method_name(methods.FETCH.path)
 
 
 class _Answer:
@@ -57,6 +59,8 @@ class _Answer:
         self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
         self._left_messages = request.max_messages
         self._left_to_scan = MAX_SCANNED_BYTES
+        self._stopwatch = context.measures.stopwatch
+        self.waited_s = 0.0  # for messages that were not there yet
 
     async def next_chunk(self) -> tuple[Chunk, bool]:
         """The next chunk, and whether it is the last one."""
@@ -106,8 +110,16 @@ class _Answer:
             if self._offset > before:
                 continue  # everything was filtered out
             left_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
-            if left_s <= 0 or not await self._store.wait_for_messages(request.topic, request.queue_id, self._offset, left_s):
+            if left_s <= 0 or not await self._wait(left_s):
                 return chunk, end
+
+    async def _wait(self, left_s: float) -> bool:
+        """Until there are messages; whether there are."""
+        began_s = self._stopwatch()
+        try:
+            return await self._store.wait_for_messages(self._request.topic, self._request.queue_id, self._offset, left_s)
+        finally:
+            self.waited_s += self._stopwatch() - began_s
 
 
 class FetchService:
@@ -124,10 +136,13 @@ class FetchService:
     async def fetch(self, stream: ByteStream, caller: CallContext) -> None:
         while (message := await stream.read()) is not None:
             request = methods.decode(broker_pb2.FetchRequest, message)
+            began_s, measures = self._context.measures.stopwatch(), self._context.measures
             try:
                 self._check_reader(request, caller.principal)
-                await self._serve(request, stream, caller.principal)
+                waited_s = await self._serve(request, stream, caller.principal)
+                measures.request(_NAME, OK, measures.stopwatch() - began_s - waited_s)
             except DledgerError as error:
+                measures.request(_NAME, error.code, measures.stopwatch() - began_s)
                 header = self._header(request, request.offset, end=True)
                 header.error.CopyFrom(to_detail(error))
                 await stream.write(envelope.encode(header, ()))
@@ -138,7 +153,8 @@ class FetchService:
         if request.group:
             access.require(caller, Action.READ, Resource.GROUP, request.group)
 
-    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, caller: Principal) -> None:
+    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, caller: Principal) -> float:
+        """Answer a request; for how many seconds of that there were no messages."""
         if request.group and not self._context.store.subscription_groups.of(request.group).consumeEnable:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
@@ -159,6 +175,7 @@ class FetchService:
                     ahead.cancel()
                     await asyncio.wait([ahead])
         await stream.write(self._encode(request, chunk, end=True))
+        return answer.waited_s
 
     async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
         """Wait until this replica's state is as fresh as the request demands."""
@@ -191,19 +208,28 @@ class FetchService:
             header.pieces.extend(
                 broker_pb2.LogPiece(file=piece.file, at=piece.at, size=piece.size, pos=piece.pos) for piece in chunk.pieces
             )
+            self._given(request, chunk, chunk.frames_bytes)
             return envelope.encode(header, (chunk.offsets, chunk.sizes, chunk.places))
         if request.without_body and chunk.count:
             sizes, frames = without_bodies(b"".join(chunk.frames), chunk.sizes)
+            self._given(request, chunk, len(frames))
             return envelope.encode(header, (chunk.offsets, sizes, frames))
+        if chunk.count:
+            self._given(request, chunk, chunk.frames_bytes)
         return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
+
+    def _given(self, request: broker_pb2.FetchRequest, chunk: Chunk, size_bytes: int) -> None:
+        context = self._context
+        context.store.traffic.read(request.topic, chunk.count, size_bytes)
+        if request.group:
+            now_ms = context.env.clock.monotonic_ms()
+            context.measures.given.give(request.group, request.topic, request.queue_id, chunk.next_offset, now_ms)
 
     def _header(self, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
         store = self._context.store
         header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
         header.applied_index = store.applied_index
-        header.lag_entries, silent_ms = self._context.raft.behind()
-        if silent_ms is not None:
-            header.leader_silent_ms = silent_ms
+        self._context.tell_age(header)
         queue = store.queues.get((request.topic, request.queue_id))
         if queue is not None:
             header.min_offset, header.max_offset = queue.min_offset, queue.max_offset

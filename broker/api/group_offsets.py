@@ -1,4 +1,4 @@
-"""CommitOffsets and GroupOffsets: committed offsets of consumer groups, written through the log and read at the master."""
+"""CommitOffsets and GroupOffsets: committed offsets of consumer groups, written through the log and read at any replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
 
 class GroupOffsetsService:
-    """Committed offsets on the master.  ``offsets_reset`` is called with a group whose offsets were reset."""
+    """Committed offsets, as this replica has applied them.  ``offsets_reset`` is called with a group whose offsets were reset."""
 
     def __init__(self, context: ServiceContext, offsets_reset: Callable[[str], None]) -> None:
         self._context = context
@@ -70,9 +70,9 @@ class GroupOffsetsService:
         return store.topics.get(row.topic) is not None and row.offset > store.queues.max_offset((row.topic, row.queue_id))
 
     async def offsets(self, request: broker_pb2.GroupOffsetsRequest, caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
-        self._context.require_master()
+        self._context.require_reader(any_replica=request.any_replica)
         known = self._context.store.consumer_offsets
-        reply = broker_pb2.GroupOffsetsResponse()
+        reply = broker_pb2.GroupOffsetsResponse(replica=self._context.answering_replica())
         asked = request.groups
         at_most(len(asked), "consumer groups")
         positions = known.of_groups(set(asked) or None)

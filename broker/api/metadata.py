@@ -37,6 +37,7 @@ class MetadataService:
         reply = broker_pb2.MetadataResponse(cluster=context.settings.cluster.cluster, version=context.store.topics.version)
         reply.max_message_bytes = context.store.settings.maxMessageSize
         reply.default_topic_queues = context.settings.cluster.broker.defaultTopicQueueNums
+        reply.replica.CopyFrom(context.answering_replica())
         reply.queues, reply.state = context.store.topics.own_queues, context.store.replica_group.state
         for name in self._groups:
             if name == context.settings.group.name:

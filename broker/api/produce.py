@@ -15,6 +15,7 @@ from functools import partial
 from broker.api.limits import at_most
 from broker.api.send_status import waiting_for
 from broker.context import ServiceContext
+from broker.measures import OK, method_name
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
@@ -28,7 +29,9 @@ from store.commands.security import Action
 
 STREAM_BYTES = 16 << 20  # in flight on one stream
 STREAM_REQUESTS = 4096
+LOOK_S = 1.0  # how often a request that waits looks whether the disk is full
 MAX_BATCHES = 10_000  # of one request
+_NAME = method_name(methods.PRODUCE.path)
 SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
 
 
@@ -48,6 +51,13 @@ class _Pending:
     request_id: int
     size_bytes: int
     slices: list[_Slice]
+    since_s: float
+
+    @property
+    def code(self) -> str:
+        """Of the first batch that was refused, OK when none was."""
+        refusals = (part.refusal or next((each.error for each in part.outcomes if each.error is not None), None) for part in self.slices)
+        return next((refusal.code for refusal in refusals if refusal is not None), OK)
 
 
 class ProduceService:
@@ -60,14 +70,18 @@ class ProduceService:
         methods.PRODUCE.serve(server, self.produce)
 
     async def produce(self, stream: ByteStream, caller: CallContext) -> None:
-        requests = _ProduceStream(self._context, stream, caller.principal)
+        requests, measures = _ProduceStream(self._context, stream, caller.principal), self._context.measures
         answers = asyncio.get_running_loop().create_task(requests.answer(), name="produce answers")
         try:
             while (message := await stream.read()) is not None:
+                began_s = measures.stopwatch()
                 await self._context.raft.wait_for_room()
+                measures.backpressure_s += measures.stopwatch() - began_s
                 await requests.accept(message)
                 if requests.is_full:
+                    began_s = measures.stopwatch()
                     await requests.room()
+                    measures.backpressure_s += measures.stopwatch() - began_s
                 if answers.done():
                     break
             requests.finish()
@@ -81,7 +95,7 @@ class _ProduceStream:
     """One stream's requests, oldest first."""
 
     def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal) -> None:
-        self._context = context
+        self._context, self._measures = context, context.measures
         self._stream = stream
         self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
         self._check_producer = partial(context.access.require_producer, caller)
@@ -110,7 +124,7 @@ class _ProduceStream:
     async def accept(self, message: bytes) -> None:
         """Check a request and propose what it holds.  InvalidArgumentError ends the stream: no request, or too many batches."""
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
-        pending = _Pending(header.request_id, len(message), [])
+        pending = _Pending(header.request_id, len(message), [], self._measures.stopwatch())
         for first, end, count in slices_of(payload):
             if pending.slices:
                 await asyncio.sleep(0)
@@ -122,6 +136,7 @@ class _ProduceStream:
     def _proposed(self, payload: memoryview, count: int) -> _Slice:
         try:
             self._context.require_master()
+            self._context.require_disk_room()
             prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:
             return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
@@ -142,9 +157,10 @@ class _ProduceStream:
                     await self._accepted.wait()
                 pending = self._pending[0]
                 for part in pending.slices:
-                    while part.committed is not None and not await _settle(part, part.committed, self._timeout_s):
+                    while part.committed is not None and not await self._settled(part, part.committed):
                         waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._context).value)
                         await self._stream.write(methods.encode(waiting))
+                self._measures.request(_NAME, pending.code, self._measures.stopwatch() - pending.since_s)
                 await self._stream.write(_response(pending))
                 self._pending.popleft()
                 self._bytes -= pending.size_bytes
@@ -152,6 +168,15 @@ class _ProduceStream:
         finally:
             self._finished = True
             self._answered.set()
+
+    async def _settled(self, part: _Slice, committed: asyncio.Future[EntryId]) -> bool:
+        """Wait for the log's decision; False when the client is to be told what it waits for: after a while, and on a full disk at once."""
+        waited_s, look_s = 0.0, min(LOOK_S, self._timeout_s)
+        while not await _settle(part, committed, look_s):
+            waited_s += look_s
+            if waited_s >= self._timeout_s or self._context.is_out_of_disk:
+                return False
+        return True
 
 
 async def _settle(part: _Slice, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:

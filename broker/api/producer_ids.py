@@ -5,7 +5,6 @@ from __future__ import annotations
 from broker.api.limits import at_most
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import ReadOnlyError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
@@ -28,7 +27,8 @@ class ProducerIdService:
     async def init_producer(self, request: broker_pb2.InitProducerRequest, caller: CallContext) -> broker_pb2.InitProducerResponse:
         at_most(len(request.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
         stable_id = check_group(request.stable_id) if request.stable_id else ""
-        self._require_disk_room()
+        self._context.require_master()
+        self._context.require_disk_room()
         if request.producer_id and not stable_id:
             # The next epoch of an id fences who sends under it.
             self._context.access.require_producer(caller.principal, *self._context.store.names_of_producer(request.producer_id))
@@ -41,10 +41,3 @@ class ProducerIdService:
         for topic, queue_id, count in registration.stored:
             reply.stored.add(topic=topic, queue_id=queue_id, count=count)
         return reply
-
-    def _require_disk_room(self) -> None:
-        """A full disk takes no messages: refuse the producer now, in place of a timeout."""
-        self._context.require_master()
-        self._context.store.require_disk_room()
-        if self._context.raft.status().disk_full:
-            raise ReadOnlyError("the leader's disk is full; nothing was stored")

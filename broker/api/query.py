@@ -39,6 +39,7 @@ class QueryService:
             before_pos=answer.before_pos,
             applied_index=store.applied_index,
             node_id=self._context.settings.node.id,
+            replica=self._context.answering_replica(),
         )
         reads = partial(self._context.access.may_topic, caller.principal, Action.READ)
         shown = [found for found in answer.messages if reads(found.frame.topic)]

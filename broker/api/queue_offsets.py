@@ -30,6 +30,7 @@ class QueueOffsetsService:
         store = self._context.store
         is_master = bool(self._context.roles.master_term)
         reply = broker_pb2.OffsetsResponse(applied_index=store.applied_index, master=is_master)
+        reply.replica.CopyFrom(self._context.answering_replica())
         at_most(len(request.queues), "queues")
         async for queue in in_slices(request.queues):
             if not is_master and store.topics.get(queue.topic) is None:

@@ -11,6 +11,7 @@ import logging
 
 from broker.config.units import format_duration_ms
 from broker.context import ServiceContext
+from dledger.core.causes import Cause
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
@@ -50,10 +51,14 @@ class ClockWatch:
             if abs(skew_ms) <= clocks.time.max_skew_ms or len(raft.membership.voters) == 1:
                 continue
             try:
-                _logger.error("this node's clock is off by %s from the group's majority; transferring leadership", span(skew_ms))
-                await raft.transfer(None, TRANSFER_TIMEOUT_S)
+                _logger.error(
+                    "this node's clock is off by %s from the group's majority; transferring leadership",
+                    span(skew_ms),
+                    extra={"event": "clock_off"},
+                )
+                await raft.transfer(None, TRANSFER_TIMEOUT_S, Cause.CLOCK)
             except DledgerError as error:
-                _logger.warning("leadership transfer failed: %s", error.message)
+                _logger.warning("leadership transfer failed: %s", error.message, extra={"event": "transfer_failed"})
             await asyncio.sleep(RETRY_S)
 
     def _log_jump(self, lag_ms: int) -> None:
@@ -62,6 +67,6 @@ class ClockWatch:
             self._jumped = jumped
             if jumped:
                 text = "the clocks of the group jumped by %s; the group's time follows them at 1 %% only"
-                _logger.error(text, span(lag_ms))
+                _logger.error(text, span(lag_ms), extra={"event": "group_time_lags"})
             else:
-                _logger.warning("the clocks of the group agree with its time again")
+                _logger.warning("the clocks of the group agree with its time again", extra={"event": "group_time_agrees"})

@@ -38,7 +38,9 @@ async def route_verified(context: ServiceContext, stored: StoredMessages, waitin
 def log_dropped(logger: logging.Logger, service: str, routed: Routed) -> None:
     if routed.dropped:
         text = "%s: dropped %d messages whose topic was deleted (they waited at offsets %d to %d)"
-        logger.warning(text, service, len(routed.dropped), min(routed.dropped), max(routed.dropped))
+        logger.warning(
+            text, service, len(routed.dropped), min(routed.dropped), max(routed.dropped), extra={"event": "delayed_messages_dropped"}
+        )
 
 
 async def store_with(context: ServiceContext, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from broker.background.preferred_leader import TRANSFER_TIMEOUT_S, healthy_members
 from broker.context import ServiceContext
+from dledger.core.causes import Cause
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
@@ -75,7 +76,7 @@ class LeaderSpread:
                 continue
             _logger.info("transferring leadership to %s: this host leads %d replica groups, its host at least two less", target, own)
             try:
-                await self._context.raft.transfer(target, TRANSFER_TIMEOUT_S)
+                await self._context.raft.transfer(target, TRANSFER_TIMEOUT_S, Cause.SPREAD)
             except DledgerError as error:
                 _logger.info("leadership transfer to %s failed: %s", target, error.message)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from broker.context import ServiceContext
+from dledger.core.causes import Cause
 from dledger.settings import PeerStatus
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
@@ -53,7 +54,7 @@ class PreferredLeader:
                 continue
             try:
                 _logger.info("transferring leadership to %s, which has a higher priority", best)
-                await self._context.raft.transfer(best, TRANSFER_TIMEOUT_S)
+                await self._context.raft.transfer(best, TRANSFER_TIMEOUT_S, Cause.PREFERRED)
             except DledgerError as error:
                 _logger.info("leadership transfer to %s failed: %s", best, error.message)
             await asyncio.sleep(RETRY_S)

@@ -167,7 +167,7 @@ class _Delivery:
         """Deliver these messages and store the progress, in which those that cannot be read now are held."""
         routed, unreadable = await self._routed(offsets, units)
         for error in unreadable.values():
-            _logger.error("timers: a due message cannot be read now and is held: %s", error.message)
+            _logger.error("timers: a due message cannot be read now and is held: %s", error.message, extra={"event": "message_held"})
         await self._send(routed, replace(progress, held=tuple(sorted({*progress.held, *unreadable}))))
 
     async def _deliver_held(self) -> bool:
@@ -179,7 +179,11 @@ class _Delivery:
         offset = held[self._held_retries % len(held)]
         without = replace(self._progress, held=tuple(each for each in held if each != offset))
         if offset < self._store.reader.bounds(TIMER_TOPIC, 0)[0]:
-            _logger.error("timers: the held message at offset %d was deleted with the head of the log before it could be read", offset)
+            _logger.error(
+                "timers: the held message at offset %d was deleted with the head of the log before it could be read",
+                offset,
+                extra={"event": "held_message_lost"},
+            )
             await self._propose([], without)
             return False
         units, offsets = await self._units(offset, offset + 1)
@@ -189,7 +193,9 @@ class _Delivery:
             self._retry_held_at_ms = after_ms + max(HELD_RETRY_MS, HELD_SHARE * (after_ms - now_ms))
             return False
         await self._send(routed, without)
-        _logger.warning("timers: the held message at offset %d was repaired and delivered", offset)
+        _logger.warning(
+            "timers: the held message at offset %d was repaired and delivered", offset, extra={"event": "held_message_delivered"}
+        )
         return True  # others may have been repaired with it
 
     async def _routed(self, offsets: Offsets, units: Units) -> tuple[Routed, dict[int, DledgerError]]:
@@ -263,7 +269,7 @@ class _Delivery:
 
     def _log_unreadable(self, offset: int, error: DledgerError) -> None:
         if offset != self._logged_unreadable:
-            _logger.error("timers: a waiting message cannot be read now: %s", error.message)
+            _logger.error("timers: a waiting message cannot be read now: %s", error.message, extra={"event": "message_unreadable"})
             self._logged_unreadable = offset
 
     async def _frames(self, offsets: Offsets, units: Units) -> tuple[list[Frame], dict[int, DledgerError]]:

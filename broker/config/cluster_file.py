@@ -13,6 +13,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from broker.config.console import ConsoleConfig
+from broker.config.metrics import MetricsConfig
 from broker.config.mistakes import kind_of, problem_of
 from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
 from broker.config.replicas import ConfigModel as _Model
@@ -82,6 +84,7 @@ class NodeConfig(_Model):
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
     host: Label = ""
     rack: Label = ""
+    metrics: ListenAddress | None = None
 
     @property
     def host_label(self) -> str:
@@ -192,6 +195,8 @@ class ClusterConfig(_Model):
     store: StoreConfig = Field(default_factory=StoreConfig)
     broker: ServiceConfig = Field(default_factory=ServiceConfig)
     security: SecurityConfig | None = None
+    console: ConsoleConfig | None = None
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     _folder: str = PrivateAttr(default="")
 
     @property
@@ -246,10 +251,19 @@ class ClusterConfig(_Model):
         """The spare node of that id."""
         return next((spare for spare in self.spares if spare.id == node_id), None)
 
-    def addresses_of(self, node_id: str) -> tuple[str, ...]:
-        """Where a node or a spare node listens."""
-        spare = self.spare(node_id)
-        return self.node(node_id).addresses if spare is None else spare.addresses
+    def addresses_of(self, name: str) -> tuple[str, ...]:
+        """Where a node, a spare node or a name server listens, its port of metrics last.  ConfigError unless the file has it."""
+        spare = self.spare(name)
+        if spare is not None:
+            addresses, metrics = spare.addresses, spare.metrics
+        elif any(server.id == name for server in self.name_server_processes):
+            server = self.name_server(name)
+            addresses, metrics = server.addresses, server.server.metrics
+        else:
+            node = self.node(name)
+            addresses, metrics = node.addresses, node.node.metrics
+        metrics = metrics or self.metrics.address
+        return addresses if metrics is None else (*addresses, metrics)
 
     def node_ids(self) -> dict[str, frozenset[str]]:
         """The ids of the nodes of each replica group."""

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from broker.config.placement import is_loopback
 from broker.config.replicas import ConfigModel, Label
 from broker.config.security import cluster_secret
-from broker.config.values import Address, duration, node_name, reachable_address, split_address
+from broker.config.values import Address, ListenAddress, duration, node_name, reachable_address, split_address
 from dledger_wire.security.credentials import read_secret
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class NameServerConfig(ConfigModel):
     quorum_address: Address | None = None
     host: Label = ""
     rack: Label = ""
+    metrics: ListenAddress | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -47,6 +47,7 @@ class SpareConfig(ConfigModel):
     listen: ListenAddress | None = None
     host: Label = ""
     rack: Label = ""
+    metrics: ListenAddress | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:

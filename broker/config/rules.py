@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
+from broker.config.console import starts_console
+from broker.config.metrics import metrics_problems
 from broker.config.placement import is_loopback
 from broker.config.security import Step
 from broker.config.values import MAX_NODES, split_address
@@ -12,7 +14,7 @@ from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig, GroupConfig, StoreConfig
+    from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, StoreConfig
 
 
 def problems_between(config: ClusterConfig) -> list[Problem]:
@@ -27,6 +29,8 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
             problems.append(Problem(("groups", number, "nodes"), text))
     problems += _name_servers(config)
     problems += _security(config)
+    problems += _console(config)
+    problems += metrics_problems(config)
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
         text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
         problems.append(Problem(("raft", "maxAppendBytes"), text))
@@ -88,6 +92,30 @@ def _security(config: ClusterConfig) -> list[Problem]:
     if security.users is not None and security.tls is None and not all(is_loopback(split_address(each)[0]) for each in _reached(config)):
         problems.append(Problem(("security", "users"), "users outside loopback need security.tls"))
     return problems
+
+
+def _console(config: ClusterConfig) -> list[Problem]:
+    """Nodes of the file start it, at an address that nothing else has, and passwords do not cross a network in the clear."""
+    console, problems = config.console, []
+    if console is None:
+        return []
+    known = {node.id for _, node in config.all_nodes()}
+    for number, node_id in enumerate(console.nodes):
+        if node_id not in known:
+            problems.append(Problem(("console", "nodes", number), f"expected a node of the groups, got {node_id!r}"))
+    host, port = split_address(console.address)
+    text = f"expected a port that no node uses, got {port}"
+    used = [_ports(node) for _, node in config.all_nodes() if starts_console(config, node.id)]
+    problems += [Problem(("console", "address"), text) for ports in used if port in ports]
+    security = config.security
+    if security is not None and security.users is not None and security.tls is None and not is_loopback(host):
+        problems.append(Problem(("console", "address"), "users log in here: outside loopback it needs security.tls"))
+    return problems
+
+
+def _ports(node: NodeConfig) -> set[int]:
+    addresses = (node.listen or node.address, node.replica_address)
+    return {split_address(address)[1] for address in addresses if address is not None}
 
 
 def _reached(config: ClusterConfig) -> list[str]:

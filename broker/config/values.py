@@ -39,7 +39,7 @@ def _is_host(host: str, *, bracketed: bool) -> bool:
         return not bracketed and not last_label.isdigit() and all(_HOST_LABEL.fullmatch(label) for label in host.split("."))
 
 
-def _is_any_host(host: str) -> bool:
+def is_any_host(host: str) -> bool:
     """0.0.0.0 or ::, every address of a machine: to listen on, not to be reached at."""
     try:
         return ipaddress.ip_address(host).is_unspecified
@@ -56,7 +56,7 @@ def _listen_address(value: object) -> str:
 
 def reachable_address(value: object) -> str:
     address = _listen_address(value)
-    if _is_any_host(split_address(address)[0]):
+    if is_any_host(split_address(address)[0]):
         raise ValueError(f"expected an address that others can reach, got {address}; where a node listens is its setting listen")
     return address
 

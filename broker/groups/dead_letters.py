@@ -31,7 +31,7 @@ MAX_MESSAGES = 500
 
 
 class DeadLetterService:
-    """Answers at the master."""
+    """Redrives at the master; counts there, or at any replica."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -42,12 +42,12 @@ class DeadLetterService:
         methods.REDRIVE.serve(server, self.redrive)
 
     async def dead_letters(self, request: retry_pb2.DeadLettersRequest, caller: CallContext) -> retry_pb2.DeadLettersResponse:
-        self._context.require_master()
+        self._context.require_reader(any_replica=request.any_replica)
         store = self._context.store
         asked = list(request.groups)
         at_most(len(asked), "consumer groups")
         known = sorted(topic.name.removeprefix(DLQ_PREFIX) for topic in store.topics if topic.name.startswith(DLQ_PREFIX))
-        reply = retry_pb2.DeadLettersResponse()
+        reply = retry_pb2.DeadLettersResponse(replica=self._context.answering_replica())
         async for group in in_slices(dict.fromkeys(asked) or self._context.access.seen_groups(caller.principal, known)):
             topic = store.topics.get(dlq_topic(group))
             if topic is not None:

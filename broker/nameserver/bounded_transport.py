@@ -76,5 +76,9 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
         self._refused += 1
         now_s = monotonic()
         if now_s - self._warned_s >= WARN_S:
-            _logger.warning("the quorum of name servers: %d connections ended that did not prove to know the password", self._refused)
+            _logger.warning(
+                "the quorum of name servers: %d connections ended that did not prove to know the password",
+                self._refused,
+                extra={"event": "quorum_strangers"},
+            )
             self._refused, self._warned_s = 0, now_s

@@ -11,16 +11,20 @@ import logging
 from collections.abc import Callable
 
 from broker.api.health import HealthService
+from broker.api.log_tail import LogTailService
+from broker.api.reflection import ReflectedServer
 from broker.config.name_servers import NameServerSettings
+from broker.measures import MeasuredServer, ServiceMeasures
 from broker.nameserver.directory import metadata_reply
 from broker.nameserver.quorum import Quorum
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.spreading import Spreading
 from broker.nameserver.table import RouteTable
+from broker.process.log_ring import LogRing
 from broker.process.process_stats import ProcessStats
 from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.security.watching import Replica, SecurityWatch
+from broker.security.watching import Replica, SecurityWatch, home_of
 from dledger.runtime.env import Environment
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import NotReadyError
@@ -50,6 +54,7 @@ class NameServerNode:
         process: Callable[[], ProcessStats] = ProcessStats,
         security: ProcessSecurity = NO_SECURITY,
     ) -> None:
+        self.log_ring: LogRing | None = None  # of the process, where it has one
         self._security = security
         self.settings = settings
         self._env = env
@@ -70,6 +75,9 @@ class NameServerNode:
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(settings.server.id, self.fail)
         self._server: Server | None = None
+        self.measures = ServiceMeasures(env.stopwatch)
+        self.access = security.access(self.users)
+        self.certificate = security.certificate_watch(env.clock)
 
     @property
     def is_open(self) -> bool:
@@ -87,20 +95,23 @@ class NameServerNode:
         """Listen and take part.  Raises what is wrong; then everything is stopped again."""
         self._failed = asyncio.get_running_loop().create_future()
         try:
-            access = self._security.access(self.users)
+            access = self.access
             self.service.sees = lambda caller, topic: access.may_topic(caller, Action.DESCRIBE, topic)
-            server = self._security.guarded(self._env.network.serve(self.settings.server.address), self.users)
+            server = ReflectedServer(
+                self._security.guarded(MeasuredServer(self._env.network.serve(self.settings.server.address), self.measures), access)
+            )
             self.service.register(server)
             methods.METADATA.serve(server, self._metadata)
             if self._security.audit is not None:
                 AuditService(self._security.audit).register(server)
+            LogTailService(self.log_ring, "", self.settings.server.id).register(server)
             HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
             await server.start()
             self._server = server
             await self._quorum.start(self._spreading.deliver)
             self._tasks.spawn(self._spreading.run(), "spreading")
             self._tasks.spawn(self._expire(), "expiry")
-            self._tasks.spawn(self._security.certificate_watch(self._env.clock).run(), "watch the certificate")
+            self._tasks.spawn(self.certificate.run(), "watch the certificate")
             self._tasks.spawn(self._security.sum_up(), "sum up refusals")
             if self._security.has_users:
                 self._tasks.spawn(self._users.run(), "watch users")
@@ -130,11 +141,17 @@ class NameServerNode:
         """Of the group where users are changed: the members that are known, and the nodes that the cluster file names."""
         groups = self.settings.cluster.groups
         removed = {each.name for each in groups if (known := self.table.group(each.name)) is not None and known.state == REMOVED}
-        first = next((each for each in groups if each.name not in removed), groups[0])
-        found = self.table.group(first.name)
+        name = home_of((each.name for each in groups if each.name not in removed), groups[0].name)
+        first = next(each for each in groups if each.name == name)
+        found = self.table.group(name)
         members = [(member.id, member.address) for member in found.members] if found is not None else []
         named = dict.fromkeys([*members, *((node.id, node.address) for node in first.nodes)])
         return [(principal.node(self.settings.cluster.cluster, first.name, node_id), address) for node_id, address in named]
+
+    @property
+    def quorum(self) -> Quorum:
+        """What the name servers tell each other through."""
+        return self._quorum
 
     def fail(self, error: BaseException) -> None:
         if not self.failed.done():

@@ -113,7 +113,7 @@ class PySyncObjQuorum:
             try:
                 log.doTick(TICK_S)
             except Exception:
-                _logger.exception("the quorum of name servers: a step failed")
+                _logger.exception("the quorum of name servers: a step failed", extra={"event": "quorum_step_failed"})
                 self._ending.wait(1.0)
         log.destroy()
 

@@ -73,6 +73,11 @@ class NameService:
         methods.ROUTES.serve_payload(server, self.routes)
         methods.DIRECTORY.serve(server, self.directory)
 
+    @property
+    def waiting_clients(self) -> int:
+        """How many clients wait for a change of a route."""
+        return len(self._waiters)
+
     def stop(self) -> None:
         """Let everybody who waits have an answer; nobody waits any more."""
         self._stopped = True

@@ -129,7 +129,7 @@ class FileAudit:
             self._fails(error)
         else:
             if self._broken:
-                _logger.warning("the audit log is written again")
+                _logger.warning("the audit log is written again", extra={"event": "audit_log_recovered"})
                 self._broken = ""
 
     def _fails(self, error: OSError) -> None:
@@ -138,7 +138,12 @@ class FileAudit:
             self._file = None
         if not self._broken:
             self._broken = error.strerror or str(error)
-            _logger.error("the audit log cannot be written, its records are lost: %s: %s", self._path, self._broken)
+            _logger.error(
+                "the audit log cannot be written, its records are lost: %s: %s",
+                self._path,
+                self._broken,
+                extra={"event": "audit_log_failed"},
+            )
 
     def _open(self) -> None:
         os.makedirs(self._folder, 0o700, exist_ok=True)

@@ -5,6 +5,7 @@ Owns the list of names that a data folder may have.  Index files are checked by 
 
 from __future__ import annotations
 
+from broker.process import audit_file
 from dledger.log import quarantine
 from dledger.log.segment import UNITS_FOLDER, list_starts
 from dledger.runtime.env import Disk
@@ -26,12 +27,13 @@ _FILES = (
     "configuration.json",
     "peers.json",
     "lives.json",
+    "leaders.json",
     "checkpoint",
     "abort",
     "unsynced.json",
     RESERVE,
 )
-_FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, CONFIG_FOLDER, quarantine.FOLDER, "index", "copy")
+_FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, CONFIG_FOLDER, quarantine.FOLDER, audit_file.FOLDER, "index", "copy")
 _OWN = frozenset([*_FILES, *(f"{name}/" for name in _FOLDERS)])
 
 

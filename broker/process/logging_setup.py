@@ -1,45 +1,130 @@
-"""A node's log: one JSON object a line, with group and node on each.
+"""A node's log: JSON, one object a line, for programs; columns where stderr is a terminal.
 
-Owns how records are rendered; who logs uses the standard ``logging`` module, so that code under the simulator needs nothing of this.
+Owns how records are rendered and what is bound to each: group and node, and the Raft term where there is one.  Who logs uses the standard
+``logging`` module, so that code under the simulator needs nothing of this.  The keys of a line: ``at`` (UTC), ``level``, what is bound,
+``event`` (a stable name, see ``dledger_wire.events``), ``text``, ``logger``, and the fields of the event.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
+import os
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import structlog
+from structlog.typing import EventDict, Processor
 
-from dledger_wire.printable import printable_json
+from broker.process.log_repeats import RepeatLimit
+from broker.process.log_ring import LogRing
+from dledger_wire.printable import printable, printable_json
+
+TELL_EVERY_S = 10.0
+_OWN_KEYS = ("at", "level", "event", "text", "logger")
+_COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31;1m"}
+_RESET = "\x1b[0m"
 
 
-def _text(event: object, default: Callable[[Any], Any] | None = None) -> str:
-    """Nothing in a log line can move the cursor of who reads it, or look like another line."""
-    return printable_json(event, default=default)
+class ProcessLog(logging.Handler):
+    """The one handler of a process.  ``term`` is replaced by what gives the Raft term, None for none."""
+
+    def __init__(self, output: logging.Handler, ring: LogRing, place: Mapping[str, str]) -> None:
+        super().__init__()
+        self.ring = ring
+        self.term: Callable[[], int | None] = lambda: None
+        self._place, self._output, self._limit = dict(place), output, RepeatLimit()
+
+    def place(self, **names: str) -> None:
+        """What stands on every line from now on."""
+        self._place = {**self._place, **names}
+
+    def bound(self) -> Mapping[str, object]:
+        """What stands on every line now."""
+        term = self.term()
+        return self._place if term is None else {**self._place, "term": term}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for each in self._limit.passed(record):
+            self._output.handle(each)
+
+    def tell_repeats(self, now_s: float = math.inf) -> None:
+        """Say of the lines that were left out how often they came: of those whose period is over; of all when the process ends."""
+        self.acquire()
+        try:
+            for each in self._limit.overdue(now_s):
+                self._output.handle(each)
+        finally:
+            self.release()
+
+    @asynccontextmanager
+    async def telling_repeats(self, every_s: float = TELL_EVERY_S) -> AsyncIterator[None]:
+        """Meanwhile, what was left out is told soon after its period is over, though nothing else is logged."""
+
+        async def tell() -> None:
+            while True:
+                await asyncio.sleep(every_s)
+                self.tell_repeats(time.time())
+
+        telling = asyncio.create_task(tell(), name="tell repeats")
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+    def close(self) -> None:
+        self._output.close()
+        super().close()
 
 
-def configure_logging(*, group: str, node: str, log_file: str = "", level: int = logging.INFO) -> None:
-    """Send every record of this process to ``log_file`` or stderr."""
-
-    def add_place(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {"group": group, "node": node, **event}
-
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
-        structlog.processors.format_exc_info,
-        add_place,
-    ]
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer(serializer=_text)],
-    )
-    handler: logging.Handler = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+def configure_logging(*, group: str, node: str, ring: LogRing, log_file: str = "", level: int = logging.INFO) -> ProcessLog:
+    """Send every record of this process to ``log_file`` or stderr, and keep the newest in ``ring``."""
+    output: logging.Handler = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
+    log = ProcessLog(output, ring, {name: value for name, value in (("group", group), ("node", node)) if value})
+    output.setFormatter(_formatter(log, _for_person if not log_file and sys.stderr.isatty() else _for_program))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [log]
     root.setLevel(level)
+    return log
+
+
+def _formatter(log: ProcessLog, render: Processor) -> logging.Formatter:
+    def bind(_logger: object, _name: str, event: EventDict) -> EventDict:
+        record: logging.LogRecord = event["_record"]
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        text = event.pop("event")
+        return {"at": at, "level": record.levelname.lower(), **log.bound(), "event": "", "text": text, "logger": record.name, **event}
+
+    def keep(_logger: object, _name: str, event: EventDict) -> EventDict:
+        record: logging.LogRecord = event["_record"]
+        fields = {name: value for name, value in event.items() if name not in _OWN_KEYS and not name.startswith("_")}
+        log.ring.add(int(record.created * 1000), event["level"], event["event"], event["text"], event["logger"], fields)
+        return event
+
+    chain: list[Processor] = [bind, structlog.stdlib.ExtraAdder(), structlog.processors.format_exc_info, keep]
+    final: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=chain, processors=final)
+
+
+def _for_program(_logger: object, _name: str, event: EventDict) -> str:
+    """Nothing in a log line can move the cursor of who reads it, or look like another line."""
+    return printable_json({name: value for name, value in event.items() if value or name != "event"}, default=str)
+
+
+def _for_person(_logger: object, _name: str, event: EventDict) -> str:
+    """Time, level, text, and behind it the event and its fields; a traceback goes on its own lines."""
+    level, trace = str(event["level"]), event.pop("exception", None)
+    place = " ".join(str(event.pop(name)) for name in ("group", "node") if name in event)
+    behind = [
+        f"{name}={printable(str(event[name]))}" for name in event if name not in ("at", "level", "text", "logger") and event[name] != ""
+    ]
+    line = f"{event['at'][11:]}  {level.upper():8}  {place}  {printable(str(event['text']))}"
+    if behind:
+        line += f"  ({' '.join(behind)})"
+    if level in _COLOURS and not os.environ.get("NO_COLOR"):
+        line = f"{_COLOURS[level]}{line}{_RESET}"
+    return line if trace is None else "\n".join([line, *(f"    {printable(each)}" for each in str(trace).splitlines())])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import psutil
 
 from dledger_wire.version import installed_version
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's.  ``cpu_s``: used."""
+    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's.  ``cpu_s``: used.
+    ``loop_lag_ms``: see ``LoopWatch``.  ``connections``: open ones, see ``Arrivals.by_kind``."""
 
     pid: int = 0
     rss_bytes: int = 0
@@ -19,6 +23,8 @@ class ProcessStats:
     version: str = ""
     memory_bytes: int = 0
     cpu_s: float = 0.0
+    loop_lag_ms: float = 0.0
+    connections: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def read_process_stats() -> ProcessStats:
@@ -34,6 +40,16 @@ def read_process_stats() -> ProcessStats:
         pass
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return ProcessStats(os.getpid(), sizes["VmRSS"], sizes["RssAnon"], installed_version(), memory_bytes, time.process_time())
+
+
+def open_files() -> int:
+    """Open files and connections of this process."""
+    return int(psutil.Process().num_fds())
+
+
+def started_s() -> float:
+    """When this process started, seconds since 1970."""
+    return float(psutil.Process().create_time())
 
 
 def local_utc_offset_ms() -> int:

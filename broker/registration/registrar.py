@@ -16,7 +16,7 @@ from broker.process.process_stats import ProcessStats
 from broker.registration.known_groups import KnownGroups
 from broker.registration.link import NameServerLink
 from broker.registration.own_registration import OwnRegistration
-from dledger.runtime.env import Environment
+from dledger.runtime.env import Environment, space_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
@@ -184,8 +184,7 @@ class Registrar:
         disk = self._env.disk
         while True:
             try:
-                total = await disk.total_bytes()
-                self._own.disk_used_percent = 100.0 * (1.0 - await disk.free_bytes() / total) if total else 0.0
+                self._own.disk_used_percent = (await space_of(disk)).used_percent
             except OSError:
                 self._own.disk_used_percent = 0.0
             await asyncio.sleep(self._settings.cluster.name_service.registerInterval / 1000)
@@ -226,7 +225,11 @@ class Registrar:
             if stale:
                 now = ", ".join(f"{node.id} at {node.address}" for node in self.groups.nodes_of(first) if node.member)
                 _logger.warning(
-                    "the cluster file is stale: replica group %s, which serves the names, has lost %s; it has %s", first, stale, now
+                    "the cluster file is stale: replica group %s, which serves the names, has lost %s; it has %s",
+                    first,
+                    stale,
+                    now,
+                    extra={"event": "cluster_file_stale"},
                 )
 
     async def directory(self) -> routes_pb2.DirectoryReply | None:

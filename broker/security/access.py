@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 
 from dledger_wire.errors import PermissionDeniedError
-from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic, is_system_topic
 from dledger_wire.security.principal import Kind, Principal
 from store.commands.security import Action, Resource
 from store.state.security import SecurityState
@@ -26,9 +26,8 @@ Question = tuple[Principal, Action, Resource, str]
 
 def resource_of(topic: str) -> tuple[Resource, str]:
     """What rights on a topic are rights on: retries and dead letters belong to their group, topics of the system to the cluster."""
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-        if topic.startswith(prefix):
-            return Resource.GROUP, topic.removeprefix(prefix)
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return Resource.GROUP, group_of_topic(topic)
     return (Resource.CLUSTER, CLUSTER_NAME) if is_system_topic(topic) else (Resource.TOPIC, topic)
 
 

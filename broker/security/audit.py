@@ -120,7 +120,7 @@ class Audit:
         self.refused[reason] += 1
         if not self._has_room(address, who):
             return
-        _logger.warning("refused %s: %s", cut(address), cut(text), extra={"reason": reason})
+        _logger.warning("refused %s: %s", cut(address), cut(text), extra={"event": "refused", "reason": reason})
         record = self._record(who, address, what, allowed=False, outcome=outcome)
         record["reason"] = reason
         record["text"] = cut(text)

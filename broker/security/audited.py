@@ -14,7 +14,7 @@ from broker.security.audit import Audit
 from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
-from dledger_wire.rpc.transport import CallContext, Server, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import CallContext, Server, UnaryHandler, WrappedServer
 from dledger_wire.security.principal import Kind
 from store.commands.security import Rule
 from store.state.security import SecurityState
@@ -137,11 +137,12 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
 BY_PATH: Mapping[str, tuple[UnaryMethod[Any, Any], Audited]] = {method.path: (method, row) for method, row in ROWS.items()}
 
 
-class AuditGate:
-    """A server whose administrative handlers leave records.  Implements ``dledger_wire.rpc.transport.Server``."""
+class AuditGate(WrappedServer):
+    """A server whose administrative handlers leave records."""
 
     def __init__(self, server: Server, audit: Audit, inside: Inside) -> None:
-        self._server, self._audit, self._inside = server, audit, inside
+        super().__init__(server)
+        self._audit, self._inside = audit, inside
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         found = BY_PATH.get(method)
@@ -178,12 +179,3 @@ class AuditGate:
         after = {**told, **now} if now is not None else told or None
         what = (row.action, row.resource, row.name(request))
         self._audit.change(caller.principal, caller.peer, what, outcome, before=before, after=after)
-
-    def add_stream(self, method: str, handler: StreamHandler) -> None:
-        self._server.add_stream(method, handler)
-
-    async def start(self) -> None:
-        await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        await self._server.stop(grace_s)

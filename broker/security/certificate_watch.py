@@ -70,7 +70,9 @@ class CertificateWatch:
         """Look now and every hour, for as long as the process runs."""
         if self.step is not Step.ONLY:
             _logger.warning(
-                "plaintext is accepted: security.tls.step is %s; every connection without TLS is readable on its way", self.step
+                "plaintext is accepted: security.tls.step is %s; every connection without TLS is readable on its way",
+                self.step,
+                extra={"event": "plaintext_accepted"},
             )
         while self.network.tls is not None:
             self.look()
@@ -84,7 +86,7 @@ class CertificateWatch:
             self.network.tls.client()
             self.network.tls.server()
         except ConfigError as error:  # they were there at the start
-            _logger.warning("%s", error.message)
+            _logger.warning("%s", error.message, extra={"event": "certificate_unusable"})
         text, now_ms = self._expiry(), self.clock.wall_ms()
         if not text:
             self._told_level = LEVELS_DAYS[0] + 1
@@ -92,4 +94,9 @@ class CertificateWatch:
         level = min(days for days in LEVELS_DAYS if self._left_ms() <= days * DAY_MS)
         if level < self._told_level or now_ms - self._told_ms >= DAY_MS:
             self._told_level, self._told_ms = level, now_ms
-            _logger.warning("%s: %s; replace its file, it is read without a restart", self.network.tls.settings.cert, text)
+            _logger.warning(
+                "%s: %s; replace its file, it is read without a restart",
+                self.network.tls.settings.cert,
+                text,
+                extra={"event": "certificate_expires"},
+            )

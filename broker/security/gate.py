@@ -10,16 +10,17 @@ from broker.security.permissions import asks_itself, check_of, nothing
 from broker.security.replicas import REPLICA_SERVICES, ReplicaCheck
 from dledger_wire.errors import PermissionDeniedError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream, CallContext, Server, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server, StreamHandler, UnaryHandler, WrappedServer
 from store.commands.security import Action, Resource
 
 
-class AccessGate:
+class AccessGate(WrappedServer):
     """A server whose handlers are called with what callers may do.  ``replicas``: of a node with a replica group; without it nobody may
-    call what replicas call.  Implements ``dledger_wire.rpc.transport.Server``."""
+    call what replicas call."""
 
     def __init__(self, server: Server, access: AccessControl, replicas: ReplicaCheck | None = None) -> None:
-        self._server, self._access, self._replicas = server, access, replicas
+        super().__init__(server)
+        self._access, self._replicas = access, replicas
 
     def add_unary(self, method: str, handler: UnaryHandler) -> None:
         check, known = check_of(method), methods.METHODS.get(method)
@@ -62,9 +63,3 @@ class AccessGate:
             self._access.denied(caller.principal, Action.ADMINISTER, Resource.CLUSTER, CLUSTER_NAME)
             raise
         return self._replicas
-
-    async def start(self) -> None:
-        await self._server.start()
-
-    async def stop(self, grace_s: float) -> None:
-        await self._server.stop(grace_s)

@@ -12,12 +12,12 @@ from typing import Any, NoReturn, TypeAlias
 from broker.security.access import CLUSTER_NAME, AccessControl
 from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError
 from dledger_wire.rpc import methods
+from dledger_wire.rpc.grpc_callers import PUBLIC
 from dledger_wire.rpc.methods import StreamMethod, UnaryMethod
 from dledger_wire.security.principal import SPARE_GROUP, Kind, Principal
 from store.commands.security import Action, Resource
 
 Check: TypeAlias = Callable[[AccessControl, Principal, Any], None]
-HEALTH = "/grpc.health.v1.Health/"
 # How many checks one request may ask for.
 MAX_CHECKS = 10_000
 
@@ -160,6 +160,11 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.SET_REPLICA_GROUP: _ADMINISTER,
     methods.TAKE_SPARE: _for_its_group,
     methods.EXPIRE: _ADMINISTER,
+    methods.TOPIC_TRAFFIC: _DESCRIBE,
+    methods.LEADER_HISTORY: _DESCRIBE,
+    methods.NODE_DETAILS: _DESCRIBE,
+    methods.LOG_TAIL: _ADMINISTER,
+    methods.WAITING_DELAYS: _DESCRIBE,
     methods.AUTO_CREATE_TOPIC: _topic(Action.CREATE),
     methods.JOIN_GROUP: asks_itself,
     methods.DESCRIBE_MEMBERS: _SEEN_GROUPS,
@@ -199,4 +204,4 @@ CHECKS: Mapping[str, Check] = {method.path: check for method, check in _ROWS.ite
 
 def check_of(path: str) -> Check:
     """What ``path`` needs; only members of the cluster may call a method without a row."""
-    return nothing if path.startswith(HEALTH) else CHECKS.get(path, members_only)
+    return nothing if path.startswith(PUBLIC) else CHECKS.get(path, members_only)

@@ -58,7 +58,7 @@ class ReplicaCheck:
         self.refused += 1
         if text not in self._told and len(self._told) < MAX_TOLD:  # a node that is refused tries again twice a second
             self._told.add(text)
-            _logger.warning("refused: %s", text)
+            _logger.warning("refused: %s", text, extra={"event": "replica_refused"})
         return PermissionDeniedError(text, user=who.name, action="replicate", resource="cluster", name=self._group)
 
 

@@ -72,9 +72,9 @@ class ProcessSecurity:
         if self.admission is not None:
             self.admission.users_changed()
 
-    def guarded(self, server: Server, state: Callable[[], SecurityState]) -> Server:
+    def guarded(self, server: Server, access: AccessControl) -> Server:
         """The server of a process without a replica behind the gate, where there is one."""
-        return server if self.admission is None else AccessGate(server, self.access(state))
+        return server if self.admission is None else AccessGate(server, access)
 
 
 NO_SECURITY = ProcessSecurity(OPEN, None)

@@ -145,5 +145,7 @@ class SecurityCopies:
             try:
                 await self._context.command(newest.as_copy(), COPY_TIMEOUT_S)
             except DledgerError as error:
-                _logger.warning("users and rules of version %d were not copied: %s", newest.version, error.message)
+                _logger.warning(
+                    "users and rules of version %d were not copied: %s", newest.version, error.message, extra={"event": "users_not_copied"}
+                )
                 await asyncio.sleep(COPY_PAUSE_S)

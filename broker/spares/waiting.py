@@ -10,9 +10,13 @@ import logging
 from collections.abc import Callable, Iterable
 
 from broker.api.health import HealthService
+from broker.api.log_tail import LogTailService
+from broker.api.reflection import ReflectedServer
 from broker.config.cluster_file import ClusterConfig
 from broker.config.replicas import SpareConfig
 from broker.config.values import split_address
+from broker.measures import MeasuredServer, ServiceMeasures
+from broker.process.log_ring import LogRing
 from broker.process.process_stats import ProcessStats
 from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
@@ -45,6 +49,7 @@ class WaitingSpare:
         process: Callable[[], ProcessStats] = ProcessStats,
         security: ProcessSecurity = NO_SECURITY,
     ) -> None:
+        self.log_ring: LogRing | None = None  # of the process, where it has one
         self._security = security
         self._cluster, self._spare, self._env, self._process = cluster, spare, env, process
         self._started_at_ms = env.clock.wall_ms()
@@ -56,6 +61,9 @@ class WaitingSpare:
         self._server: Server | None = None
         self._name_servers: set[str] = set()  # where it registers
         self._directory_version = 0
+        self.measures = ServiceMeasures(env.stopwatch)
+        self.access = security.access(SecurityState)
+        self.certificate = security.certificate_watch(env.clock)
 
     @property
     def failed(self) -> asyncio.Future[BaseException]:
@@ -71,11 +79,13 @@ class WaitingSpare:
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self._failed, self.bound = loop.create_future(), loop.create_future()
-        server = self._security.guarded(self._env.network.serve(self.addresses[0]), SecurityState)
+        served = self._security.guarded(MeasuredServer(self._env.network.serve(self.addresses[0]), self.measures), self.access)
+        server = ReflectedServer(served)
         methods.TAKE_SPARE.serve(server, self.take)
         methods.NODE_STATUS.serve(server, self._status)
         if self._security.audit is not None:
             AuditService(self._security.audit).register(server)
+        LogTailService(self.log_ring, "", self._spare.id).register(server)
         HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
         await server.start()
         self._server = server

@@ -1,4 +1,5 @@
-"""The Transactions service: producers join to be checked and end their transactions, operators list open ones.  Served by the master.
+"""The Transactions service: producers join to be checked and end their transactions, operators list open ones.  Served by the master; open
+ones also by any replica.
 
 Owns the calls, and what runs in one term: the producers' sessions (``producer_sessions.py``), the checks (``checker.py``) and the resolver
 (``resolver.py``) end with the term, before anything of a later term starts.
@@ -116,22 +117,36 @@ class TransactionService:
     async def describe(
         self, request: transaction_pb2.DescribeTransactionsRequest, caller: CallContext
     ) -> transaction_pb2.DescribeTransactionsResponse:
-        term, store = self._term(), self._context.store
+        reply = transaction_pb2.DescribeTransactionsResponse(replica=self._context.answering_replica())
+        if not request.any_replica or self._context.roles.master_term:
+            self._describe_attending(self._term(), caller, reply)
+        if not request.only_attending:
+            await self._describe_open(request, caller, reply)
+        return reply
+
+    def _describe_attending(self, term: _Term, caller: CallContext, reply: transaction_pb2.DescribeTransactionsResponse) -> None:
+        for group, count in term.members.counts().items():
+            if self._context.access.may(caller.principal, Action.DESCRIBE, Resource.GROUP, group):
+                reply.attending.add(producer_group=group, producers=count)
+
+    async def _describe_open(
+        self,
+        request: transaction_pb2.DescribeTransactionsRequest,
+        caller: CallContext,
+        reply: transaction_pb2.DescribeTransactionsResponse,
+    ) -> None:
+        """From replicated state."""
+        store = self._context.store
         low, high = store.reader.bounds(HALF_TOPIC, 0, for_service=True)
         parked = store.reader.bounds(CHECK_MAX_TIME_TOPIC, 0, for_service=True)
-        reply = transaction_pb2.DescribeTransactionsResponse()
         if self._context.access.may(caller.principal, Action.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
             reply.open, reply.parked = store.transactions.open_count(high), parked[1] - parked[0]
         sees = partial(self._context.access.may, caller.principal, Action.DESCRIBE, Resource.GROUP)
-        for group, count in term.members.counts().items():
-            if sees(group):
-                reply.attending.add(producer_group=group, producers=count)
         offsets = list(islice(store.transactions.open_from(low, high), min(request.max_transactions or MAX_SHOWN, MAX_SHOWN)))
         for half in await read_halves(self._context, offsets):
             group = producer_group(half)
             if request.producer_group in ("", group) and sees(group):
                 self._describe(half, reply)
-        return reply
 
     def _describe(self, half: Frame, reply: transaction_pb2.DescribeTransactionsResponse) -> None:
         times, checked_ms = self._context.store.transactions.checks(half.queue_offset)

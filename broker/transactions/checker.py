@@ -100,7 +100,11 @@ class TransactionChecker:
         """Mark half messages that were deleted with the head of the log as ended."""
         low, _ = self._bounds()
         if deleted := list(self._store.transactions.open_from(0, low)):
-            _logger.warning("transactions: %d half messages were deleted with the head of the log before they ended", len(deleted))
+            _logger.warning(
+                "transactions: %d half messages were deleted with the head of the log before they ended",
+                len(deleted),
+                extra={"event": "half_messages_lost"},
+            )
             await self._context.raft.propose(self._store.command(EndTransactions(ended=runs_of(deleted))))
 
     # What is open
@@ -130,7 +134,7 @@ class TransactionChecker:
             return list(await read_halves(self._context, offsets))
         except (StorageDamagedError, CorruptFrameError) as error:
             if len(offsets) == 1:
-                _logger.error("half message %d cannot be read: %s", offsets[0], error.message)
+                _logger.error("half message %d cannot be read: %s", offsets[0], error.message, extra={"event": "half_message_unreadable"})
                 return [None]
             return [half for offset in offsets for half in await self._read([offset])]
 
@@ -159,8 +163,14 @@ class TransactionChecker:
         if offsets:
             halves = [(offset, half) for offset, half in self._with_frames(offsets, await self._read(offsets))]
             copies = [_given_up(half, self._store.transactions.checks(offset)[0]) for offset, half in halves]
-            _logger.warning("transactions: no producer resolved %d half messages, moving them to %s", len(halves), CHECK_MAX_TIME_TOPIC)
+            _logger.warning(
+                "transactions: no producer resolved %d half messages, moving them to %s",
+                len(halves),
+                CHECK_MAX_TIME_TOPIC,
+                extra={"event": "half_messages_parked"},
+            )
             await self._resolver.park([offset for offset, _ in halves], copies)
+            self._context.measures.transaction_checks["given up"] += len(halves)
 
     async def _check(self, taken: Sequence[_Due]) -> None:
         offsets = sorted(due[1] for due in taken if not self._is_exhausted(due))
@@ -171,7 +181,8 @@ class TransactionChecker:
         for offset, half in halves:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 times, _ = self._store.transactions.checks(offset)
-                self._members.check(producer_group(half), offset, times, encode_frame(half))
+                asked = self._members.check(producer_group(half), offset, times, encode_frame(half))
+                self._context.measures.transaction_checks["asked" if asked else "no producer"] += 1
 
     def _with_frames(self, offsets: Sequence[int], halves: Sequence[Frame | None]) -> Iterator[tuple[int, Frame]]:
         return ((offset, half) for offset, half in zip(offsets, halves, strict=True) if half is not None)

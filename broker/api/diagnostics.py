@@ -1,0 +1,174 @@
+"""The Diagnostics service of a node: why its leaders changed, what it holds and is set to, and which messages wait for their time.
+
+Owns the answers; every node gives its own, whatever its role.  Nothing here writes, and everything is bounded.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from pydantic import BaseModel
+
+from broker.api.limits import in_slices
+from broker.api.waiting_messages import WaitingMessages
+from broker.config.cluster_file import ClusterConfig
+from broker.context import ServiceContext
+from broker.leadership.leader_history import LeaderHistory
+from broker.process import audit_file
+from broker.process.process_stats import ProcessStats
+from dledger.log import quarantine
+from dledger.runtime.env import space_of
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
+from dledger_wire._pb import diagnostics_pb2
+from dledger_wire.frames.frame import Frame
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
+from store.append.redelivery import real_message
+from store.commands.security import Action
+from store.durability.snapshots import CONFIG_FOLDER
+from store.key_index.index_file import INDEX_FOLDER
+from store.queues.queue_files import QUEUE_FOLDER
+
+DEFAULT_LISTED = 100
+MAX_LISTED = 1_000
+FOLDERS = (LOG_FOLDER, "index-units", QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, SNAPSHOT_FOLDER, quarantine.FOLDER, audit_file.FOLDER)
+LIBRARIES = ("grpcio", "protobuf", "numpy", "uvloop", "pydantic", "cryptography", "structlog")
+# The blocks of the cluster file that are shown; what is not named here might be secret.
+SHOWN = ("cluster", "name_service", "replicas", "raft", "store", "broker", "metrics", "console")
+SHOWN_OF_SECURITY = ("limits", "audit")
+SHOWN_OF_TLS = ("min_version", "client_auth", "step")
+
+
+class DiagnosticsService:
+    """Answers of one node."""
+
+    def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], history: LeaderHistory) -> None:
+        self._context, self._process, self._history = context, process, history
+        self._waiting = WaitingMessages(context)
+        self._started_at_ms = context.env.clock.wall_ms()
+
+    def register(self, server: Server) -> None:
+        methods.TOPIC_TRAFFIC.serve(server, self.topic_traffic)
+        methods.LEADER_HISTORY.serve(server, self.leader_history)
+        methods.NODE_DETAILS.serve(server, self.node_details)
+        methods.WAITING_DELAYS.serve(server, self.waiting_delays)
+
+    async def topic_traffic(self, _request: diagnostics_pb2.TopicTrafficRequest, caller: CallContext) -> diagnostics_pb2.TopicTrafficReply:
+        context, own = self._context, self._context.settings
+        reply = diagnostics_pb2.TopicTrafficReply(group=own.group.name, node=own.node.id, started_at_ms=self._started_at_ms)
+        async for topic, counts in in_slices(list(context.store.traffic.topics.items())):
+            if context.access.may_topic(caller.principal, Action.DESCRIBE, topic):
+                messages_in, bytes_in, messages_out, bytes_out = counts.values
+                reply.topics.add(topic=topic, messages_in=messages_in, bytes_in=bytes_in, messages_out=messages_out, bytes_out=bytes_out)
+        return reply
+
+    async def leader_history(
+        self, request: diagnostics_pb2.LeaderHistoryRequest, _caller: CallContext
+    ) -> diagnostics_pb2.LeaderHistoryReply:
+        settings = self._context.settings
+        reply = diagnostics_pb2.LeaderHistoryReply(group=settings.group.name, node=settings.node.id)
+        for change in self._history.changes(request.max_changes):
+            reply.changes.add(
+                term=change.term,
+                leader=change.leader,
+                previous=change.previous,
+                at_ms=change.at_ms,
+                took_ms=change.took_ms,
+                kind=change.kind,
+                cause=change.cause,
+                reason=change.reason,
+            )
+        return reply
+
+    # What the node holds and is set to
+
+    async def node_details(self, _request: diagnostics_pb2.NodeDetailsRequest, _caller: CallContext) -> diagnostics_pb2.NodeDetailsReply:
+        settings, disk, process = self._context.settings, self._context.env.disk, self._process()
+        space = await space_of(disk)
+        reply = diagnostics_pb2.NodeDetailsReply(
+            group=settings.group.name,
+            node=settings.node.id,
+            rss_bytes=process.rss_bytes,
+            anonymous_bytes=process.anonymous_bytes,
+            machine_memory_bytes=process.memory_bytes,
+            cpu_s=process.cpu_s,
+            disk_free_bytes=space.free_bytes,
+            disk_total_bytes=space.total_bytes,
+            versions=_versions(process),
+            started_at_ms=self._started_at_ms,
+            data_folder=disk.local_path(""),
+            connections=process.connections,
+        )
+        for folder in FOLDERS:
+            size = await disk.measure(folder)
+            if size.files:
+                reply.files.add(kind=folder, count=size.files, bytes=size.size_bytes, oldest_ms=size.oldest_ms)
+        size = await disk.measure("", below=False)
+        reply.files.add(kind="other", count=size.files, bytes=size.size_bytes, oldest_ms=size.oldest_ms)
+        for name, value in settings_in_force(settings.cluster):
+            reply.settings.add(name=name, value=value)
+        return reply
+
+    # Messages that wait
+
+    async def waiting_delays(
+        self, request: diagnostics_pb2.WaitingDelaysRequest, caller: CallContext
+    ) -> diagnostics_pb2.WaitingDelaysReply:
+        context, listed = self._context, min(request.max_messages or DEFAULT_LISTED, MAX_LISTED)
+        timers = await self._waiting.timers(listed)
+        own = context.settings
+        reply = diagnostics_pb2.WaitingDelaysReply(group=own.group.name, node=own.node.id, timed=timers.waiting, exact=timers.exact)
+        reply.replica.CopyFrom(context.answering_replica())
+        if len(timers.due):
+            reply.timed_next_due_ms = int(timers.due[0])
+        found: list[tuple[int, int, Frame]] = [(due_ms, 0, frame) for due_ms, frame in await self._waiting.frames_of(timers)]
+        for each in await self._waiting.levels():
+            reply.levels.add(level=each.level, delay_ms=each.delay_ms, waiting=each.waiting, next_due_ms=each.next_due_ms)
+            if each.waiting:
+                frames = await self._waiting.of_level(each.level, listed)
+                found += [(self._waiting.due_ms(each.level, frame), each.level, frame) for frame in frames]
+        found.sort(key=lambda row: row[:2])
+        for due_ms, level, frame in found[:listed]:
+            real = real_message(frame)
+            if real is not None and context.access.may_topic(caller.principal, Action.READ, real.topic):
+                names = real.properties
+                reply.messages.add(
+                    topic=real.topic, key=names.get("KEYS", ""), message_id=names.get("UNIQ_KEY", ""), due_ms=due_ms, level=level
+                )
+        return reply
+
+
+def _versions(process: ProcessStats) -> dict[str, str]:
+    found = {"dledger": process.version, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def settings_in_force(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """The settings that say how the cluster's nodes work, by their names in the cluster file, defaults included; none of them is secret."""
+    yield from _flat("", _chosen(cluster, SHOWN))
+    security = cluster.security
+    if security is not None:
+        yield from _flat("security.", _chosen(security, SHOWN_OF_SECURITY))
+        if security.tls is not None:
+            yield from _flat("security.tls.", _chosen(security.tls, SHOWN_OF_TLS))
+        if security.users is not None:
+            yield from _flat("security.users.", _chosen(security.users, ("required",)))
+
+
+def _chosen(model: BaseModel, names: Iterable[str]) -> Mapping[str, object]:
+    return {name: getattr(model, name) for name in names if name in type(model).model_fields}
+
+
+def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, BaseModel):
+            yield from _flat(f"{prefix}{name}.", _chosen(value, type(value).model_fields))
+        else:
+            yield f"{prefix}{name}", "" if value is None else str(value)

@@ -1,0 +1,79 @@
+"""What is wrong with a node: one list of conditions, for the words of ``dledger status`` and for the alarms of its metrics.
+
+Owns when each of them is so, and what weighs most: the first state is the one that clients judge a replica group by, the others follow it
+as warnings, so that a disk that is full hides neither a damage nor a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from broker.background.clock_watch import span
+from dledger.clock.clock_monitor import ClockMonitor
+from dledger.settings import RaftStatus
+
+OK = "ok"
+
+
+class Condition(NamedTuple):
+    """``kind`` is that of the metric ``dledger_alarm``; empty for what needs nobody at once."""
+
+    kind: str
+    text: str
+
+
+def conditions_of(raft: RaftStatus, *, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str]) -> list[Condition]:
+    """All that hold now, the weightiest first; with the clocks as they were compared last.
+
+    Args:
+        raft: The replica's own state.
+        refuses_messages: Whether the store takes no new messages, for want of disk space.
+        clocks: Of this node and its group.
+        damage_seen: Damages that a comparison of replicas has found.
+    """
+    return list(_conditions(raft, refuses_messages, clocks, damage_seen))
+
+
+def _conditions(raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str]) -> Iterator[Condition]:
+    if raft.failed:
+        yield Condition("stopped", f"stopped: {raft.failed}")
+    if raft.copying:
+        yield Condition("copying", raft.copying)
+    if raft.disk_full:
+        yield Condition("disk_full", "read-only: the disk is full")
+    elif refuses_messages:
+        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio")
+    clock = _clock_problem(clocks)
+    if clock:
+        yield Condition("clock", clock)
+    if raft.damaged:
+        yield Condition("damaged", f"damaged: {_first_of(raft.damaged)}; no replica has the bytes so far")
+    elif damage_seen:
+        yield Condition("damaged", f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer")
+    if raft.refused_messages:
+        yield Condition("", f"{OK}; refused {raft.refused_messages} messages on links of replicas: see the node's log")
+
+
+def states_of(conditions: Sequence[Condition]) -> list[str]:
+    """At least one, ``ok`` when nothing is wrong."""
+    return [condition.text for condition in conditions] or [OK]
+
+
+def warnings_of(states: Sequence[str]) -> list[str]:
+    """The states behind the first, as warnings."""
+    return [state.removeprefix(f"{OK}; ") for state in states[1:]]
+
+
+def _clock_problem(clocks: ClockMonitor) -> str:
+    """What is wrong with this node's clock or with the group's clocks; empty when nothing is."""
+    limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.skew_ms, clocks.time.lag_ms()
+    if abs(skew_ms) > limit_ms:
+        return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
+    if abs(lag_ms) > limit_ms:
+        return f"the clocks of the group jumped by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
+    return ""
+
+
+def _first_of(damage: Sequence[str]) -> str:
+    return damage[0] + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")

@@ -1,0 +1,167 @@
+"""Figures of a node that take more than a look: lags of consumer groups, messages that wait, the age of the oldest one.
+
+Owns how often they are found out: at most every ``EVERY_MS``, in a task of the node, however often they are asked for and however long the
+disk takes.  What could not be found out is left out, so that no figure says less than there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.api.limits import in_slices
+from broker.api.waiting_messages import WaitingMessages
+from broker.context import ServiceContext
+from broker.metrics.catalog import OTHERS
+from broker.metrics.top import Pair, top_pairs
+from broker.verified_reads import read_with_repair
+from dledger.log.log import Log
+from dledger_wire.errors import DledgerError
+from dledger_wire.names import HALF_TOPIC
+from dledger_wire.tasks import BackgroundTasks
+from store.durability.segment_ages import SegmentAges
+
+EVERY_MS = 5_000
+WAIT_S = 1.0  # for new figures; then the last ones are told
+READS = 250  # whose oldest message is looked up in one round: of the pairs with the most messages to go, and again of all others
+
+Place = tuple[str, int, int]  # topic, queue, offset
+
+
+@dataclass(slots=True)
+class SlowFigures:
+    """Of one moment.  Lags and what waits are the master's to tell, of ``term``; None and what is missing: it could not be found out.
+
+    ``oldest_ms`` None: also when the log holds no message.
+    """
+
+    term: int = 0
+    lag_messages: dict[Pair, int] = field(default_factory=dict)
+    lag_seconds: dict[Pair, float] = field(default_factory=dict)
+    delayed: int | None = None
+    delay_lag_s: float | None = None
+    half_messages: int | None = None
+    oldest_ms: int | None = None
+
+
+class SlowLook:
+    """Finds them out, in one of ``tasks``; ``limit`` is how many pairs of topic and group are told each for itself."""
+
+    def __init__(self, context: ServiceContext, limit: int, tasks: BackgroundTasks) -> None:
+        self._context, self._limit, self._tasks = context, limit, tasks
+        self._waiting = WaitingMessages(context)
+        self._ages: tuple[Log, SegmentAges] | None = None
+        self._known = SlowFigures()
+        self._at_ms: int | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._stored_ms: dict[Place, int] = {}  # when the first message to go was stored
+        self._read_last: dict[bool, Place] = {}  # of the pairs with the most messages to go, and of the others
+
+    async def figures(self) -> SlowFigures:
+        """As they were found out last; anew when that is too long ago and it takes no longer than ``WAIT_S``."""
+        now_ms = self._context.env.clock.monotonic_ms()
+        ended = self._looking is None or self._looking.done()
+        if ended and (self._at_ms is None or now_ms - self._at_ms >= EVERY_MS):
+            self._at_ms, self._looking = now_ms, self._tasks.spawn(self._look(), "slow_figures")
+        if self._looking is not None and not self._looking.done():
+            await asyncio.wait((self._looking,), timeout=WAIT_S)
+        return self._known
+
+    async def _look(self) -> None:
+        found = SlowFigures(self._context.roles.master_term)
+        log = self._context.raft.log
+        if self._ages is None or self._ages[0] is not log:
+            self._ages = log, SegmentAges(log)
+        # Each for itself: the role or the log changes meanwhile, or damage is being repaired.
+        with contextlib.suppress(DledgerError):
+            found.oldest_ms = await self._ages[1].oldest_ms()
+        if found.term:
+            with contextlib.suppress(DledgerError):
+                await self._look_at_groups(found)
+            with contextlib.suppress(DledgerError):
+                await self._look_at_waiting(found)
+        self._known = found
+
+    # Consumer groups
+
+    async def _look_at_groups(self, found: SlowFigures) -> None:
+        store = self._context.store
+        lags: dict[Pair, int] = {}
+        places: dict[Pair, list[Place]] = {}
+        for group, topics in store.consumer_offsets.of_groups(None).items():
+            async for topic in in_slices(list(topics)):
+                lagging = self._lagging(group, topic)
+                lags[topic, group] = sum(count for _, _, count in lagging)
+                places[topic, group] = [(topic, queue_id, offset) for queue_id, offset, _ in lagging]
+        await self._find_times(places, top_pairs(lags, {}, self._limit))
+        ages = self._known_ages(places)
+        told = top_pairs(lags, ages, self._limit)
+        others = lags.keys() - told
+        found.lag_messages = {pair: lags[pair] for pair in told}
+        found.lag_seconds = {pair: ages[pair] for pair in told if pair in ages}
+        if others:
+            found.lag_messages[OTHERS, OTHERS] = sum(lags[pair] for pair in others)
+            if known := others & ages.keys():
+                found.lag_seconds[OTHERS, OTHERS] = max(ages[pair] for pair in known)
+
+    def _lagging(self, group: str, topic: str) -> list[tuple[int, int, int]]:
+        """(queue, next offset, messages to go) of the queues in which a group has some to go."""
+        store = self._context.store
+        known = store.topics.get(topic)
+        found = []
+        for queue_id in range(known.read_queues if known is not None else 0):
+            queue = store.queues.get((topic, queue_id))
+            if queue is not None:
+                offset = max(store.consumer_offsets.position(group, topic, queue_id), queue.min_offset)
+                if queue.max_offset > offset:
+                    found.append((queue_id, offset, queue.max_offset - offset))
+        return found
+
+    async def _find_times(self, places: Mapping[Pair, Sequence[Place]], most: Iterable[Pair]) -> None:
+        """Look up when the first messages to go were stored, so many of them; in the next round others, as far as they stay."""
+        first = {place for pair in most for place in places[pair]}
+        every = {place for of_pair in places.values() for place in of_pair}
+        self._stored_ms = {place: at_ms for place, at_ms in self._stored_ms.items() if place in every}
+        for is_first, wanted in ((True, first), (False, every - first)):
+            unread = sorted(wanted - self._stored_ms.keys())
+            begin = bisect.bisect_right(unread, self._read_last.get(is_first, ("", 0, 0)))
+            for place in [*unread[begin:], *unread[:begin]][:READS]:
+                at_ms = await self._time_of(*place)
+                self._read_last[is_first] = place
+                if at_ms:
+                    self._stored_ms[place] = at_ms
+
+    def _known_ages(self, places: Mapping[Pair, Sequence[Place]]) -> dict[Pair, float]:
+        """Seconds for which the oldest message to go of each pair has been in the log, as far as its queues are known: at least so many."""
+        now_ms = self._context.store.time.now_ms()
+        ages: dict[Pair, float] = {}
+        for pair, of_pair in places.items():
+            stored_ms = [self._stored_ms[place] for place in of_pair if place in self._stored_ms]
+            if stored_ms or not of_pair:
+                ages[pair] = max(0, now_ms - min(stored_ms, default=now_ms)) / 1000
+        return ages
+
+    async def _time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        try:
+            return await read_with_repair(self._context.raft, lambda: self._context.store.reader.time_of(topic, queue_id, offset))
+        except DledgerError:
+            return None
+
+    # What waits
+
+    async def _look_at_waiting(self, found: SlowFigures) -> None:
+        context, store = self._context, self._context.store
+        delayed, due_ms = 0, []
+        for level in await self._waiting.levels():
+            delayed += level.waiting
+            if level.next_due_ms:
+                due_ms.append(store.time.now_ms() - level.next_due_ms)
+        timers = await self._waiting.timers(1)
+        found.delayed = delayed + timers.waiting
+        due_ms += [context.env.clock.wall_ms() - int(first) for first in timers.due]
+        found.delay_lag_s = max(0, *due_ms, 0) / 1000
+        known = store.topics.get(HALF_TOPIC) is not None
+        found.half_messages = store.transactions.open_count(store.queues.max_offset((HALF_TOPIC, 0))) if known else 0
