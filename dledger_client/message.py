@@ -7,7 +7,7 @@ change a message afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
 
@@ -16,12 +16,14 @@ from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
 from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
 from dledger_wire.status import SendStatus
+from dledger_wire.trace_context import MAX_STATE_CHARACTERS, TRACEPARENT, TraceContext
 
 __all__ = ["Message", "SendResult", "SendStatus"]
 
 # What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frames.frame_layout.
 UNIQUE_ID_PROPERTY_BYTES = 42
 MAX_DELAY_LEVEL = 18
+ROOM_BYTES = 2048  # a trace leaves them free: for where a message waits, and what its redeliveries add
 
 # Names with a meaning of their own: they are set by arguments, by the client or by the broker.
 RESERVED_PROPERTIES = frozenset(
@@ -225,6 +227,21 @@ def _extras(message: Message) -> bytes:
     extras = encode_properties(packed)
     check_size(extras, "keys, tags and properties")
     return extras
+
+
+def traced(message: Message, context: TraceContext) -> Message:
+    """The message as part of a trace: a copy with its properties, or itself when it brings a context, or has no room for one."""
+    if message.properties and TRACEPARENT in message.properties:
+        return message
+    if len(context.state) > MAX_STATE_CHARACTERS:
+        context = replace(context, state="")
+    added = context.properties()
+    extras = message.extras + encode_properties(added)
+    if len(extras) > MAX_PROPERTIES_BYTES - ROOM_BYTES:
+        return message
+    copy = message.clone()
+    copy.properties, copy.extras = {**(message.properties or {}), **added}, extras
+    return copy
 
 
 def check_size(extras: bytes, what: str) -> None:

@@ -7,12 +7,24 @@ from dledger_client.admin.consumer_groups import (
     ConsumerGroup,
     ConsumerGroupDescription,
     ConsumerGroupSettings,
-    GroupMember,
     OffsetReset,
     QueueLag,
 )
 from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.diagnostics import (
+    DataFiles,
+    DelayLevel,
+    LeaderChange,
+    LogLine,
+    LogTail,
+    NodeDetails,
+    NodeTraffic,
+    TopicCounts,
+    WaitingDelays,
+    WaitingMessage,
+)
 from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
+from dledger_client.admin.group_answers import GroupMember
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
@@ -26,6 +38,7 @@ from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
 from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
 from dledger_client.consumer.allocation import (
     MessageQueue,
@@ -48,6 +61,7 @@ from dledger_client.runtime.security import SecuritySettings, Tls
 from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
 from dledger_wire.security.tls import TlsSettings
 from dledger_wire.status import Perm
+from dledger_wire.trace_context import TraceContext
 
 __all__ = [
     "AccessDecision",
@@ -68,20 +82,27 @@ __all__ = [
     "ConsumerGroupDescription",
     "ConsumerGroupSettings",
     "ConsumerState",
+    "DataFiles",
     "DeadLetters",
+    "DelayLevel",
     "GroupMember",
     "GroupTransactions",
+    "LeaderChange",
     "LeaderTransfer",
     "LeftMessages",
     "Listed",
     "Listener",
+    "LogLine",
+    "LogTail",
     "Membership",
     "Message",
     "MessageQueue",
     "NameServerStatus",
     "Node",
+    "NodeDetails",
     "NodeExpiry",
     "NodeStatus",
+    "NodeTraffic",
     "NumberedMessage",
     "OffsetReset",
     "OpenTransaction",
@@ -96,6 +117,7 @@ __all__ = [
     "QueueOffsets",
     "QueueRange",
     "QueueSelector",
+    "ReadAt",
     "ReceivedMessage",
     "RegisteredGroup",
     "RegisteredNode",
@@ -116,13 +138,17 @@ __all__ = [
     "Strategy",
     "Tls",
     "TlsSettings",
+    "TopicCounts",
     "TopicQueues",
     "TopicRoute",
     "Trace",
+    "TraceContext",
     "TracedCopy",
     "TransactionOutcome",
     "TransactionResult",
     "TransactionState",
+    "WaitingDelays",
+    "WaitingMessage",
     "averagely",
     "averagely_by_circle",
     "by_config",

@@ -1,18 +1,20 @@
-"""Typed calls that all subjects of ``Admin`` share: to the leader of a replica group, or to the leaders of all.
+"""Typed calls that all subjects of ``Admin`` share: to the leader of a replica group, or to the leaders of all; reads also to followers.
 
 Owns what a replica group without an answer means: a question about the whole cluster is answered by the others, and says who is missing.
+Owns also how seldom a leader is asked for what only it knows, by a client that is to spare leaders.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
 from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.followers_first import FollowersFirst, ReadAt, read_at
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
@@ -22,6 +24,7 @@ from dledger_wire.rpc.methods import UnaryMethod
 GROUP_TIMEOUT_MS = 4000  # longer than an election takes; a replica group that does not answer by then is left out
 SILENT_TIMEOUT_MS = 500  # when it did not answer a moment ago
 SILENT_MS = 10_000
+KEPT_MS = 5_000  # answers of leaders to a client that spares them
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -34,6 +37,7 @@ class Listed(list[T]):
     Args:
         items: What was answered.
         unanswered: The replica groups that did not answer, and why.
+        read_at: Which replica of each group answered.
 
     Examples:
         >>> topics = await admin.list_topics(partial=True)
@@ -41,11 +45,15 @@ class Listed(list[T]):
 
     Attributes:
         unanswered: The replica groups that did not answer, and why: what they have is not in the list.
+        read_at: By replica group the replica that answered, and how old its answer may be; of several the one furthest behind.
     """
 
-    def __init__(self, items: Iterable[T] = (), unanswered: Mapping[str, DledgerError] | None = None) -> None:
+    def __init__(
+        self, items: Iterable[T] = (), unanswered: Mapping[str, DledgerError] | None = None, read_at: Mapping[str, ReadAt] | None = None
+    ) -> None:
         super().__init__(items)
         self.unanswered: dict[str, DledgerError] = dict(unanswered or {})
+        self.read_at: dict[str, ReadAt] = dict(read_at or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +74,30 @@ class Answers(Generic[T]):
         return self.of_group if self.of_group else self.complete()
 
 
+class Sources(dict[str, ReadAt]):
+    """By replica group the replica that answered; of several answers the one that is further behind."""
+
+    def note(self, group: str, source: ReadAt) -> None:
+        """``source`` answered for ``group``."""
+        known = self.get(group)
+        if known is None or source.age > known.age:
+            self[group] = source
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterCalls:
-    """Calls of one ``Admin``; ``timeout_ms`` bounds each of them, with all its attempts."""
+    """Calls of one ``Admin``; ``timeout_ms`` bounds each of them, with all its attempts.
+
+    ``spares_leader``: reads that need not be linearizable go to followers.
+    """
 
     router: Router
     committed_state: CommittedState
+    followers: FollowersFirst
     timeout_ms: int
+    spares_leader: bool = False
+    kept: dict[tuple[str, str, bytes], tuple[int, Message | DledgerError]] = field(default_factory=dict)  # and since when
+    known_groups: dict[str, int] = field(default_factory=dict)  # the replica groups, and when they were looked up
     silent: dict[str, int] = field(default_factory=dict)  # replica groups that did not answer, and until when little is waited for them
 
     def deadline_ms(self) -> int:
@@ -84,11 +109,21 @@ class ClusterCalls:
         most_ms = SILENT_TIMEOUT_MS if self.silent.get(group, 0) > now_ms else GROUP_TIMEOUT_MS
         return now_ms + min(self.timeout_ms, most_ms)
 
+    def at_leaders(self) -> ClusterCalls:
+        """For what a change is decided by: also the reads of this client go to leaders."""
+        return replace(self, spares_leader=False)
+
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
-        """At least one: UnreachableError when whoever answers knows of none."""
+        """At least one: UnreachableError when whoever answers knows of none.  For a client that spares leaders they are looked up only
+        every few seconds: a leader may be the node that serves the names."""
+        now_ms, known = self.router.clock.monotonic_ms(), self.router.groups
+        if self.spares_leader and self.known_groups and all(now_ms - since < KEPT_MS for since in self.known_groups.values()):
+            return {name: known[name] for name in self.known_groups if name in known}
         groups = await self.router.all_groups(self.deadline_ms())
         if not groups:
             raise UnreachableError("nobody who answers knows of a replica group")
+        self.known_groups.clear()
+        self.known_groups.update(dict.fromkeys(groups, now_ms))
         return groups
 
     async def replica_group(self, name: str = "") -> ReplicaGroup:
@@ -113,6 +148,69 @@ class ClusterCalls:
     ) -> Response:
         """The leader's answer.  ``again`` replaces ``request`` after an attempt with an unknown outcome; it must be safe to repeat."""
         return await self.router.call_leader(replica_group, method, request, deadline_ms=self.deadline_ms(), again=again)
+
+    async def read(
+        self,
+        group: str,
+        method: UnaryMethod[Request, Response],
+        request: Request,
+        sources: Sources,
+        *,
+        applied: Callable[[Response], int] | None = None,
+    ) -> Response:
+        """An answer that need not be linearizable; ``sources`` notes whose it is.
+
+        ``applied``: while a group has no leader, its follower with the highest value answers, also for a client that asks leaders."""
+        deadline_ms = self.group_deadline_ms(group)
+        if self.spares_leader:
+            answer, source = await self.followers.ask(group, method, request, deadline_ms)
+            sources.note(group, source)
+            return answer
+        if applied is not None:
+            answer = await self.committed_state.ask(group, method, request, applied, deadline_ms)
+        else:
+            answer = await self.router.call_leader(group, method, request, deadline_ms=deadline_ms)
+        sources.note(group, read_at(answer))
+        return answer
+
+    async def leader_only(self, group: str, method: UnaryMethod[Request, Response], request: Request) -> Response:
+        """What only the leader knows.  A client that spares leaders is given the same answer, or error, for some seconds."""
+        if not self.spares_leader:
+            return await self.router.call_leader(group, method, request, deadline_ms=self.group_deadline_ms(group))
+        now_ms, key = self.router.clock.monotonic_ms(), (group, method.path, request.SerializeToString(deterministic=True))
+        for old in [old for old, (since_ms, _) in self.kept.items() if now_ms - since_ms >= KEPT_MS]:
+            del self.kept[old]
+        if key not in self.kept:
+            found: Message | DledgerError
+            try:
+                found = await self.router.call_leader(group, method, request, deadline_ms=self.group_deadline_ms(group))
+            except DledgerError as error:
+                found = error
+            self.kept[key] = (now_ms, found)
+        _, kept = self.kept[key]
+        if isinstance(kept, DledgerError):
+            raise type(kept)(kept.message, **kept.details)
+        return cast("Response", kept)
+
+    async def leader_only_or(
+        self,
+        group: str,
+        method: UnaryMethod[Request, Response],
+        request: Request,
+        otherwise: Response,
+        missing: dict[str, DledgerError],
+        *,
+        partial: bool,
+    ) -> Response:
+        """``leader_only`` beside what a follower answered: without a leader ``otherwise`` will do for a ``partial`` answer, and ``missing``
+        notes why."""
+        try:
+            return await self.leader_only(group, method, request)
+        except DledgerError as error:
+            if not partial or not self.spares_leader:
+                raise
+            missing[group] = error
+            return otherwise
 
     async def ask_leaders(self, method: UnaryMethod[Request, Response], request: Request) -> Answers[Response]:
         """What the leader of every replica group answers."""

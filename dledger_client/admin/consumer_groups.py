@@ -6,15 +6,18 @@ A group's positions and settings are kept by each replica group for its own queu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.calls import ClusterCalls, Listed, Sources
+from dledger_client.admin.group_answers import GroupMember, QueueId, Told, told_of
+from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.topic_parts import look_at
-from dledger_client.admin.topics import queue_ranges, ranges_of
+from dledger_client.admin.topics import QueueRange, queue_ranges, ranges_of
+from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
-from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
+from dledger_wire._pb import broker_pb2, retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
@@ -22,7 +25,6 @@ from dledger_wire.rpc.error_detail import from_detail
 
 COMMIT_MAX = 1000  # offsets in one call
 
-QueueId: TypeAlias = tuple[str, str, int]  # topic, replica group, queue id
 ResetTarget: TypeAlias = Literal["first", "last"] | int
 
 
@@ -39,29 +41,6 @@ class ConsumerGroup:
     name: str
     topics: tuple[str, ...]
     members: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """One member of a consumer group.
-
-    Attributes:
-        client_id: The member's id.
-        address: Where it connects from.
-        kind: concurrent, orderly or broadcast.
-        strategy: How it shares queues with the other members.
-        subscriptions: Topic -> filter expression.
-        joined_ms: When it joined, milliseconds since 1970.
-        queues: What it consumes, (topic, replica group, queue id) -> epoch of its lock; 0 without a lock.
-    """
-
-    client_id: str
-    address: str
-    kind: str
-    strategy: str
-    subscriptions: Mapping[str, str]
-    joined_ms: int
-    queues: Mapping[QueueId, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +82,16 @@ class ConsumerGroupDescription:
         name: The consumer group.
         members: Its members, by client id.
         queues: Its queues, by topic, replica group and queue id.
-        unanswered: The replica groups that did not answer, and why: their queues are not included.
+        unanswered: The replica groups that did not answer, and why: their queues are not included.  One that is in ``read_at``, too,
+            has no leader, who alone knows the members: their queues are included, its members are not.
+        read_at: By replica group the replica that told the positions, and how old they may be.
     """
 
     name: str
     members: tuple[GroupMember, ...]
     queues: tuple[QueueLag, ...]
     unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
+    read_at: Mapping[str, ReadAt] = field(default_factory=dict, compare=False)
 
     @property
     def lag(self) -> int:
@@ -177,35 +159,60 @@ class ConsumerGroupSettings:
 
 
 async def list_groups(calls: ClusterCalls, *, partial: bool) -> Listed[ConsumerGroup]:
-    told = await _told(calls, [], partial=partial)
+    told = await told_of(calls, [], partial=partial)
     topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in told.members.items()}
     for name, positions in told.positions.items():
         topics.setdefault(name, set()).update(topic for topic, _, _ in positions)
     groups = (ConsumerGroup(name, tuple(sorted(read)), len(told.members.get(name, ()))) for name, read in sorted(topics.items()))
-    return Listed(groups, told.unanswered)
+    return Listed(groups, told.unanswered, told.sources)
 
 
 async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> ConsumerGroupDescription:
-    told = await _told(calls, [name], partial=partial)
-    positions, members = told.positions.get(name, {}), told.members.get(name, [])
-    if not positions and not members:
+    told = await told_of(calls, [name], partial=partial)
+    if calls.spares_leader and not told.knows(name):
+        told = await told_of(calls.at_leaders(), [name], partial=partial)
+    if not told.knows(name):
         for error in told.unanswered.values():
             text = f"consumer group {name} was not found in the replica groups that answered; {error.message}"
             raise type(error)(text, **error.details)
         raise _unknown(name)
-    topics = {topic for topic, _, _ in positions} | {topic for member in members for topic in member.subscriptions}
-    unanswered = dict(told.unanswered)
-    rows: dict[QueueId, QueueLag] = {}
-    for topic in topics:
+    ranges: dict[str, Listed[QueueRange]] = {}
+    for topic in _topics_of(name, told):
         with contextlib.suppress(TopicNotFoundError):
-            for held in (ranges := await queue_ranges(calls, topic, only_readable=True, partial=partial)):
-                row = (topic, held.replica_group, held.queue_id)
-                rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset)
-            unanswered |= ranges.unanswered
+            ranges[topic] = await queue_ranges(calls, topic, only_readable=True, partial=partial)
+    return _described(name, told, ranges)
+
+
+async def describe_groups(calls: ClusterCalls, names: Iterable[str], *, partial: bool) -> Listed[ConsumerGroupDescription]:
+    """Of all consumer groups when none is named."""
+    wanted = list(names)
+    told = await told_of(calls, wanted, partial=partial)
+    known = sorted(told.positions.keys() | told.members.keys())
+    topics = {topic for name in known for topic in _topics_of(name, told)}
+    ranges = await ranges_of_topics(calls, topics, or_followers=calls.spares_leader, partial=partial) if topics else {}
+    found = [_described(name, told, ranges) for name in known]
+    return Listed(found, {group: error for each in found for group, error in each.unanswered.items()} | told.unanswered, told.sources)
+
+
+def _topics_of(name: str, told: Told) -> set[str]:
+    """The topics that the group has positions in, or that its members subscribe to."""
+    subscribed = {topic for member in told.members.get(name, ()) for topic in member.subscriptions}
+    return subscribed | {topic for topic, _, _ in told.positions.get(name, ())}
+
+
+def _described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
+    positions, unanswered = told.positions.get(name, {}), dict(told.unanswered)
+    rows: dict[QueueId, QueueLag] = {}
+    for topic in _topics_of(name, told) & ranges.keys():
+        for held in ranges[topic]:
+            row = (topic, held.replica_group, held.queue_id)
+            rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset)
+        unanswered |= ranges[topic].unanswered
     for key, offset in positions.items():  # also of queues that were deleted
         if key[1] not in unanswered:
             rows.setdefault(key, QueueLag(*key, offset, offset, offset))
-    return ConsumerGroupDescription(name, tuple(members), tuple(rows[key] for key in sorted(rows)), unanswered)
+    queues = tuple(rows[key] for key in sorted(rows))
+    return ConsumerGroupDescription(name, tuple(told.members.get(name, ())), queues, unanswered, told.sources)
 
 
 async def reset_offsets(
@@ -223,12 +230,12 @@ async def reset_offsets(
         seen.require_all("nothing was reset")
     groups = sorted(await calls.named(replica_groups)) or sorted(seen.parts)
     seen.require(groups, "nothing was reset")
-    told = await _told(calls, [name], partial=True)
+    told = await told_of(calls.at_leaders(), [name], partial=True)
     positions = told.positions.get(name, {})
     if not create and not positions and not told.members.get(name) and not told.unanswered:
         raise _unknown(name)
     parts = {group: seen.parts[group] for group in groups if group in seen.parts}
-    ranges = (await ranges_of(calls, parts, at_ms, only_readable=True)).complete()
+    ranges = (await ranges_of(calls.at_leaders(), parts, at_ms, Sources(), only_readable=True)).complete()
     moves = []
     for held in (each for of_part in ranges.values() for each in of_part):
         after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
@@ -262,7 +269,7 @@ async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[Of
 
 async def delete_group(calls: ClusterCalls, name: str) -> None:
     """Delete the group wherever it is known; InvalidArgumentError when it has members, or no replica group knows it."""
-    members = (await _told(calls, [name], partial=False)).members.get(name, [])
+    members = (await told_of(calls.at_leaders(), [name], partial=False)).members.get(name, [])
     if members:
         raise InvalidArgumentError(f"consumer group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
     request = retry_pb2.GroupSettings(name=name)
@@ -307,61 +314,3 @@ def _settings(found: retry_pb2.GroupSettings) -> ConsumerGroupSettings:
 
 def _unknown(name: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything")
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What the replica groups told of consumer groups: positions by consumer group and queue, members by consumer group."""
-
-    positions: dict[str, dict[QueueId, int]]
-    members: dict[str, list[GroupMember]]
-    unanswered: dict[str, DledgerError]
-
-
-async def _told(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -> _Told:
-    """Of all consumer groups when none is named.  Raises when a replica group does not answer, unless ``partial``."""
-    offsets = broker_pb2.GroupOffsetsRequest(groups=names)
-    sessions = sessions_pb2.DescribeMembersRequest(groups=names)
-
-    async def ask(group: str) -> tuple[broker_pb2.GroupOffsetsResponse, sessions_pb2.DescribeMembersResponse]:
-        deadline_ms = calls.group_deadline_ms(group)
-        positions = await calls.router.call_leader(group, methods.GROUP_OFFSETS, offsets, deadline_ms=deadline_ms)
-        return positions, await calls.router.call_leader(group, methods.DESCRIBE_MEMBERS, sessions, deadline_ms=deadline_ms)
-
-    answers = await calls.of_all(ask)
-    found = answers.some() if partial else answers.complete()
-    positions = _positions({group: answer for group, (answer, _) in found.items()})
-    return _Told(positions, _members({group: answer for group, (_, answer) in found.items()}), answers.unanswered)
-
-
-def _positions(answers: Mapping[str, broker_pb2.GroupOffsetsResponse]) -> dict[str, dict[QueueId, int]]:
-    """Consumer group -> queue -> committed offset."""
-    found: dict[str, dict[QueueId, int]] = {}
-    for replica_group, answer in answers.items():
-        for positions in answer.groups:
-            rows = found.setdefault(positions.group, {})
-            rows.update({(each.topic, replica_group, each.queue_id): each.offset for each in positions.offsets})
-    return {name: rows for name, rows in found.items() if rows}
-
-
-def _members(answers: Mapping[str, sessions_pb2.DescribeMembersResponse]) -> dict[str, list[GroupMember]]:
-    """Consumer group -> its members by client id."""
-    found: dict[tuple[str, str], GroupMember] = {}
-    queues: dict[tuple[str, str], dict[QueueId, int]] = {}
-    for replica_group, answer in answers.items():
-        for described in answer.groups:
-            for member in described.members:
-                key = described.group, member.client_id
-                consumed = queues.setdefault(key, {})
-                consumed.update({(each.topic, replica_group, each.queue_id): each.epoch for each in member.queues})
-                found.setdefault(key, _member(member, consumed))
-    groups: dict[str, list[GroupMember]] = {}
-    for (name, _), row in sorted(found.items(), key=lambda item: item[0]):
-        groups.setdefault(name, []).append(row)
-    return groups
-
-
-def _member(member: sessions_pb2.GroupMember, queues: Mapping[QueueId, int]) -> GroupMember:
-    kind = "broadcast" if member.broadcast else "orderly" if member.orderly else "concurrent"
-    subscriptions = {each.topic: each.expression for each in member.subscriptions}
-    return GroupMember(member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms, queues)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.cluster.router import Router
 from dledger_client.deprecation import RenamedAttribute
 from dledger_wire._pb import admin_pb2, retry_pb2
@@ -59,19 +59,20 @@ class DeadLetters:
 
 async def list_dead_letters(calls: ClusterCalls, consumer_group: str, *, partial: bool = False) -> Listed[DeadLetters]:
     """By consumer group and replica group; of all consumer groups when none is named."""
-    request = retry_pb2.DeadLettersRequest(groups=[consumer_group] if consumer_group else [])
-    answers = await calls.ask_leaders(methods.DEAD_LETTERS, request)
+    request = retry_pb2.DeadLettersRequest(groups=[consumer_group] if consumer_group else [], any_replica=calls.spares_leader)
+    sources = Sources()
+    answers = await calls.of_all(lambda group: calls.read(group, methods.DEAD_LETTERS, request, sources))
     found = [
         DeadLetters(each.group, replica_group, each.topic, each.perm, each.min_offset, each.max_offset, each.redriven_upto)
         for replica_group, answer in (answers.some() if partial else answers.complete()).items()
         for each in answer.queues
     ]
-    return Listed(sorted(found, key=lambda each: (each.consumer_group, each.replica_group)), answers.unanswered)
+    return Listed(sorted(found, key=lambda each: (each.consumer_group, each.replica_group)), answers.unanswered, sources)
 
 
 async def set_readable(calls: ClusterCalls, consumer_group: str, *, readable: bool) -> list[DeadLetters]:
     """Grant or revoke read permission on a group's dead letters; they are listed as they were before."""
-    found = await list_dead_letters(calls, consumer_group)
+    found = await list_dead_letters(calls.at_leaders(), consumer_group)
     for letters in found:
         perm = int(Perm.READ_WRITE if readable else Perm.WRITE)
         spec = admin_pb2.TopicSpec(name=letters.topic, perm=perm, group=letters.replica_group)

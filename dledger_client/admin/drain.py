@@ -27,7 +27,7 @@ async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> Repli
     others = await active_groups(calls, without=name)
     if not others:
         raise InvalidArgumentError(f"{name} is the only replica group that takes messages; a cluster needs one")
-    for queues in await list_topics(calls, or_followers=False, partial=False):
+    for queues in await list_topics(calls.at_leaders(), or_followers=False, partial=False):
         if queues.replica_group == name and not _belongs_to_a_group(queues.topic):
             await _add_elsewhere(calls, queues, others)
     return await set_state(calls, name, DRAINING)

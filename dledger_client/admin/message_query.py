@@ -1,8 +1,8 @@
 """Search for single messages: by key, by id, by time, by offset.
 
-The leader is asked first, since it has everything that was acknowledged; without its answer any other replica serves.  An id is the
-producer's, or the one of the message's position in the log.  The latter names a store host, which only the cluster knows, so both are
-searched.
+The leader is asked first, since it has everything that was acknowledged, unless the caller wants to spare it; without its answer any other
+replica serves.  An id is the producer's, or the one of the message's position in the log.  The latter names a store host, which only the
+cluster knows, so both are searched.
 """
 
 from __future__ import annotations
@@ -60,22 +60,34 @@ class QueryResult:
     unanswered: dict[str, DledgerError] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Who is asked: the leader first, or with ``followers_first`` the others before it."""
+
+    router: Router
+    followers_first: bool = False
+
+    def in_order(self, view: ReplicaGroup) -> list[Node]:
+        return sorted(view.nodes, key=lambda node: (node.id == view.leader_id) == self.followers_first)
+
+
 async def call_replica(
-    router: Router, group: str, method: UnaryMethod[Request, Response], request: Request, deadline_ms: int
+    replicas: Replicas, group: str, method: UnaryMethod[Request, Response], request: Request, deadline_ms: int
 ) -> tuple[bytes, Node]:
-    """The answer of the leader, or of another replica when the leader does not answer, and which node gave it."""
+    """The answer of the first replica that gives one, and which node it is."""
+    router = replicas.router
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
-            return await _try_all(router, await router.ensure_group(group, deadline_ms), method, request)
+            return await _try_all(replicas, await router.ensure_group(group, deadline_ms), method, request)
     raise NotReadyError(f"replica group {group}: no attempt was made before the deadline")
 
 
-async def _try_all(router: Router, view: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request) -> tuple[bytes, Node]:
+async def _try_all(replicas: Replicas, view: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request) -> tuple[bytes, Node]:
     problem: DledgerError = UnreachableError(f"replica group {view.name} has no nodes")
     missing: DledgerError | None = None
-    for node in sorted(view.nodes, key=lambda node: node.id != view.leader_id):
+    for node in replicas.in_order(view):
         try:
-            return await method.call_bytes(router.channel(node.address), request, timeout_s=CALL_TIMEOUT_S), node
+            return await method.call_bytes(replicas.router.channel(node.address), request, timeout_s=CALL_TIMEOUT_S), node
         except TopicNotFoundError as error:  # this replica may lag; the others decide
             missing = missing or error
         except DledgerError as error:
@@ -86,12 +98,14 @@ async def _try_all(router: Router, view: ReplicaGroup, method: UnaryMethod[Reque
 
 
 async def pages(
-    router: Router, group: str, request: query_pb2.QueryMessagesRequest, deadline_ms: int
+    replicas: Replicas, group: str, request: query_pb2.QueryMessagesRequest, deadline_ms: int
 ) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
     """(answer, its frames, the node) for each page of ``request``, which the caller may narrow between two pages."""
     while True:
-        data, node = await call_replica(router, group, methods.QUERY_MESSAGES, request, deadline_ms)
+        data, node = await call_replica(replicas, group, methods.QUERY_MESSAGES, request, deadline_ms)
         reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
+        if reply.replica.master:
+            replicas.router.leader_is(group, node.address)  # it may have become the leader: the next call spares it
         yield reply, payload, node
         if not reply.before_pos:
             return
@@ -99,14 +113,27 @@ async def pages(
 
 
 async def query_group(
-    router: Router, group: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+    replicas: Replicas, group: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> tuple[list[ReceivedMessage], bool]:
-    """(up to ``max_messages`` messages of one replica group, whether its index covered everything); 0: the replicas' default."""
+    """(up to ``max_messages`` messages of one replica group, whether its index covered everything); 0: the replicas' default.
+
+    What followers do not have is looked for at the leader: they may lag behind it."""
+    asked = query_pb2.QueryMessagesRequest()
+    asked.CopyFrom(request)
+    found, complete = await _query_group(replicas, group, asked, max_messages, deadline_ms)
+    if found or not replicas.followers_first:
+        return found, complete
+    return await _query_group(Replicas(replicas.router), group, request, max_messages, deadline_ms)
+
+
+async def _query_group(
+    replicas: Replicas, group: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+) -> tuple[list[ReceivedMessage], bool]:
     found: list[ReceivedMessage] = []
     complete = True
     request.max_bytes = PAGE_BYTES
     request.max_messages = min(max_messages, MAX_PAGE)
-    async with aclosing(pages(router, group, request, deadline_ms)) as answers:
+    async with aclosing(pages(replicas, group, request, deadline_ms)) as answers:
         async for reply, payload, node in answers:
             found += messages_of(reply, payload, group, node)
             complete &= reply.complete
@@ -131,46 +158,46 @@ def messages_of(reply: query_pb2.QueryMessagesResponse, payload: memoryview, gro
 
 
 async def query_by_key(
-    router: Router, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int, deadline_ms: int
+    replicas: Replicas, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int, deadline_ms: int
 ) -> QueryResult:
     """Messages of ``topic`` with ``key`` among their keys."""
     if not key or " " in key:
         raise InvalidArgumentError(f"key {key!r}: expected one key, without spaces")
     request = query_pb2.QueryMessagesRequest(topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms)
-    return await _in_topic(router, topic, request, max_messages, deadline_ms)
+    return await _in_topic(replicas, topic, request, max_messages, deadline_ms)
 
 
-async def query_by_id(router: Router, msg_id: str, topic: str, max_messages: int, deadline_ms: int) -> QueryResult:
+async def query_by_id(replicas: Replicas, msg_id: str, topic: str, max_messages: int, deadline_ms: int) -> QueryResult:
     """Messages with this id, the producer's or that of a position in the log; of all topics when none is named."""
     if not msg_id:
         raise InvalidArgumentError("an empty message id")
-    by_offset_id = await query_by_offset_id(router, msg_id, deadline_ms)
+    by_offset_id = await query_by_offset_id(replicas, msg_id, deadline_ms)
     if by_offset_id is not None and (not topic or by_offset_id.topic == topic):
         return QueryResult([by_offset_id])
     request = query_pb2.QueryMessagesRequest(topic=topic, unique_id=msg_id)
     if topic:
-        return await _in_topic(router, topic, request, max_messages, deadline_ms)
-    return await _all(router, sorted(await router.all_groups(deadline_ms)), request, max_messages, deadline_ms)
+        return await _in_topic(replicas, topic, request, max_messages, deadline_ms)
+    return await _all(replicas, sorted(await replicas.router.all_groups(deadline_ms)), request, max_messages, deadline_ms)
 
 
-async def query_by_offset_id(router: Router, msg_id: str, deadline_ms: int) -> ReceivedMessage | None:
+async def query_by_offset_id(replicas: Replicas, msg_id: str, deadline_ms: int) -> ReceivedMessage | None:
     """The message at the position that this id names; None for an id of another kind."""
     try:
         host, pos = parse_offset_message_id(msg_id)
     except InvalidArgumentError:
         return None
-    groups = await router.all_groups(deadline_ms)
+    groups = await replicas.router.all_groups(deadline_ms)
     # The node that stored it may no longer be a member: then every group is asked.
     own = [name for name, group in sorted(groups.items()) if any(node.address == host for node in group.nodes)]
-    result = await _all(router, own or sorted(groups), query_pb2.QueryMessagesRequest(pos=pos), 0, deadline_ms)
+    result = await _all(replicas, own or sorted(groups), query_pb2.QueryMessagesRequest(pos=pos), 0, deadline_ms)
     return next((message for message in result.messages if message.offset_msg_id == msg_id.upper()), None)
 
 
 async def _in_topic(
-    router: Router, topic: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+    replicas: Replicas, topic: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> QueryResult:
-    parts = await find_parts(router, topic, deadline_ms)
-    result = await _all(router, [part.replica_group for part in parts.queues], request, max_messages, deadline_ms)
+    parts = await find_parts(replicas.router, topic, deadline_ms)
+    result = await _all(replicas, [part.replica_group for part in parts.queues], request, max_messages, deadline_ms)
     for group in parts.missing:
         result.unanswered[group] = NotLeaderError(f"replica group {group} has no leader now", leader_address="")
     result.complete &= not parts.missing
@@ -178,16 +205,16 @@ async def _in_topic(
 
 
 async def _all(
-    router: Router, groups: Sequence[str], request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+    replicas: Replicas, groups: Sequence[str], request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> QueryResult:
     """What the replica groups find, asked at once; one that does not answer is left out, and named, unless there is no other."""
     if len(groups) > 1:
-        deadline_ms = min(deadline_ms, router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
+        deadline_ms = min(deadline_ms, replicas.router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
 
     async def ask(group: str) -> tuple[list[ReceivedMessage], bool]:
         asked = query_pb2.QueryMessagesRequest()
         asked.CopyFrom(request)
-        return await query_group(router, group, asked, max_messages, deadline_ms)
+        return await query_group(replicas, group, asked, max_messages, deadline_ms)
 
     answers = await answers_of(ask, groups)
     found = answers.some().values()

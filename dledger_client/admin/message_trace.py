@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dledger_client.admin.message_query import call_replica, messages_of, query_by_id, query_by_key
+from dledger_client.admin.message_query import Replicas, call_replica, messages_of, query_by_id, query_by_key
 from dledger_client.cluster.responses import parse_envelope
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node
@@ -94,22 +94,22 @@ class Trace:
     unanswered: dict[str, DledgerError] = field(default_factory=dict)
 
 
-async def trace(router: Router, topic: str, key: str, msg_id: str, max_messages: int, deadline_ms: int) -> Trace:
+async def trace(replicas: Replicas, topic: str, key: str, msg_id: str, max_messages: int, deadline_ms: int) -> Trace:
     """By ``key`` of a topic, or by id (of a topic, or of all)."""
     if key:
-        found = await query_by_key(router, topic, key, 0, 0, max_messages, deadline_ms)
+        found = await query_by_key(replicas, topic, key, 0, 0, max_messages, deadline_ms)
     else:
-        found = await query_by_id(router, msg_id, topic, max_messages, deadline_ms)
+        found = await query_by_id(replicas, msg_id, topic, max_messages, deadline_ms)
     places: dict[tuple[str, int], ReceivedMessage] = {(each.replica_group, each.physical_offset): each for each in found.messages}
     complete, unanswered = found.complete, found.unanswered
     for unique_id in dict.fromkeys(each.properties.get("UNIQ_KEY", "") for each in found.messages):
         if unique_id:
-            copies = await query_by_id(router, unique_id, "", MAX_COPIES, deadline_ms)
+            copies = await query_by_id(replicas, unique_id, "", MAX_COPIES, deadline_ms)
             complete &= copies.complete
             unanswered = unanswered | copies.unanswered
             places |= {(each.replica_group, each.physical_offset): each for each in copies.messages}
     messages = sorted(places.values(), key=lambda each: (each.store_timestamp, each.replica_group, each.physical_offset))
-    return Trace([await _traced(router, message, deadline_ms) for message in messages], complete, unanswered)
+    return Trace([await _traced(replicas, message, deadline_ms) for message in messages], complete, unanswered)
 
 
 def kind_of(message: ReceivedMessage) -> tuple[str, str]:
@@ -127,13 +127,13 @@ def kind_of(message: ReceivedMessage) -> tuple[str, str]:
     return (SYSTEM if is_system_topic(topic) else MESSAGE), ""
 
 
-async def _traced(router: Router, message: ReceivedMessage, deadline_ms: int) -> TracedCopy:
+async def _traced(replicas: Replicas, message: ReceivedMessage, deadline_ms: int) -> TracedCopy:
     kind, consumer_group = kind_of(message)
     copy = TracedCopy(message, kind, consumer_group)
-    nodes = (await router.ensure_group(message.replica_group, deadline_ms)).nodes
-    copy.replicas = list(await asyncio.gather(*(_replica_state(router, message, node) for node in nodes)))
+    nodes = (await replicas.router.ensure_group(message.replica_group, deadline_ms)).nodes
+    copy.replicas = list(await asyncio.gather(*(_replica_state(replicas.router, message, node) for node in nodes)))
     if kind in (MESSAGE, RETRY, DEAD_LETTER):
-        copy.consumers = await _consumers(router, message, deadline_ms)
+        copy.consumers = await _consumers(replicas, message, deadline_ms)
     return copy
 
 
@@ -149,11 +149,11 @@ async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -
     return ReplicaState(node.id, HOLDS if same else HAS_NOT)
 
 
-async def _consumers(router: Router, message: ReceivedMessage, deadline_ms: int) -> list[ConsumerState]:
+async def _consumers(replicas: Replicas, message: ReceivedMessage, deadline_ms: int) -> list[ConsumerState]:
     place = {"topic": message.topic, "queue_id": message.queue_id, "offset": message.queue_offset}
     request = query_pb2.ConsumedRequest(**place)  # type: ignore[arg-type]
     try:
-        data, node = await call_replica(router, message.replica_group, methods.CONSUMED, request, deadline_ms)
+        data, node = await call_replica(replicas, message.replica_group, methods.CONSUMED, request, deadline_ms)
     except TopicNotFoundError:
         return []  # deleted meanwhile
     states = []

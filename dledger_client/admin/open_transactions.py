@@ -1,15 +1,17 @@
-"""Open transactions as the leaders see them, and ending one by hand."""
+"""Open transactions, which are replicated, with the producers that can be asked, which leaders know; and ending one by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.cluster.responses import garbage
 from dledger_client.deprecation import RenamedAttribute
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire._pb import transaction_pb2
+from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
@@ -63,16 +65,31 @@ class GroupTransactions:
     attending = RenamedAttribute("producers")
 
 
+_Answer: TypeAlias = transaction_pb2.DescribeTransactionsResponse
+
+
 async def describe_transactions(
     calls: ClusterCalls, producer_group: str, max_transactions: int, *, partial: bool
 ) -> Listed[GroupTransactions]:
     """By replica group; of all producer groups when none is named."""
-    request = transaction_pb2.DescribeTransactionsRequest(producer_group=producer_group, max_transactions=max_transactions)
-    answers = await calls.ask_leaders(methods.DESCRIBE_TRANSACTIONS, request)
-    found: Listed[GroupTransactions] = Listed([], answers.unanswered)
-    for replica_group, answer in (answers.some() if partial else answers.complete()).items():
+    request = transaction_pb2.DescribeTransactionsRequest(
+        producer_group=producer_group, max_transactions=max_transactions, any_replica=calls.spares_leader
+    )
+    attending = transaction_pb2.DescribeTransactionsRequest(producer_group=producer_group, max_transactions=1, only_attending=True)
+    sources, without_producers = Sources(), dict[str, DledgerError]()
+
+    async def ask(group: str) -> tuple[_Answer, _Answer]:
+        told = await calls.read(group, methods.DESCRIBE_TRANSACTIONS, request, sources)
+        if not calls.spares_leader or sources[group].leader:
+            return told, told
+        found = await calls.leader_only_or(group, methods.DESCRIBE_TRANSACTIONS, attending, _Answer(), without_producers, partial=partial)
+        return told, found
+
+    answers = await calls.of_all(ask)
+    found: Listed[GroupTransactions] = Listed([], answers.unanswered | without_producers, sources)
+    for replica_group, (answer, at_leader) in (answers.some() if partial else answers.complete()).items():
         rows = [_transaction(each, replica_group) for each in answer.transactions]
-        producers = {each.producer_group: each.producers for each in answer.attending}
+        producers = {each.producer_group: each.producers for each in at_leader.attending}
         found.append(GroupTransactions(replica_group, answer.open, answer.parked, rows, producers))
     return found
 

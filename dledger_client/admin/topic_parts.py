@@ -1,4 +1,4 @@
-"""The parts of one topic, one in each replica group that has queues of it, as the leaders of the groups know them.
+"""The parts of one topic, one in each replica group that has queues of it, as the leaders of the groups know them, or their followers.
 
 Owns what is known when a replica group does not answer: the parts that answer name every group that may have queues of the topic, so that
 a group that has nothing to do with it is not waited for.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, Sources
 from dledger_client.cluster.node_metadata import queues_of
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import broker_pb2
@@ -75,8 +75,22 @@ def _no_leader(group: str, error: DledgerError) -> str:
 
 async def look_at(calls: ClusterCalls, name: str) -> TopicParts:
     """Ask the leaders of all replica groups for a topic, which need not exist."""
+    return await _seen_by(calls.at_leaders(), name)
+
+
+async def look_aside(calls: ClusterCalls, name: str) -> TopicParts:
+    """``look_at`` for a read: followers are asked where the client spares leaders, which then say only that there is no such topic."""
+    if calls.spares_leader:
+        seen = await _seen_by(calls, name)
+        if seen.parts:
+            return seen
+    return await look_at(calls, name)
+
+
+async def _seen_by(calls: ClusterCalls, name: str) -> TopicParts:
     check_topic(name)
-    answers = await calls.ask_leaders(methods.METADATA, broker_pb2.MetadataRequest(topics=[name]))
+    request, sources = broker_pb2.MetadataRequest(topics=[name]), Sources()
+    answers = await calls.of_all(lambda group: calls.read(group, methods.METADATA, request, sources))
     found = answers.some()
     parts = {group: queues for group, answer in found.items() for queues in queues_of(name, answer) if queues.replica_group == group}
     load = {group: answer.queues for group, answer in found.items()}

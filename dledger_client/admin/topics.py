@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from dledger_client.admin.calls import Answers, ClusterCalls, Listed
-from dledger_client.admin.topic_parts import look_at
+from dledger_client.admin.calls import Answers, ClusterCalls, Listed, Sources
+from dledger_client.admin.topic_parts import look_aside
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
@@ -119,15 +119,11 @@ def joined(parts: Iterable[TopicQueues], *, created: bool) -> ChangedTopic:
 
 
 async def list_topics(calls: ClusterCalls, *, or_followers: bool, partial: bool) -> Listed[TopicQueues]:
-    """The leaders answer, since other replicas may lag behind a topic just created."""
-    request = broker_pb2.MetadataRequest(all_topics=True)
+    """The leaders answer, since other replicas may lag behind a topic just created; unless the client spares them."""
+    request, sources = broker_pb2.MetadataRequest(all_topics=True), Sources()
 
     async def ask(group: str) -> broker_pb2.MetadataResponse:
-        if not or_followers:
-            return await calls.router.call_leader(group, methods.METADATA, request, deadline_ms=calls.group_deadline_ms(group))
-        return await calls.committed_state.ask(
-            group, methods.METADATA, request, lambda answer: int(answer.version), calls.group_deadline_ms(group)
-        )
+        return await calls.read(group, methods.METADATA, request, sources, applied=version_of if or_followers else None)
 
     answers = await calls.of_all(ask)
     found = (answers.some() if partial else answers.complete()).values()
@@ -136,10 +132,19 @@ async def list_topics(calls: ClusterCalls, *, or_followers: bool, partial: bool)
         for answer in found
         for topic in answer.topics
     ]
-    return Listed(sorted(topics, key=lambda topic: (topic.topic, topic.replica_group)), answers.unanswered)
+    return Listed(sorted(topics, key=lambda topic: (topic.topic, topic.replica_group)), answers.unanswered, sources)
+
+
+def version_of(answer: broker_pb2.MetadataResponse) -> int:
+    """Of the topics that a replica knows: the higher, the newer."""
+    return answer.version
 
 
 async def describe_topic(calls: ClusterCalls, name: str) -> list[TopicQueues]:
+    if calls.spares_leader:
+        seen = await look_aside(calls, name)
+        if seen.parts and not seen.missing:
+            return [seen.parts[group] for group in sorted(seen.parts)]
     return await calls.router.topic(name, calls.deadline_ms(), fresh=True)
 
 
@@ -148,16 +153,16 @@ async def queue_ranges(
 ) -> Listed[QueueRange]:
     """The queues of ``topic``, by replica group and number; without ``only_readable`` those that are only written, too."""
     within(NO_TIME, MAX_OFFSET, timestamp_ms=timestamp_ms)
-    seen = await look_at(calls, topic)
+    seen, sources = await look_aside(calls, topic), Sources()
     if not partial or not (seen.parts or seen.missing):
         seen.require_all("its offsets are not known")
-    answers = await ranges_of(calls, seen.parts, timestamp_ms, only_readable=only_readable)
+    answers = await ranges_of(calls, seen.parts, timestamp_ms, sources, only_readable=only_readable)
     found = answers.of_group if partial else answers.complete()
-    return Listed((each for ranges in found.values() for each in ranges), seen.missing | answers.unanswered)
+    return Listed((each for ranges in found.values() for each in ranges), seen.missing | answers.unanswered, sources)
 
 
 async def ranges_of(
-    calls: ClusterCalls, parts: Mapping[str, TopicQueues], timestamp_ms: int, *, only_readable: bool
+    calls: ClusterCalls, parts: Mapping[str, TopicQueues], timestamp_ms: int, sources: Sources, *, only_readable: bool
 ) -> Answers[list[QueueRange]]:
     """The queues of these parts of a topic, by replica group."""
 
@@ -166,7 +171,7 @@ async def ranges_of(
         count = part.read_queues if only_readable else max(part.read_queues, part.write_queues)
         refs = [broker_pb2.QueueRef(topic=part.topic, queue_id=number, timestamp_ms=timestamp_ms) for number in range(count)]
         request = broker_pb2.OffsetsRequest(queues=refs)
-        answer = await calls.router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=calls.group_deadline_ms(group))
+        answer = await calls.read(group, methods.QUEUE_OFFSETS, request, sources)
         return [QueueRange(group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time) for each in answer.queues]
 
     return await calls.of_all(ask, parts)

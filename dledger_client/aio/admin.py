@@ -16,8 +16,8 @@ from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.message_query import QueryResult, query_by_id, query_by_key, query_by_time
-from dledger_client.admin.message_trace import Trace, trace
+from dledger_client.admin.many_topics import ranges_of_topics
+from dledger_client.admin.message_query import Replicas
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
@@ -25,29 +25,31 @@ from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, named_groups
 from dledger_client.aio.consumer import PullConsumer
-from dledger_client.aio.security_admin import SecurityAdmin
+from dledger_client.aio.message_admin import MessageAdmin
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.followers_first import FollowersFirst
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
-from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.runtime.argument_ranges import MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire.errors import InvalidArgumentError
 
 
-class Admin(SecurityAdmin):
+class Admin(MessageAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:
         bootstrap: Addresses of any nodes, ``host:port,host:port`` or a list of them.
+        read_from: Where lists, offsets and messages are read: ``leader``, or ``follower`` to spare the leader, which then is asked only
+            for what followers do not have.  ``read_at`` of what is listed says who answered, and how old the answer may be.
         timeout_ms: How long each operation is tried, in milliseconds.
         security: See ``SecuritySettings``.
 
     Raises:
-        InvalidArgumentError: ``bootstrap`` is not a list of addresses.
+        InvalidArgumentError: ``bootstrap`` is not a list of addresses, or ``read_from`` is neither.
         ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
@@ -60,13 +62,22 @@ class Admin(SecurityAdmin):
     """
 
     @takes_old_environment
-    def __init__(self, bootstrap: Bootstrap, *, timeout_ms: int = 10_000, **security: Unpack[SecuritySettings]) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap, *, read_from: str = "leader", timeout_ms: int = 10_000, **security: Unpack[SecuritySettings]
+    ) -> None:
         parse_bootstrap(bootstrap)
+        if read_from not in ("leader", "follower"):
+            raise InvalidArgumentError(f"read_from {read_from!r}: expected leader or follower")
+        self._read_from = read_from
         self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._timeout_ms = timeout_ms
         self._router = self._environment.open_router(bootstrap)
-        self._calls = ClusterCalls(self._router, CommittedState(self._router), timeout_ms)
+        self._reader: PullConsumer | None = None
+        self._replicas = Replicas(self._router, followers_first=read_from == "follower")
+        state = CommittedState(self._router)
+        spares_leader = read_from == "follower"
+        self._calls = ClusterCalls(self._router, state, FollowersFirst(self._router, state), timeout_ms, spares_leader)
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,6 +91,8 @@ class Admin(SecurityAdmin):
         Examples:
             >>> await admin.close()
         """
+        if self._reader is not None:
+            await self._reader.close()
         await self._router.close()
 
     async def describe_cluster(self) -> ClusterDescription:
@@ -320,6 +333,25 @@ class Admin(SecurityAdmin):
         """
         return await topics.queue_ranges(self._calls, name, timestamp_ms, partial=partial)
 
+    async def offsets_of_topics(
+        self, names: Iterable[str], *, or_followers: bool = False, partial: bool = False
+    ) -> dict[str, Listed[QueueRange]]:
+        """The offsets that the queues of many topics hold, with few calls.  A topic that does not exist or cannot be read has none.
+
+        Args:
+            names: The topics.
+            or_followers: For a replica group without a leader, what its followers have committed.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of each list says which.
+
+        Raises:
+            NotLeaderError: A replica group has no leader, and ``or_followers`` and ``partial`` are False.
+
+        Examples:
+            >>> held = await admin.offsets_of_topics(["orders", "payments"])
+            >>> stored = {topic: sum(queue.messages for queue in queues) for topic, queues in held.items()}
+        """
+        return await ranges_of_topics(self._calls, names, or_followers=or_followers, partial=partial)
+
     async def list_groups(self, *, partial: bool = False) -> Listed[ConsumerGroup]:
         """All consumer groups that have members or positions.
 
@@ -345,6 +377,19 @@ class Admin(SecurityAdmin):
             >>> print((await admin.describe_group("audit")).lag)
         """
         return await consumer_groups.describe_group(self._calls, consumer_group, partial=partial)
+
+    async def describe_groups(self, names: Iterable[str] = (), *, partial: bool = False) -> Listed[ConsumerGroupDescription]:
+        """The members, positions and lag of many consumer groups, with few calls; names that nobody knows are left out.
+
+        Args:
+            names: The consumer groups; none for all.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+
+        Examples:
+            >>> groups = await admin.describe_groups()
+            >>> worst = max(groups, key=lambda group: group.lag, default=None)
+        """
+        return await consumer_groups.describe_groups(self._calls, names, partial=partial)
 
     async def reset_offsets(
         self,
@@ -474,17 +519,19 @@ class Admin(SecurityAdmin):
             max_reconsume_times=max_reconsume_times,
         )
 
-    async def dead_letters(self, consumer_group: str = "", *, partial: bool = False) -> Listed[DeadLetters]:
+    async def dead_letters(self, consumer_group: str = "", *, partial: bool = False, at_leader: bool = False) -> Listed[DeadLetters]:
         """The dead letters of a consumer group, or of all groups.
 
         Args:
             consumer_group: The group; empty for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+            at_leader: Ask leaders also when this client reads at followers: before a redrive, which counts from what is told here.
 
         Examples:
             >>> waiting = sum(letters.waiting for letters in await admin.dead_letters("audit"))
         """
-        return await letters_of_groups.list_dead_letters(self._calls, consumer_group, partial=partial)
+        calls = self._calls.at_leaders() if at_leader else self._calls
+        return await letters_of_groups.list_dead_letters(calls, consumer_group, partial=partial)
 
     async def open_dead_letters(self, consumer_group: str, *, readable: bool = True) -> list[DeadLetters]:
         """Let consumers read the dead letters of a group, or revoke that permission; returns them as they were before.
@@ -564,108 +611,3 @@ class Admin(SecurityAdmin):
             >>> await admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
         """
         return await open_transactions.resolve_transaction(self._calls, transaction, state)
-
-    async def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
-        """Find the newest messages of a topic that have a key, newest first.
-
-        Args:
-            topic: The topic.
-            key: One of the messages' keys.
-            begin_ms: Stored at or after, milliseconds since 1970; 0 for no bound.
-            end_ms: Stored at or before, milliseconds since 1970; 0 for no bound.
-            max_messages: How many to return.
-
-        Raises:
-            InvalidArgumentError: The key is empty or has spaces.
-            TopicNotFoundError: The topic does not exist.
-
-        Examples:
-            >>> found = await admin.query_by_key("orders", "o-1")
-        """
-        within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
-        within(1, MAX_U32, max_messages=max_messages)
-        return await query_by_key(self._router, topic, key, begin_ms, end_ms, max_messages, self._calls.deadline_ms())
-
-    async def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
-        """Find messages by id.
-
-        Args:
-            msg_id: The id that the producer gave, or the one of the message's position in the log.
-            topic: Only messages of this topic; empty for all topics, internal ones as well.
-            max_messages: How many to return.
-
-        Raises:
-            InvalidArgumentError: The id is empty.
-
-        Examples:
-            >>> found = await admin.query_by_id(result.msg_id)
-        """
-        within(1, MAX_U32, max_messages=max_messages)
-        return await query_by_id(self._router, msg_id, topic, max_messages, self._calls.deadline_ms())
-
-    async def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
-        """Find the first messages of a topic that were stored in a span of time, oldest first.
-
-        Args:
-            topic: The topic.
-            begin_ms: Stored at or after, milliseconds since 1970.
-            end_ms: Stored at or before, milliseconds since 1970; 0 for now.
-            max_messages: How many to return.
-
-        Raises:
-            TopicNotFoundError: The topic does not exist.
-
-        Examples:
-            >>> found = await admin.query_by_time("orders", 1767225600000, max_messages=5)
-        """
-        within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
-        within(1, MAX_U32, max_messages=max_messages)
-        queues = await topics.queue_ranges(self._calls, topic, begin_ms, only_readable=True, partial=True)
-        async with self._consumer() as consumer:
-            return await query_by_time(consumer, topic, queues, end_ms, max_messages)
-
-    @renamed_arguments(group="replica_group")
-    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
-        """The message at an offset of a queue; None when the queue has not reached that offset.
-
-        Args:
-            topic: The topic.
-            queue_id: The queue's number.
-            offset: The offset in that queue.
-            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
-
-        Raises:
-            OffsetOutOfRangeError: The message has expired.
-            TopicNotFoundError: The topic does not exist.
-
-        Examples:
-            >>> message = await admin.query_by_offset("orders", 0, 17)
-        """
-        async with self._consumer() as consumer:
-            found = await consumer.fetch(topic, queue_id, offset, 1, replica_group=replica_group)
-        return found[0] if found else None
-
-    async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
-        """Where messages are stored, which consumer groups have passed them and when, and their retries and dead letters.
-
-        Args:
-            topic: The topic; needed with ``key``.
-            key: One of the messages' keys.
-            msg_id: The id of a message, in place of ``key``.
-            max_messages: How many messages to trace.
-
-        Raises:
-            InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
-
-        Examples:
-            >>> for copy in (await admin.trace(topic="orders", key="o-1")).copies:
-            ...     print(copy.kind, copy.message.topic)
-        """
-        if bool(key) == bool(msg_id) or (key and not topic):
-            raise InvalidArgumentError("expected a topic and a key, or a message id")
-        within(1, MAX_U32, max_messages=max_messages)
-        return await trace(self._router, topic, key, msg_id, max_messages, self._calls.deadline_ms())
-
-    def _consumer(self) -> PullConsumer:
-        with self._environment.in_use():
-            return PullConsumer(self._bootstrap, timeout_ms=self._timeout_ms)

@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from dledger_client import tracing
 from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
@@ -18,6 +19,7 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AddedQueues, AskGroup
 from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.deprecation import renamed_arguments
+from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
@@ -90,7 +92,9 @@ class PullConsumer:
         self._committed_state = CommittedState(self._router, replica)
         self._added = AddedQueues(self._router, self._held(NO_TIME, or_followers=True))
         self._reads_followers = read_from != "leader" or replica is not None
-        self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
+        files = LocalLogReader() if local_files else None
+        self._fetcher = Fetcher(self._router, read_from, replica, near, files=files, repair=repair)
+        self._fetcher.metrics = FetchMetrics(group)
 
     @property
     def _description(self) -> str:
@@ -418,6 +422,7 @@ class PullConsumer:
         Examples:
             >>> messages = await consumer.fetch("orders", 0, 0, max_messages=100, wait_ms=1_000, tags="created || paid")
         """
+        began_ms = self._router.clock.wall_ms()
         chunks = await self.fetch_chunks(
             topic,
             queue_id,
@@ -430,7 +435,10 @@ class PullConsumer:
             sql=sql,
             linearizable=linearizable,
         )
-        return [message for chunk in chunks for message in self.with_tags(chunk, tags)]
+        messages = [message for chunk in chunks for message in self.with_tags(chunk, tags)]
+        if messages and (spans := tracing.spans()) is not None:
+            spans.received(messages, self.group, began_ms)
+        return messages
 
     @renamed_arguments(group_name="replica_group")
     async def fetch_chunks(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, Unpack
 
+from dledger_client import tracing
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import RecordAccumulator
@@ -158,6 +159,12 @@ class Producer:
             >>> futures = [producer.send_async(Message("orders", b"%d" % number)) for number in range(100)]
             >>> results = [await future for future in futures]
         """
+        spans = tracing.spans()
+        if spans is not None:
+            return spans.send(message, lambda traced: self._send_async(traced, queue_key, queue_id))
+        return self._send_async(message, queue_key, queue_id)
+
+    def _send_async(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> AsyncSendFuture:
         accumulator = self._core.accumulator
         if not self._delayed and accumulator.knows(message.topic, queue_id, by_key=queue_key is not None):
             try:
@@ -191,7 +198,14 @@ class Producer:
         """
         if not messages:
             raise InvalidArgumentError("a batch without a message")
-        report = self._delay(list(messages), queue_key, queue_id, one=False)
+        spans = tracing.spans()
+        if spans is None:
+            return await self._send_batch(list(messages), queue_key, queue_id)
+        with spans.sending_batch(messages) as traced:
+            return await self._send_batch(traced, queue_key, queue_id)
+
+    async def _send_batch(self, messages: list[Message], queue_key: QueueKey, queue_id: QueueNumber | None) -> list[SendResult]:
+        report = self._delay(messages, queue_key, queue_id, one=False)
         return [await AsyncSendFuture(report, number) for number in range(len(messages))]
 
     def _delay(self, messages: list[Message], queue_key: QueueKey, queue_id: QueueNumber | None, *, one: bool) -> DeliveryReport:
@@ -210,7 +224,8 @@ class Producer:
         except asyncio.CancelledError:
             lost, self._delayed = self._delayed, deque()
             for delayed in lost:
-                delayed.report.fail(NotSentError("the event loop ended before the producer was closed; nothing was stored"))
+                error = NotSentError("the event loop ended before the producer was closed; nothing was stored")
+                self._core.accumulator.refuse(delayed.report, error, len(delayed.messages))
             count = sum(len(delayed.messages) for delayed in lost)
             _logger.error("the event loop ended before the producer was closed: %d messages were not sent", count)
             raise
@@ -227,12 +242,13 @@ class Producer:
                     continue
             except DledgerError as error:
                 self._delayed.popleft()
-                delayed.report.fail(error)
+                core.accumulator.refuse(delayed.report, error, len(delayed.messages))
                 continue
             except Exception as error:  # a selector of the application, a body that is none: those behind it go on
                 _logger.exception("a message for %s cannot be sent", delayed.messages[0].topic)
                 self._delayed.popleft()
-                delayed.report.fail(NotSentError(f"it cannot be sent ({error!r}); nothing was stored"))
+                fault = NotSentError(f"it cannot be sent ({error!r}); nothing was stored")
+                core.accumulator.refuse(delayed.report, fault, len(delayed.messages))
                 continue
             self._delayed.popleft()
             report, index = appended
@@ -314,5 +330,5 @@ class Producer:
 
 def _failed(accumulator: RecordAccumulator, message: Message, error: DledgerError) -> AsyncSendFuture:
     report = accumulator.detached_report(message.topic)
-    report.fail(error)
+    accumulator.refuse(report, error)
     return AsyncSendFuture(report, 0)

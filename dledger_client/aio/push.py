@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.consumer.call_notes import CallNotes, ListenerNotes
 from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, LocalOffsetStore, OffsetStore
 from dledger_client.consumer.group_session import MemberInfo
@@ -15,8 +16,10 @@ from dledger_client.consumer.listener import Listener
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions, PushSettings
+from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
+from dledger_client.metrics.instruments import installed
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
@@ -85,10 +88,12 @@ class PushConsumer:
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
         self._environment = environment_for(bootstrap, **security)
-        self._make_executor: Callable[[Listener, int], ListenerExecutor] = TaskExecutor
+        self._make_executor: Callable[[Listener, int, CallNotes], ListenerExecutor] = TaskExecutor
         self._subscriptions: dict[str, Subscription] = {}
         self._router = self._environment.open_router(bootstrap)
         self._fetcher = Fetcher(self._router, read_from, None, idle_streams=IDLE_STREAMS)
+        self._fetcher.metrics = FetchMetrics(self.group)
+        self._instruments = installed()
         self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
         self._started = self._ended = False
@@ -186,8 +191,10 @@ class PushConsumer:
             self.options.orderly,
             self.options.strategy_name,
         )
-        runner = self._make_executor(self.listener, self.options.consume_threads)
+        notes = ListenerNotes(self.group, self._router.clock, self._instruments)
+        runner = self._make_executor(self.listener, self.options.consume_threads, notes)
         self._engine = Rebalancer(self._router, self._fetcher, profile, self.options, subscriptions, positions, runner)
+        self._engine.show_in(self._instruments)
         self._engine.start()
         if given and not self.options.broadcast:
             try:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from dledger_client.admin import directory as cluster_directory
 from dledger_client.admin import drain, membership, name_servers, replica_groups
-from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
+from dledger_client.aio.diagnostics_admin import DiagnosticsAdmin
 from dledger_wire.status import REMOVED
 
 
-class ReplicaGroupAdmin:
+class ReplicaGroupAdmin(DiagnosticsAdmin):
     """Administration of replica groups; use ``Admin``."""
-
-    _calls: ClusterCalls
 
     async def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
         """Hand the leadership of a replica group over, and wait until the new leader has taken it.

@@ -11,8 +11,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
+from dledger_client import tracing
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.fetch.records import ReceivedMessage
@@ -34,6 +35,9 @@ from dledger_client.transactions.resolver import (
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group
 from dledger_wire.tasks import BackgroundTasks
+
+if TYPE_CHECKING:
+    from dledger_client.tracing.otel_spans import Work
 
 LocalTransaction: TypeAlias = Callable[[Message, Any], CheckAnswer]
 Runner: TypeAlias = Callable[[CheckListener, ReceivedMessage], Awaitable[TransactionState]]
@@ -327,12 +331,21 @@ class TransactionProducer(Producer):
 
     async def _decided(self, message: ReceivedMessage) -> TransactionState:
         """What the listener says; UNKNOWN when it fails or says nothing that can be used: whoever asked asks again."""
+        spans = tracing.spans()
+        if spans is None:
+            return await self._answer_of_listener(message, None)
+        with spans.processing([message], "", operation="check") as note:
+            return await self._answer_of_listener(message, note)
+
+    async def _answer_of_listener(self, message: ReceivedMessage, note: Work | None) -> TransactionState:
         try:
             state: object = await self._run_listener(self._listener, message)
         except FAULTS as error:
             if is_own_end(error):
                 raise
             _logger.exception("the check listener failed for %r", message)
+            if note is not None:
+                note.failed(error)
             return TransactionState.UNKNOWN
         if isinstance(state, TransactionState):
             return state

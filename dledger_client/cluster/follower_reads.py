@@ -46,20 +46,25 @@ class CommittedState:
         async for attempt in until(deadline_ms, clock, self._router.random):
             with attempt:
                 try:
-                    return await self._at_leader(group, method, request, deadline_ms)
+                    return await self.at_leader(group, method, request, deadline_ms)
                 except DledgerError as error:
                     if not is_retriable(error):
                         raise
                     answers = await self._at_followers(group, method, request)
                     if not answers:
                         raise
-                    if group not in self._leaderless:
-                        self._leaderless.add(group)
-                        _logger.warning("%s; using what its followers have committed", error.message)
+                    self.note_leaderless(group, error)
                     return max(answers, key=applied)
         raise NotLeaderError(f"replica group {group}: no attempt was made before the deadline")
 
-    async def _at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer:
+    def note_leaderless(self, group: str, error: DledgerError) -> None:
+        """The leader did not answer, and followers are used: later reads do not wait for it."""
+        if group not in self._leaderless:
+            self._leaderless.add(group)
+            _logger.warning("%s; using what its followers have committed", error.message)
+
+    async def at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer:
+        """The leader's answer; an error soon when the group had none at the last read and has none now."""
         router = self._router
         if group in self._leaderless:
             await router.find_leader(group)

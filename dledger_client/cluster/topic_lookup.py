@@ -17,7 +17,7 @@ from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, PermissionDeniedError, TopicNotFoundError
-from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
+from dledger_wire.names import group_of_topic
 
 ABSENT_MS = 150  # how long a name server may take to hear of a topic that was made just now
 
@@ -183,7 +183,7 @@ class TopicLookup:
 
 def may_not(caller: str, action: str, topic: str) -> PermissionDeniedError:
     """The refusal of a caller that may not even know of the topic, and so may do nothing with it."""
-    group = next((topic.removeprefix(prefix) for prefix in (RETRY_PREFIX, DLQ_PREFIX) if topic.startswith(prefix)), "")
+    group = group_of_topic(topic)
     resource, name = ("group", group) if group else ("topic", topic)
     text = f"{caller} may not {action} {resource} {name}"
     return PermissionDeniedError(text, user=caller.removeprefix("user "), action=action, resource=resource, name=name)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dledger_client.consumer.call_notes import CallNote, CallNotes, NoNotes
 from dledger_client.deprecation import RenamedAttribute
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 
 MAX_SETTING = (1 << 31) - 1
+NO_NOTES = NoNotes()
 _FAILED = "listener failed on %s/%d at offset %d"
 
 _logger = logging.getLogger(__name__)
@@ -82,19 +84,43 @@ def consumed_count(result: object, messages: list[ReceivedMessage], context: Con
     return 0
 
 
-def call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
+def call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, notes: CallNotes = NO_NOTES) -> int:
     """Call a listener in this thread; how many messages it consumed."""
+    noting = notes.of_call(messages)
+    if noting is None:
+        return _call(listener, messages, context, None)
+    with noting as note:
+        return _noted(_call(listener, messages, context, note), messages, note)
+
+
+def _call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
     try:
         consumed = consumed_count(listener(list(messages), context), messages, context)
-    except BaseException:  # a worker thread has no caller to pass it on to
+    except BaseException as error:  # a worker thread has no caller to pass it on to
         _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
+        if note is not None:
+            note.failed(error)
         consumed = 0
     _check_settings(context)
     return consumed
 
 
-async def call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
+async def call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, notes: CallNotes = NO_NOTES) -> int:
     """Call a listener, which may be a coroutine function, on the event loop."""
+    noting = notes.of_call(messages)
+    if noting is None:
+        return await _call_async(listener, messages, context, None)
+    with noting as note:
+        return _noted(await _call_async(listener, messages, context, note), messages, note)
+
+
+def _noted(consumed: int, messages: list[ReceivedMessage], note: CallNote) -> int:
+    if consumed < len(messages):
+        note.redelivered(len(messages) - consumed)
+    return consumed
+
+
+async def _call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
     try:
         result = listener(list(messages), context)
         if inspect.isawaitable(result):
@@ -105,6 +131,8 @@ async def call_async(listener: Listener, messages: list[ReceivedMessage], contex
         if is_own_end(error):
             raise
         _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
+        if note is not None:
+            note.failed(error)
         consumed = 0
     _check_settings(context)
     return consumed

@@ -26,6 +26,8 @@ from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
+from dledger_client.metrics import catalog
+from dledger_client.metrics.instruments import Instruments
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire._pb import broker_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
@@ -77,8 +79,21 @@ class Rebalancer:
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
         self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
+        self._gauges: list[Callable[[], object]] = []
 
     # Life cycle
+
+    def show_in(self, instruments: Instruments | None) -> None:
+        """Show what waits for listeners, and how many queues are assigned.  Before the start."""
+        if instruments is not None:
+            for metric, read in ((catalog.WAITING, self._waiting_count), (catalog.ASSIGNED, self._assigned_count)):
+                self._gauges.append(instruments.gauge(metric, self.group, read=read))
+
+    def _waiting_count(self) -> float:
+        return sum(each.process_queue.count for each in list(self.queues.values()) if each.process_queue is not None)
+
+    def _assigned_count(self) -> float:
+        return len(self.queues)
 
     def start(self) -> None:
         for topic in self._subscriptions:
@@ -112,6 +127,8 @@ class Rebalancer:
             await asyncio.gather(*(session.leave(max(0.5, deadline - loop.time())) for session in self._sessions.values()))
         await self._tasks.stop()
         await self.executor.stop()
+        for remove in self._gauges:
+            remove()
 
     # SessionListener
 
@@ -157,6 +174,18 @@ class Rebalancer:
     # QueueOwner
 
     async def fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[tuple[list[ReceivedMessage], int, int]]:
+        try:
+            chunks = await self._fetch(request, replica_group)
+        except DledgerError:
+            if self._fetcher.metrics is not None:
+                self._fetcher.metrics.failed(request.topic)
+            raise
+        subscription, kind = self._subscriptions[request.topic], message_kind(request.topic)
+        return [
+            (subscription.wanted(chunk.messages(kind)) if chunk.count else [], len(chunk.frames), chunk.next_offset) for chunk in chunks
+        ]
+
+    async def _fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[Chunk]:
         deadline_ms = self._router.clock.monotonic_ms() + FETCH_TIMEOUT_MS
         fetching = asyncio.ensure_future(self._fetcher.read(replica_group, request, deadline_ms))
         self._fetches[fetching] = replica_group
@@ -167,11 +196,7 @@ class Rebalancer:
             fetching.cancel()
         if fetching.cancelled():
             raise UnreachableError(f"replica group {replica_group} has a new leader")
-        chunks = fetching.result()
-        subscription, kind = self._subscriptions[request.topic], message_kind(request.topic)
-        return [
-            (subscription.wanted(chunk.messages(kind)) if chunk.count else [], len(chunk.frames), chunk.next_offset) for chunk in chunks
-        ]
+        return fetching.result()
 
     def grant_of(self, queue: MessageQueue) -> LockGrant | None:
         session = self._sessions.get(queue.replica_group)

@@ -20,6 +20,7 @@ from dledger_client.cluster.responses import garbage, parse_envelope
 from dledger_client.cluster.retry import until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, ReplicaLag, decode_chunk
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
@@ -70,6 +71,7 @@ class Fetcher:
         self._near = near
         self._files = files
         self._repair = repair
+        self.metrics: FetchMetrics | None = None  # of its consumer
         self._unreadable: set[str] = set()  # addresses of near replicas whose files cannot be read here
         self._idle: dict[str, list[ByteStream]] = {}
         self._idle_streams = idle_streams
@@ -140,6 +142,7 @@ class Fetcher:
                         damage = f"message {bad} is damaged"
                         break
                     _advance(again, chunk)
+                    self._count(chunk)
                     yield chunk
                 else:
                     return
@@ -155,7 +158,12 @@ class Fetcher:
                 bad = chunk.damaged_offset()
                 if bad is not None:
                     raise garbage(source.address, f"message {bad} of {request.topic}/{request.queue_id} is damaged there")
+                self._count(chunk)
                 yield chunk
+
+    def _count(self, chunk: Chunk) -> None:
+        if self.metrics is not None:
+            self.metrics.chunk(chunk)
 
     async def _local_or_remote(
         self, source: Source, replica_group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
@@ -189,6 +197,7 @@ class Fetcher:
                     raise garbage(source.address, "response to another fetch request")
                 whole = header.end
                 self._take_advice(request, source, header.advised_replica)
+                self._check_follows(source, replica_group, header)
                 if header.HasField("error"):
                     raise from_detail(header.error)
                 in_place = await self._fetched_in_place(header, payload) if header.pieces else None
@@ -197,6 +206,14 @@ class Fetcher:
                 yield chunk
         finally:
             await self._give_back(source.address, stream, whole=whole)
+
+    def _check_follows(self, source: Source, replica_group: str, header: broker_pb2.FetchResponse) -> None:
+        """A node that was taken for a follower may have become the leader: NotYetError, so that a follower is asked.  In the next round it
+        is known as the leader, and comes last."""
+        if header.master and not source.is_leader:
+            self._router.leader_is(replica_group, source.address)
+            if self._read_from == "follower" and not source.pinned:
+                raise NotYetError(f"{source.node_id} leads {replica_group} now, and followers are to be read")
 
     async def _fetched_in_place(self, header: broker_pb2.FetchResponse, payload: memoryview) -> _InPlace:
         """The frames of a response that has only their sizes and positions in the log: (offsets,) sizes, positions."""

@@ -21,6 +21,7 @@ from dledger_wire.frames.frame_layout import decode_properties
 from dledger_wire.frames.frames import FrameColumns, Records, cut_bytes, frame_columns, frame_positions, uniform_stride
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.status import SysFlag
+from dledger_wire.trace_context import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,11 @@ class ReceivedMessage:
     def keys(self) -> str:
         """The keys, separated by spaces; empty without any."""
         return self.properties.get("KEYS", "")
+
+    @property
+    def trace_context(self) -> TraceContext | None:
+        """The trace it belongs to, by its properties ``traceparent`` and ``tracestate``; None without one."""
+        return TraceContext.of(self.properties)
 
     @property
     def msg_id(self) -> str:

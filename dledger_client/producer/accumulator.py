@@ -8,6 +8,7 @@ It never waits, reads no clock (times are passed in, a batch ages from the momen
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_half
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.producer.partitioner import Partitioner, QueueKey, QueueNumber, Run
+from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
 from dledger_wire.frames.compress import compression_of
@@ -40,6 +42,7 @@ class RecordAccumulator:
     def __init__(self, options: ProducerOptions, availability: Availability, senders: WakeUp) -> None:
         self.closed = False
         self.buffered_bytes = 0  # of all messages that are not acknowledged
+        self.metrics: SendMetrics | None = None  # set before the first topic is
         self._options, self._availability, self._senders = options, availability, senders
         self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
         self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
@@ -99,7 +102,7 @@ class RecordAccumulator:
         key = (topic, replica_group, queue_id)
         found = self._batchers.get(key)
         if found is None:
-            found = self._batchers[key] = QueueBatcher(*key)
+            found = self._batchers[key] = QueueBatcher(*key, None if self.metrics is None else self.metrics.of_topic(topic))
             self._touched.setdefault(replica_group, [])
         return found
 
@@ -185,6 +188,12 @@ class RecordAccumulator:
     def detached_report(self, topic: str) -> DeliveryReport:
         """A report of a message that is in no batch yet."""
         return DeliveryReport(self._settling, topic, "", -1)
+
+    def refuse(self, report: DeliveryReport, error: DledgerError, count: int = 1) -> None:
+        """Fail messages that are in no batch."""
+        if self.metrics is not None:
+            self.metrics.of_topic(report.topic).failed(count, error)
+        report.fail(error)
 
     def when_room(self, callback: Callable[[], object]) -> None:
         """Call back when there is room for more, or the producer is closed."""
@@ -361,6 +370,7 @@ class RecordAccumulator:
         with self._lock:
             self.closed = True
             waiters, self._room = self._room, []
+        self._close_metrics()
         for callback in waiters:
             callback()
 
@@ -368,6 +378,22 @@ class RecordAccumulator:
         """Take no more messages; threads that no longer run, after a fork, may hold the lock or wait for room."""
         self._lock = threading.Lock()
         self.closed = True
+        self._close_metrics()
+
+    def _close_metrics(self) -> None:
+        if self.metrics is not None:
+            self.metrics.close()
+
+
+def buffered_by(accumulator: RecordAccumulator) -> Callable[[], float]:
+    """Reads what a producer holds; one that is left open is not kept alive by it."""
+    known = weakref.ref(accumulator)
+
+    def read() -> float:
+        found = known()
+        return 0 if found is None else found.buffered_bytes
+
+    return read
 
 
 def _too_large(topic: str, what: str, size: int, max_bytes: int) -> MessageTooLargeError:

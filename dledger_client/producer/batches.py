@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dledger_client.message import Message
 from dledger_client.producer.delivery_report import DeliveryReport
+from dledger_client.producer.send_metrics import TopicMetrics
 from dledger_wire.batches.batch import Sequence64, stamp_sequence
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import DledgerError
@@ -75,26 +76,33 @@ class ProducerBatch:
         report = self.report
         report.first_offset, report.store_timestamp, report.duplicate = first_offset, store_timestamp_ms, is_duplicate
         if not self.timed_out:
+            if self.batcher.metrics is not None:
+                self.batcher.metrics.stored(len(self.messages), self.size_bytes, self.created_ms, self.attempts)
             report.settle()
 
     def time_out(self, error: DledgerError) -> None:
         """Report a timeout; the batch stays in flight."""
+        self._fail(error)
         self.timed_out = True
-        self.report.fail(error)
 
     def fail(self, error: DledgerError) -> None:
         """Report ``error``, unless a timeout was reported."""
         if not self.timed_out:
-            self.report.fail(error)
+            self._fail(error)
+
+    def _fail(self, error: DledgerError) -> None:
+        if self.batcher.metrics is not None:
+            self.batcher.metrics.failed(len(self.messages), error, self.attempts)
+        self.report.fail(error)
 
 
 class QueueBatcher:
     """The batches of one queue before they are sent: ``open`` takes messages, ``ready`` are full or were closed."""
 
-    __slots__ = ("open", "queue_id", "ready", "replica_group", "topic")
+    __slots__ = ("metrics", "open", "queue_id", "ready", "replica_group", "topic")
 
-    def __init__(self, topic: str, replica_group: str, queue_id: int) -> None:
-        self.topic, self.replica_group, self.queue_id = topic, replica_group, queue_id
+    def __init__(self, topic: str, replica_group: str, queue_id: int, metrics: TopicMetrics | None = None) -> None:
+        self.topic, self.replica_group, self.queue_id, self.metrics = topic, replica_group, queue_id, metrics
         self.open: ProducerBatch | None = None
         self.ready: deque[ProducerBatch] = deque()
 

@@ -11,12 +11,14 @@ import logging
 from collections.abc import Iterable
 
 from dledger_client.cluster.router import Router
-from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.metrics.instruments import installed
+from dledger_client.producer.accumulator import RecordAccumulator, buffered_by
 from dledger_client.producer.delivery_report import DeliveryReport, settled
 from dledger_client.producer.latency_fault import LatencyFaultTolerance
 from dledger_client.producer.partitioner import QueueNumber
 from dledger_client.producer.record_encoder import RecordEncoder
 from dledger_client.producer.redispatch import Redispatcher
+from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.sender import Sender
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.producer.topic_routes import REFRESH_PAUSE_S, TopicRoutes
@@ -36,6 +38,9 @@ class ProducerCore:
             options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
         )
         self.accumulator = RecordAccumulator(options, self.latency, self)
+        instruments = installed()
+        if instruments is not None:
+            self.accumulator.metrics = SendMetrics(instruments, router.clock, options.group, buffered_by(self.accumulator))
         self.routes = TopicRoutes(router, options, self.accumulator, self)
         self.redispatcher = Redispatcher(self.accumulator, self.routes)
         self.tasks = BackgroundTasks("producer", self._on_internal_error)

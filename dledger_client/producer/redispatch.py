@@ -76,7 +76,7 @@ class Redispatcher:
         """The producer ends."""
         orphaned, self._orphaned = self._orphaned, []
         for batch, error in orphaned:
-            batch.report.fail(error)
+            batch.fail(error)
 
 
 def _cuts(batch: ProducerBatch, error: DledgerError, first_bad: int) -> list[int]:

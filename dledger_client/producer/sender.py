@@ -51,6 +51,11 @@ GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that w
 QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
 NOTHING_STORED = "nothing was stored"
+_WAITS = {  # what a leader says that it waits for, in words
+    SendStatus.FLUSH_DISK_TIMEOUT.value: "waits for its leader's disk, which is full or slow",
+    SendStatus.FLUSH_SLAVE_TIMEOUT.value: "waits for its followers, which do not confirm",
+    SendStatus.SLAVE_NOT_AVAILABLE.value: "waits for followers: no majority answers",
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -408,7 +413,9 @@ class Sender:
     def _reason(self) -> str:
         """The last error, without its statement on what was stored, which is about one attempt only."""
         error = self._last_error
-        return error.message.removesuffix(f"; {NOTHING_STORED}") if error is not None else f"replica group {self.replica_group} is slow"
+        if error is not None:
+            return error.message.removesuffix(f"; {NOTHING_STORED}")
+        return f"replica group {self.replica_group} {_WAITS.get(self._waiting_for, 'is slow')}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -15,17 +15,18 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypedDict
 
 from dledger_wire.errors import ConfigError
+from dledger_wire.security import variables
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.tls import TlsContexts, TlsSettings
 
 Tls: TypeAlias = TlsSettings | str | os.PathLike[str]  # a path is that of the authorities
 
 ENVIRONMENT = {
-    "user": "DLEDGER_USER",
-    "password_file": "DLEDGER_PASSWORD_FILE",
-    "ca": "DLEDGER_TLS_CA",
-    "cert": "DLEDGER_TLS_CERT",
-    "key": "DLEDGER_TLS_KEY",
+    "user": variables.USER,
+    "password_file": variables.PASSWORD_FILE,
+    "ca": variables.CA,
+    "cert": variables.CERT,
+    "key": variables.KEY,
 }
 
 _typed: ContextVar[tuple[str, str] | None] = ContextVar("dledger_client_password", default=None)
@@ -107,15 +108,13 @@ def client_security(
         user, password_file = (os.environ.get(ENVIRONMENT[name], "") for name in ("user", "password_file"))
     elif user and has_password and tls is None and settings is not None:
         settings = replace(settings, cert="", key="")  # of whomever the environment means
+    if not user and (password or password_file):
+        raise ConfigError("a password without a user; expected both")
     if not user and settings is None:
-        if password or password_file:
-            raise ConfigError("a password without a user; expected both")
         return OPEN
     contexts = TlsContexts(settings) if settings is not None else None
     if contexts is not None:
         contexts.client()
-    if not user and (password or password_file):
-        raise ConfigError("a password without a user; expected both")
     if not user or (settings is not None and settings.cert and not (password or password_file)):
         return NetworkSecurity(contexts)
     from dledger_wire.security.credentials import PasswordCredentials

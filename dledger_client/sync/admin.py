@@ -12,8 +12,6 @@ from dledger_client.admin.calls import Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.message_query import QueryResult
-from dledger_client.admin.message_trace import Trace
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
@@ -24,23 +22,24 @@ from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
-from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
-from dledger_client.sync.security_admin import SecurityAdmin
+from dledger_client.sync.message_admin import MessageAdmin
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 
 
-class Admin(SecurityAdmin):
+class Admin(MessageAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:
         bootstrap: Addresses of any nodes, ``host:port,host:port`` or a list of them.
+        read_from: Where lists, offsets and messages are read: ``leader``, or ``follower`` to spare the leader, which then is asked only
+            for what followers do not have.  ``read_at`` of what is listed says who answered, and how old the answer may be.
         timeout_ms: How long each operation is tried, in milliseconds.
         security: See ``SecuritySettings``.
 
     Raises:
-        InvalidArgumentError: ``bootstrap`` is not a list of addresses.
+        InvalidArgumentError: ``bootstrap`` is not a list of addresses, or ``read_from`` is neither.
         ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
@@ -55,8 +54,10 @@ class Admin(SecurityAdmin):
     _inner: AsyncAdmin
 
     @takes_old_environment
-    def __init__(self, bootstrap: Bootstrap, *, timeout_ms: int = 10000, **security: Unpack[SecuritySettings]) -> None:
-        self._open(lambda: AsyncAdmin(bootstrap, timeout_ms=timeout_ms, **security))
+    def __init__(
+        self, bootstrap: Bootstrap, *, read_from: str = "leader", timeout_ms: int = 10000, **security: Unpack[SecuritySettings]
+    ) -> None:
+        self._open(lambda: AsyncAdmin(bootstrap, read_from=read_from, timeout_ms=timeout_ms, **security))
 
     def close(self) -> None:
         """Close the connections. Safe to repeat.
@@ -309,6 +310,25 @@ class Admin(SecurityAdmin):
         """
         return self._run(self._inner.topic_offsets(name, timestamp_ms=timestamp_ms, partial=partial))
 
+    def offsets_of_topics(
+        self, names: Iterable[str], *, or_followers: bool = False, partial: bool = False
+    ) -> dict[str, Listed[QueueRange]]:
+        """The offsets that the queues of many topics hold, with few calls.  A topic that does not exist or cannot be read has none.
+
+        Args:
+            names: The topics.
+            or_followers: For a replica group without a leader, what its followers have committed.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of each list says which.
+
+        Raises:
+            NotLeaderError: A replica group has no leader, and ``or_followers`` and ``partial`` are False.
+
+        Examples:
+            >>> held = admin.offsets_of_topics(["orders", "payments"])
+            >>> stored = {topic: sum(queue.messages for queue in queues) for topic, queues in held.items()}
+        """
+        return self._run(self._inner.offsets_of_topics(names, or_followers=or_followers, partial=partial))
+
     def list_groups(self, *, partial: bool = False) -> Listed[ConsumerGroup]:
         """All consumer groups that have members or positions.
 
@@ -334,6 +354,19 @@ class Admin(SecurityAdmin):
             >>> print((admin.describe_group("audit")).lag)
         """
         return self._run(self._inner.describe_group(consumer_group, partial=partial))
+
+    def describe_groups(self, names: Iterable[str] = (), *, partial: bool = False) -> Listed[ConsumerGroupDescription]:
+        """The members, positions and lag of many consumer groups, with few calls; names that nobody knows are left out.
+
+        Args:
+            names: The consumer groups; none for all.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+
+        Examples:
+            >>> groups = admin.describe_groups()
+            >>> worst = max(groups, key=lambda group: group.lag, default=None)
+        """
+        return self._run(self._inner.describe_groups(names, partial=partial))
 
     def reset_offsets(
         self,
@@ -462,17 +495,18 @@ class Admin(SecurityAdmin):
             )
         )
 
-    def dead_letters(self, consumer_group: str = "", *, partial: bool = False) -> Listed[DeadLetters]:
+    def dead_letters(self, consumer_group: str = "", *, partial: bool = False, at_leader: bool = False) -> Listed[DeadLetters]:
         """The dead letters of a consumer group, or of all groups.
 
         Args:
             consumer_group: The group; empty for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+            at_leader: Ask leaders also when this client reads at followers: before a redrive, which counts from what is told here.
 
         Examples:
             >>> waiting = sum(letters.waiting for letters in admin.dead_letters("audit"))
         """
-        return self._run(self._inner.dead_letters(consumer_group, partial=partial))
+        return self._run(self._inner.dead_letters(consumer_group, partial=partial, at_leader=at_leader))
 
     def open_dead_letters(self, consumer_group: str, *, readable: bool = True) -> list[DeadLetters]:
         """Let consumers read the dead letters of a group, or revoke that permission; returns them as they were before.
@@ -547,92 +581,3 @@ class Admin(SecurityAdmin):
             >>> admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
         """
         return self._run(self._inner.resolve_transaction(transaction, state))
-
-    def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
-        """Find the newest messages of a topic that have a key, newest first.
-
-        Args:
-            topic: The topic.
-            key: One of the messages' keys.
-            begin_ms: Stored at or after, milliseconds since 1970; 0 for no bound.
-            end_ms: Stored at or before, milliseconds since 1970; 0 for no bound.
-            max_messages: How many to return.
-
-        Raises:
-            InvalidArgumentError: The key is empty or has spaces.
-            TopicNotFoundError: The topic does not exist.
-
-        Examples:
-            >>> found = admin.query_by_key("orders", "o-1")
-        """
-        return self._run(self._inner.query_by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages))
-
-    def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
-        """Find messages by id.
-
-        Args:
-            msg_id: The id that the producer gave, or the one of the message's position in the log.
-            topic: Only messages of this topic; empty for all topics, internal ones as well.
-            max_messages: How many to return.
-
-        Raises:
-            InvalidArgumentError: The id is empty.
-
-        Examples:
-            >>> found = admin.query_by_id(result.msg_id)
-        """
-        return self._run(self._inner.query_by_id(msg_id, topic, max_messages=max_messages))
-
-    def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
-        """Find the first messages of a topic that were stored in a span of time, oldest first.
-
-        Args:
-            topic: The topic.
-            begin_ms: Stored at or after, milliseconds since 1970.
-            end_ms: Stored at or before, milliseconds since 1970; 0 for now.
-            max_messages: How many to return.
-
-        Raises:
-            TopicNotFoundError: The topic does not exist.
-
-        Examples:
-            >>> found = admin.query_by_time("orders", 1767225600000, max_messages=5)
-        """
-        return self._run(self._inner.query_by_time(topic, begin_ms, end_ms, max_messages=max_messages))
-
-    @renamed_arguments(group="replica_group")
-    def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
-        """The message at an offset of a queue; None when the queue has not reached that offset.
-
-        Args:
-            topic: The topic.
-            queue_id: The queue's number.
-            offset: The offset in that queue.
-            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
-
-        Raises:
-            OffsetOutOfRangeError: The message has expired.
-            TopicNotFoundError: The topic does not exist.
-
-        Examples:
-            >>> message = admin.query_by_offset("orders", 0, 17)
-        """
-        return self._run(self._inner.query_by_offset(topic, queue_id, offset, replica_group=replica_group))
-
-    def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
-        """Where messages are stored, which consumer groups have passed them and when, and their retries and dead letters.
-
-        Args:
-            topic: The topic; needed with ``key``.
-            key: One of the messages' keys.
-            msg_id: The id of a message, in place of ``key``.
-            max_messages: How many messages to trace.
-
-        Raises:
-            InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
-
-        Examples:
-            >>> for copy in (admin.trace(topic="orders", key="o-1")).copies:
-            ...     print(copy.kind, copy.message.topic)
-        """
-        return self._run(self._inner.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))

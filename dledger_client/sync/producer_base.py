@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import ClassVar
 
-from dledger_client import unclosed
+from dledger_client import tracing, unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
@@ -54,6 +54,12 @@ class ProducerBase(SyncClient[AsyncProducer]):
             >>> future = producer.send_async(Message("orders", b"created"), queue_key="order-1")
             >>> future.add_done_callback(lambda done: print(done.exception() or done.result()))
         """
+        spans = tracing.spans()
+        if spans is not None:
+            return spans.send(message, lambda traced: self._send_from_thread(traced, queue_key, queue_id))
+        return self._send_from_thread(message, queue_key, queue_id)
+
+    def _send_from_thread(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> SendFuture:
         accumulator = self._accumulator
         try:
             by_key = queue_key is not None
@@ -66,7 +72,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
             return SendFuture(*appended)
         except DledgerError as error:
             report = accumulator.detached_report(message.topic)
-            report.fail(error)
+            accumulator.refuse(report, error)
             return SendFuture(report, 0)
 
     def _append_when_room(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> tuple[DeliveryReport, int]:

@@ -10,11 +10,13 @@ from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
 from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin as AsyncReplicaGroupAdmin
-from dledger_client.sync.base import SyncClient
+from dledger_client.sync.diagnostics_admin import DiagnosticsAdmin
 
 
-class ReplicaGroupAdmin(SyncClient[AsyncReplicaGroupAdmin]):
+class ReplicaGroupAdmin(DiagnosticsAdmin):
     """Administration of replica groups; use ``Admin``."""
+
+    _inner: AsyncReplicaGroupAdmin
 
     def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
         """Hand the leadership of a replica group over, and wait until the new leader has taken it.

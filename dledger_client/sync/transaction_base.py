@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +51,8 @@ class TransactionProducerBase(Producer):
         pool = self._pool = ThreadPoolExecutor(inner._check_threads, thread_name_prefix="dledger-check")
 
         async def in_a_thread(listener: CheckListener, message: ReceivedMessage) -> TransactionState:
-            answer = await asyncio.get_running_loop().run_in_executor(pool, ask, listener, message)
+            context = contextvars.copy_context()  # the span of the check is current in the thread, too
+            answer = await asyncio.get_running_loop().run_in_executor(pool, context.run, ask, listener, message)
             state: TransactionState = await answer if inspect.isawaitable(answer) else answer
             return state
 

@@ -1,0 +1,265 @@
+"""Checks of a cluster's state for scripts and monitoring: what is wrong, a line each, by names and limits that the caller chooses.
+
+Owns the names of the checks, their limits, and the words of their findings.  What cannot be told, because a node does not answer or no
+leader is known, is a finding as well: a check that says nothing has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dledger_client.admin.cluster_status import TAKES_NO_MESSAGES, NodeStatus, ReplicaGroupStatus
+from dledger_client.admin.status_text import replicas_of
+from dledger_wire.errors import InvalidArgumentError
+
+DAY_MS = 86_400_000
+ALL = "all"
+DEFAULTS = {
+    "no-leader": "",
+    "no-writes": "",
+    "under-replicated": "",
+    "lag": "10000",
+    "disk": "85",
+    "cert": "14d",
+    "damage": "",
+    "clock": "",
+}
+NAMES = (*DEFAULTS, "quorum-critical")
+_OF_EACH_NODE = ("disk", "cert", "damage", "clock")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: Which one; see ``NAMES``.
+        value: Its limit or its node as text; empty for a check that has none.
+    """
+
+    name: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}" if self.value else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a check found.
+
+    Attributes:
+        check: Name of the check.
+        replica_group: The replica group it is about.
+        node: The node it is about; empty when it is the whole replica group.
+        text: What it is.
+    """
+
+    check: str
+    replica_group: str
+    node: str
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.replica_group}/{self.node}" if self.node else self.replica_group
+        return f"{self.check}: {where}: {self.text}"
+
+
+def parse_checks(text: str) -> list[Check]:
+    """The checks of a text such as ``no-leader,lag=10000,disk=85,cert=14d,quorum-critical=n1``; ``all`` stands for all but the last.
+
+    InvalidArgumentError for a name or a limit that is none.
+    """
+    found: dict[tuple[str, str], Check] = {}
+    for part in (part.strip() for part in text.split(",")):
+        name, _, value = part.partition("=")
+        if name != ALL and name not in NAMES:
+            raise InvalidArgumentError(f"no check {name!r}; expected {', '.join(NAMES)} or {ALL}")
+        for each in DEFAULTS if name == ALL else (name,):
+            check = Check(each, (value if name != ALL else "") or DEFAULTS.get(each, ""))
+            _limit(check)
+            # With a limit of its own the check replaces the one of ``all``.
+            found[(each, check.value if each == "quorum-critical" else "")] = check
+    return list(found.values())
+
+
+def _limit(check: Check) -> float:
+    """The number of a limit.  InvalidArgumentError when it is none, or when the check takes no value."""
+    if check.name == "quorum-critical":
+        return 0.0
+    if not DEFAULTS[check.name]:
+        if check.value:
+            raise InvalidArgumentError(f"check {check.name} takes no value, got {check.value!r}")
+        return 0.0
+    unit = {"cert": "d", "disk": "%"}.get(check.name, "")
+    number = check.value.removesuffix(unit)
+    if not number.isdecimal() or (check.name == "disk" and int(number) > 100):
+        raise InvalidArgumentError(f"check {check}: expected {_expected(check.name)}")
+    return float(number)
+
+
+def _expected(name: str) -> str:
+    return {"lag": "a number of entries", "disk": "a percentage from 0 to 100", "cert": "a number of days such as 14d"}[name]
+
+
+def find(
+    groups: Sequence[ReplicaGroupStatus], checks: Sequence[Check], now_ms: int, members: Mapping[str, Collection[str]] | None = None
+) -> list[Finding]:
+    """What ``checks`` find, in their order.
+
+    ``now_ms``: milliseconds since 1970.  ``members``: replica group -> ids that should be members.  InvalidArgumentError for a node to
+    be asked about that no replica group has.
+    """
+    found: list[Finding] = []
+    asked = [check.name for check in checks if check.name in _OF_EACH_NODE]
+    if asked:
+        found += [finding for group in groups for finding in _silent(group, asked)]
+    for check in checks:
+        if check.name == "quorum-critical" and check.value and not any(node.id == check.value for group in groups for node in group.nodes):
+            known = ", ".join(node.id for group in groups for node in group.nodes)
+            raise InvalidArgumentError(f"check {check}: no such node; expected one of {known}")
+        for group in groups:
+            wanted = (members or {}).get(group.name, ())
+            found += [
+                Finding(check.name, group.name, node, text) for node, text in _CHECKS[check.name](_Case(group, check, now_ms, wanted))
+            ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A check of one replica group."""
+
+    group: ReplicaGroupStatus
+    check: Check
+    now_ms: int
+    wanted: Collection[str]
+
+    @property
+    def limit(self) -> float:
+        return _limit(self.check)
+
+    @property
+    def answering(self) -> list[NodeStatus]:
+        return [node for node in self.group.nodes if node.reachable]
+
+
+_Found = Iterator[tuple[str, str]]  # (node or empty, text)
+
+
+def _silent(group: ReplicaGroupStatus, asked: Sequence[str]) -> Iterator[Finding]:
+    """Members that say nothing of themselves."""
+    for node in group.nodes:
+        if not node.reachable and (group.is_member(node.id) or not group.voters):
+            yield Finding("unreachable", group.name, node.id, f"{node.error}; cannot be told: {', '.join(asked)}")
+
+
+def _no_leader(case: _Case) -> _Found:
+    if case.group.leader is None:
+        group = case.group
+        yield "", f"no leader (term {group.term}); {len(case.answering)} of {len(group.nodes)} nodes answer"
+
+
+def _no_writes(case: _Case) -> _Found:
+    group = case.group
+    if group.takes_messages:
+        return
+    if group.leader is None:
+        yield "", "no leader, so no message can be stored"
+    elif group.spare < 0:
+        yield "", f"{len(group.acknowledging)} of {len(group.voters)} voters acknowledge, {group.quorum} are needed to store a message"
+    else:
+        yield group.leader.id, f"the leader takes no messages: {group.leader.state}"
+
+
+def _under_replicated(case: _Case) -> _Found:
+    group = case.group
+    replicas = replicas_of(group)
+    for node in replicas["missing"]:
+        yield node, "a member that does not answer"
+    for node in replicas["lagging"]:
+        yield (
+            node,
+            "a member that is not in sync with the leader" if group.leader else "a member, and there is no leader to be in sync with",
+        )
+    for node in case.wanted:
+        if not group.is_member(node):
+            yield node, "in the cluster file, but not a member"
+
+
+def _lag(case: _Case) -> _Found:
+    group, limit = case.group, case.limit
+    if group.leader is None:
+        yield "", "the lag cannot be told without a leader"
+        return
+    for node in group.nodes:
+        lag = group.lag(node)
+        if not group.is_member(node.id) or node.id == group.leader.id:
+            continue
+        if lag is None:
+            yield node.id, f"the lag cannot be told: {node.error}"
+        elif lag > limit:
+            yield node.id, f"{lag} entries behind the leader {group.leader.id} (limit {limit:g})"
+
+
+def _disk(case: _Case) -> _Found:
+    for node in case.answering:
+        if node.disk_used_percent >= case.limit:
+            yield node.id, f"its disk is used to {node.disk_used_percent:.0f} % (limit {case.limit:g})"
+
+
+def _certificates(case: _Case) -> _Found:
+    for node in case.answering:
+        left_ms = node.certificate_expires_at_ms - case.now_ms
+        if not node.certificate_expires_at_ms or left_ms >= case.limit * DAY_MS:
+            continue
+        yield node.id, "its certificate has expired" if left_ms <= 0 else f"its certificate expires in {left_ms / DAY_MS:.1f} days"
+
+
+def _damage(case: _Case) -> _Found:
+    return _states(case, "damaged", "stopped")
+
+
+def _clock(case: _Case) -> _Found:
+    return _states(case, "clock", "the clocks")
+
+
+def _states(case: _Case, *beginnings: str) -> _Found:
+    for node in case.answering:
+        for text in (node.state, *node.warnings):
+            if text.startswith(beginnings):
+                yield node.id, text
+
+
+def _quorum_critical(case: _Case) -> _Found:
+    group = case.group
+    for node in group.nodes:
+        if (case.check.value or node.id) == node.id and (text := _lost_without(group, node.id)):
+            yield node.id, text
+
+
+def _lost_without(group: ReplicaGroupStatus, node_id: str) -> str:
+    """Why a node must keep running; empty when the others take messages without it."""
+    if node_id not in group.voters:
+        return ""
+    if not group.takes_messages:
+        return "must not stop: no message can be stored even now"
+    left = [voter for voter in group.voters if voter in group.acknowledging and voter != node_id]
+    if len(left) < group.quorum:
+        return f"must not stop: {', '.join(left) or 'no other voter'} would acknowledge, {group.quorum} are needed to store a message"
+    ready = [node.id for node in group.nodes if node.id in left and not node.state.startswith(TAKES_NO_MESSAGES)]
+    return "" if ready else f"must not stop: {', '.join(left)} would take no messages as leader"
+
+
+_CHECKS: dict[str, Callable[[_Case], _Found]] = {
+    "no-leader": _no_leader,
+    "no-writes": _no_writes,
+    "under-replicated": _under_replicated,
+    "lag": _lag,
+    "disk": _disk,
+    "cert": _certificates,
+    "damage": _damage,
+    "clock": _clock,
+    "quorum-critical": _quorum_critical,
+}

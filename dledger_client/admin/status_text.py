@@ -1,0 +1,92 @@
+"""The state of replica groups in words: one sentence for the cluster, and a note on each node with the command that repairs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
+
+
+def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False) -> str:
+    """What is wrong with a node, and the command that repairs it; of a leader, how far it has taken over."""
+    notes = []
+    option = f" --replica-group {group.name}" if several_groups else ""
+    if group.voters and not group.is_member(node.id):
+        notes.append(f"not a member: dledger member add --id {node.id}{option}")
+    elif refused := group.refusal(node.id):
+        notes.append(f"refused by its peers: {refused}")
+        if "folder" in refused:
+            notes[-1] += f": dledger member remove --id {node.id}{option} --yes, then add and promote"
+    if not node.reachable:
+        return ", ".join([f"unreachable: {node.error}", *notes])
+    if not node.configured:
+        notes.append("not in the cluster file")
+    if node.state not in ("", "ok"):
+        notes.insert(0, node.state)
+    if node.role == "leader":
+        notes.append("master on" if node.leader_confirmed else "confirming its term")
+        if node.leader_confirmed and not node.services_term:
+            notes.append(node.role_state)
+    elif not node.leader and not notes:
+        notes.append("knows no leader")
+    elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
+        notes.append("does not acknowledge yet")
+    return ", ".join([*notes, *node.warnings])
+
+
+def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:
+    """The members of a group: in sync with the leader, lagging behind it, missing."""
+    found: dict[str, list[str]] = {"in_sync": [], "lagging": [], "missing": []}
+    by_id = {node.id: node for node in group.nodes}
+    for member in (*group.voters, *group.learners):
+        node = by_id.get(member)
+        if node is None or not node.reachable:
+            found["missing"].append(member)
+        else:
+            found["in_sync" if group.is_in_sync(node) else "lagging"].append(member)
+    return found
+
+
+def replicas_line(group: ReplicaGroupStatus) -> str:
+    """``replica group g0: in sync n0, n1; missing n2``."""
+    words = {"in_sync": "in sync", "lagging": "lagging", "missing": "missing"}
+    parts = [f"{words[kind]} {', '.join(ids)}" for kind, ids in replicas_of(group).items() if ids]
+    return f"replica group {group.name}: {'; '.join(parts)}"
+
+
+def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
+    """What works and what the next failure stops."""
+    nodes = [node for group in groups for node in group.nodes]
+    up = sum(node.reachable for node in nodes)
+    start = f"{len(groups)} group{'s' if len(groups) > 1 else ''}, {up} of {len(nodes)} node{'s' if len(nodes) > 1 else ''} up, "
+    broken = [group for group in groups if group.spare < 0]
+    if broken:
+        names = ", ".join(group.name for group in broken)
+        return start + f"no quorum in {names} (writes are stopped until another {_missing(broken)})"
+    silent = [voter for group in groups for voter in _cannot_acknowledge(group)]
+    if silent:
+        start += f"{', '.join(silent)} cannot acknowledge, "
+    if any(group.leader is None for group in groups):
+        return start + "quorum ok, but a leader is still being elected"
+    full = [group for group in groups if not group.takes_messages]
+    if full:
+        leads = ", ".join(group.leader.id for group in full if group.leader)
+        return start + f"quorum ok, but {leads} leads and takes no new messages (writes are stopped until its disk has room)"
+    spare = min(group.spare for group in groups)
+    if spare == 0:
+        return start + "quorum ok (losing one more stops writes)"
+    return start + f"quorum ok (writes go on when {'one more node fails' if spare == 1 else f'{spare} more nodes fail'})"
+
+
+def _cannot_acknowledge(group: ReplicaGroupStatus) -> list[str]:
+    """Voters that run and do not acknowledge."""
+    running = {node.id for node in group.nodes if node.reachable}
+    return [voter for voter in group.voters if voter in running and voter not in group.acknowledging]
+
+
+def _missing(broken: Sequence[ReplicaGroupStatus]) -> str:
+    """What starts writes again: a node that returns, or one that runs and cannot acknowledge."""
+    stuck = [voter for group in broken for voter in _cannot_acknowledge(group)]
+    return f"voter acknowledges; {', '.join(stuck)} cannot now" if stuck else "node returns"

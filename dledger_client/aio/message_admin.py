@@ -1,0 +1,172 @@
+"""The part of ``Admin`` for messages: found by key, id, time or offset, read, traced.
+
+Each method delegates to the module of its subject in ``dledger_client.admin``; owns the consumer that reads for it.
+"""
+
+from __future__ import annotations
+
+from dledger_client.admin import topics
+from dledger_client.admin.message_query import QueryResult, Replicas, query_by_id, query_by_key, query_by_time
+from dledger_client.admin.message_trace import Trace, trace
+from dledger_client.aio.consumer import PullConsumer
+from dledger_client.aio.security_admin import SecurityAdmin
+from dledger_client.deprecation import renamed_arguments
+from dledger_client.fetch.records import Chunk, ReceivedMessage
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.runtime.environment import ClientEnvironment
+from dledger_wire.errors import InvalidArgumentError
+
+
+class MessageAdmin(SecurityAdmin):
+    """Looking at messages; use ``Admin``."""
+
+    _environment: ClientEnvironment
+    _bootstrap: str
+    _read_from: str
+    _timeout_ms: int
+    _replicas: Replicas
+    _reader: PullConsumer | None
+
+    async def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
+        """Find the newest messages of a topic that have a key, newest first.
+
+        Args:
+            topic: The topic.
+            key: One of the messages' keys.
+            begin_ms: Stored at or after, milliseconds since 1970; 0 for no bound.
+            end_ms: Stored at or before, milliseconds since 1970; 0 for no bound.
+            max_messages: How many to return.
+
+        Raises:
+            InvalidArgumentError: The key is empty or has spaces.
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> found = await admin.query_by_key("orders", "o-1")
+        """
+        within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
+        within(1, MAX_U32, max_messages=max_messages)
+        return await query_by_key(self._replicas, topic, key, begin_ms, end_ms, max_messages, self._calls.deadline_ms())
+
+    async def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
+        """Find messages by id.
+
+        Args:
+            msg_id: The id that the producer gave, or the one of the message's position in the log.
+            topic: Only messages of this topic; empty for all topics, internal ones as well.
+            max_messages: How many to return.
+
+        Raises:
+            InvalidArgumentError: The id is empty.
+
+        Examples:
+            >>> found = await admin.query_by_id(result.msg_id)
+        """
+        within(1, MAX_U32, max_messages=max_messages)
+        return await query_by_id(self._replicas, msg_id, topic, max_messages, self._calls.deadline_ms())
+
+    async def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
+        """Find the first messages of a topic that were stored in a span of time, oldest first.
+
+        Args:
+            topic: The topic.
+            begin_ms: Stored at or after, milliseconds since 1970.
+            end_ms: Stored at or before, milliseconds since 1970; 0 for now.
+            max_messages: How many to return.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> found = await admin.query_by_time("orders", 1767225600000, max_messages=5)
+        """
+        within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
+        within(1, MAX_U32, max_messages=max_messages)
+        queues = await topics.queue_ranges(self._calls, topic, begin_ms, only_readable=True, partial=True)
+        return await query_by_time(self._consumer(), topic, queues, end_ms, max_messages)
+
+    async def fetch_chunks(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        replica_group: str | None = None,
+        max_bytes: int = 4 << 20,
+        tags: str = "*",
+        sql: str = "",
+    ) -> list[Chunk]:
+        """Read a queue from an offset on, without a consumer group: chunks of messages; the last one's ``next_offset`` is where to read on.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue's number.
+            offset: The first offset to read.
+            max_messages: How many to return.
+            replica_group: The replica group that stores the queue; needed when a topic is in several.
+            max_bytes: Bytes to return; one message is returned even if it is larger.
+            tags: Only messages with one of these tags, ``a || b``; chunks may hold others, see ``PullConsumer.with_tags``.
+            sql: Only messages whose properties match this SQL92 filter.
+
+        Raises:
+            OffsetOutOfRangeError: The queue does not hold the offset.
+            TopicNotFoundError: The topic does not exist.
+            TopicPermissionError: The topic cannot be read.
+            InvalidArgumentError: The filter has a mistake.
+
+        Examples:
+            >>> bodies = [message.body for chunk in await admin.fetch_chunks("orders", 0, 17) for message in chunk.messages()]
+        """
+        return await self._consumer().fetch_chunks(
+            topic, queue_id, offset, max_messages, replica_group=replica_group, max_bytes=max_bytes, tags=tags, sql=sql
+        )
+
+    @renamed_arguments(group="replica_group")
+    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
+        """The message at an offset of a queue; None when the queue has not reached that offset.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue's number.
+            offset: The offset in that queue.
+            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
+
+        Raises:
+            OffsetOutOfRangeError: The message has expired.
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> message = await admin.query_by_offset("orders", 0, 17)
+        """
+        found = await self._consumer().fetch(topic, queue_id, offset, 1, replica_group=replica_group)
+        return found[0] if found else None
+
+    async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
+        """Where messages are stored, which consumer groups have passed them and when, and their retries and dead letters.
+
+        Args:
+            topic: The topic; needed with ``key``.
+            key: One of the messages' keys.
+            msg_id: The id of a message, in place of ``key``.
+            max_messages: How many messages to trace.
+
+        Raises:
+            InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
+
+        Examples:
+            >>> for copy in (await admin.trace(topic="orders", key="o-1")).copies:
+            ...     print(copy.kind, copy.message.topic)
+        """
+        if bool(key) == bool(msg_id) or (key and not topic):
+            raise InvalidArgumentError("expected a topic and a key, or a message id")
+        within(1, MAX_U32, max_messages=max_messages)
+        return await trace(self._replicas, topic, key, msg_id, max_messages, self._calls.deadline_ms())
+
+    def _consumer(self) -> PullConsumer:
+        """What reads messages for this client; without a consumer group."""
+        if self._reader is None:
+            with self._environment.in_use():
+                self._reader = PullConsumer(self._bootstrap, read_from=self._read_from, timeout_ms=self._timeout_ms)
+            self._reader._is_wrapped = True  # left open, it is this client that was
+        return self._reader

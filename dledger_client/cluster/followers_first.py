@@ -1,0 +1,135 @@
+"""Reads that spare the leader: a follower answers, the leader only when no follower can.
+
+Owns which follower is asked, and how far behind one may be.  A client keeps to one follower of a group, so that what it reads does not go
+back.  One that fails or is too far behind is asked last for some seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.node_metadata import ASK_TIMEOUT_S
+from dledger_client.cluster.retry import is_retriable
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import Node, ReplicaGroup
+from dledger_wire._pb import types_pb2
+from dledger_wire.errors import DeadlineExceededError, DledgerError, TopicNotFoundError, TopicPermissionError, UnreachableError
+from dledger_wire.rpc.methods import UnaryMethod
+
+MAX_LAG_ENTRIES = 1_000  # as many as /readyz allows
+MAX_SILENT_MS = 3_000  # since a leader was heard: some elections
+AVOID_MS = 10_000
+
+Request = TypeVar("Request", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAt:
+    """The replica that answered a read, and how old its answer may be.
+
+    Attributes:
+        node: Id of the replica; empty when an older broker did not say.
+        leader: Whether it was the leader.
+        lag_entries: Committed entries that it had not applied, by the newest commit index it had heard of.
+        leader_silent_ms: How long ago it had heard from a leader, in milliseconds; None when that is not known.
+    """
+
+    node: str
+    leader: bool
+    lag_entries: int = 0
+    leader_silent_ms: int | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it follows, and has not heard from a leader for so long that it may miss what was written since."""
+        return not self.leader and (self.leader_silent_ms is None or self.leader_silent_ms > MAX_SILENT_MS)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the leader, or no further behind than a follower may be that is asked before the leader."""
+        return self.leader or (self.lag_entries <= MAX_LAG_ENTRIES and not self.is_silent)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """To compare two answers: the one that is further behind has the greater one."""
+        silent_ms = self.leader_silent_ms
+        return (0, 0) if self.leader else (1 << 62 if silent_ms is None else silent_ms // 1000, self.lag_entries)
+
+
+def read_at(answer: Message, node: Node | None = None) -> ReadAt:
+    """Which replica gave ``answer``.  Followers of older brokers do not say how far behind they are, and pass for current ones."""
+    told = getattr(answer, "replica", None)
+    if not isinstance(told, types_pb2.AnsweringReplica) or not told.node:
+        return ReadAt("" if node is None else node.id, node is None, 0, 0)
+    return ReadAt(told.node, told.master, told.lag_entries, told.leader_silent_ms if told.HasField("leader_silent_ms") else None)
+
+
+class FollowersFirst:
+    """Asks for one client."""
+
+    def __init__(self, router: Router, committed_state: CommittedState) -> None:
+        self._router, self._committed_state = router, committed_state
+        self._kept: dict[str, str] = {}  # replica group -> address of the follower that answered last
+        self._avoided: dict[str, int] = {}  # address -> until when it is asked last
+
+    async def ask(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> tuple[Answer, ReadAt]:
+        """The answer of a follower that is not too far behind; or else the leader's; or else, while there is no leader, that of the
+        follower that is the least behind.
+
+        Whatever a follower does not know counts as unknown only when the leader says so: TopicNotFoundError is the leader's.
+        """
+        view = await self._router.ensure_group(group, deadline_ms)
+        late: list[tuple[Answer, ReadAt]] = []
+        for node in self._in_order(view):
+            answer = await self._ask(node, method, request, deadline_ms)
+            if answer is None:
+                continue
+            source = read_at(answer, node)
+            if source.leader:
+                self._router.leader_is(group, node.address)  # the next read spares it
+            elif source.is_current:
+                self._kept[group] = node.address
+            if source.is_current:
+                return answer, source
+            late.append((answer, source))
+            self._avoid(node)
+        try:
+            answer = await self._committed_state.at_leader(group, method, request, deadline_ms)
+        except DledgerError as error:
+            if not late or not is_retriable(error):
+                raise
+            self._committed_state.note_leaderless(group, error)
+            return min(late, key=lambda each: each[1].age)
+        return answer, read_at(answer)
+
+    def _in_order(self, view: ReplicaGroup) -> list[Node]:
+        """The followers, the one that answered last before the others."""
+        now_ms, kept = self._router.clock.monotonic_ms(), self._kept.get(view.name)
+        followers = [node for node in view.nodes if node.address != view.leader_address]
+        avoided = {address for address, until_ms in self._avoided.items() if until_ms > now_ms}
+        return sorted(followers, key=lambda node: (node.address in avoided, node.address != kept, not node.voter))
+
+    async def _ask(self, node: Node, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer | None:
+        """A node's answer; None when it is down, refuses because it does not lead, or lags so far that it does not know the topic."""
+        left_s = (deadline_ms - self._router.clock.monotonic_ms()) / 1000
+        if left_s <= 0:
+            return None
+        try:
+            return await method.call(self._router.channel(node.address), request, timeout_s=min(ASK_TIMEOUT_S, left_s))
+        except (TopicNotFoundError, TopicPermissionError):
+            return None
+        except DledgerError as error:
+            silent = isinstance(error, UnreachableError | DeadlineExceededError)
+            if not silent and not is_retriable(error):
+                raise
+            if silent:
+                self._avoid(node)
+            return None
+
+    def _avoid(self, node: Node) -> None:
+        self._avoided[node.address] = self._router.clock.monotonic_ms() + AVOID_MS

@@ -1,0 +1,211 @@
+"""Spans of OpenTelemetry, by its conventions for messaging.  Imported only when somebody traces.
+
+Owns names and attributes of spans.  A span of a send ends when the message is acknowledged or has failed, whatever thread sees that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from opentelemetry import trace
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    TraceState,
+)
+
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.message import Message, traced
+from dledger_client.producer.delivery_report import SendFuture
+from dledger_wire.trace_context import TraceContext
+from dledger_wire.version import installed_version
+
+Future = TypeVar("Future", bound=SendFuture)
+Attributes = dict[str, str | int]
+
+SYSTEM = "dledger"
+MAX_LINKS = 128  # what OpenTelemetry keeps of them unless it is told otherwise
+
+
+class Spans:
+    """Makes the spans of this process's clients with one tracer provider."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._tracer = provider.get_tracer("dledger_client", installed_version())
+
+    # Sending
+
+    def send(self, message: Message, send: Callable[[Message], Future]) -> Future:
+        """Send one message as part of a trace."""
+        span = self._sending([message])
+        with self._failing(span):
+            future = send(_carrying(message, span))
+        if span.is_recording():
+            future.add_done_callback(lambda done: _end_send(span, done))
+        else:
+            span.end()
+        return future
+
+    @contextlib.contextmanager
+    def sending_batch(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
+        """The messages of a batch as they are to be sent inside of the block."""
+        span = self._sending(messages)
+        with self._failing(span):
+            yield [_carrying(each, span) for each in messages]
+        span.end()
+
+    def _sending(self, messages: Sequence[Message]) -> Span:
+        """A span of messages of one topic, with links to where those came from that bring a context of their own."""
+        first = messages[0]
+        attributes = _attributes("send", first.topic)
+        if len(messages) > 1:
+            attributes["messaging.batch.message_count"] = len(messages)
+        else:
+            attributes |= _of_message(len(first.body), first.keys, first.tags)
+        if first.delay_level:
+            attributes["messaging.dledger.message.delay_level"] = first.delay_level
+        if first.deliver_at_ms:
+            attributes["messaging.dledger.message.deliver_at_ms"] = first.deliver_at_ms
+        if first.transaction_group:
+            attributes["messaging.dledger.transaction.producer_group"] = first.transaction_group
+        own = (TraceContext.of(each.properties) for each in messages[:MAX_LINKS] if each.properties)
+        links = [Link(_span_context(context)) for context in own if context is not None]
+        return self._tracer.start_span(f"send {first.topic}", kind=SpanKind.PRODUCER, attributes=attributes, links=links)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _failing(span: Span) -> Iterator[None]:
+        """End a span with the error that leaves the block."""
+        try:
+            yield
+        except BaseException as error:
+            _fail(span, error)
+            span.end()
+            raise
+
+    # Receiving
+
+    def received(self, messages: Sequence[ReceivedMessage], consumer_group: str, began_ms: int) -> None:
+        """A fetch that returned messages, begun at a time in milliseconds since 1970."""
+        first = messages[0]
+        attributes = _attributes("receive", first.topic) | _place(first.replica_group, first.queue_id)
+        attributes |= {"messaging.batch.message_count": len(messages)} | _group(consumer_group)
+        span = self._tracer.start_span(
+            f"receive {first.topic}", kind=SpanKind.CLIENT, attributes=attributes, links=_links(messages), start_time=began_ms * 1_000_000
+        )
+        span.end()
+
+    @contextlib.contextmanager
+    def processing(self, messages: Sequence[ReceivedMessage], consumer_group: str, *, operation: str = "process") -> Iterator[Work]:
+        """A span that is current inside of the block.  Of one message it continues the trace; of several it begins one."""
+        first = messages[0]
+        attributes = _attributes(operation, first.topic) | _place(first.replica_group, first.queue_id) | _group(consumer_group)
+        parent = None
+        if len(messages) == 1:
+            attributes |= _of_message(len(first.body), first.keys, first.tags)
+            attributes |= {"messaging.message.id": first.msg_id, "messaging.dledger.queue_offset": first.queue_offset}
+            if first.reconsume_times:
+                attributes["messaging.dledger.message.reconsume_times"] = first.reconsume_times
+            context = first.trace_context
+            parent = None if context is None else trace.set_span_in_context(NonRecordingSpan(_span_context(context)))
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+        span = self._tracer.start_span(
+            f"{operation} {first.topic}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes, links=_links(messages)
+        )
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield Work(span)
+
+
+class Work:
+    """A span of work on messages."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def failed(self, error: BaseException) -> None:
+        """The application raised an error."""
+        self._span.record_exception(error)
+        _fail(self._span, error)
+
+    def redelivered(self, count: int) -> None:
+        """So many messages were not consumed, and come again."""
+        self._span.set_attribute("messaging.dledger.redelivered_count", count)
+        self._span.set_status(Status(StatusCode.ERROR, f"{count} messages were not consumed"))
+
+
+def _attributes(operation: str, topic: str) -> Attributes:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": "process" if operation == "check" else operation,
+        "messaging.destination.name": topic,
+    }
+
+
+def _of_message(body_bytes: int, keys: str, tags: str) -> Attributes:
+    found: Attributes = {"messaging.message.body.size": body_bytes}
+    if keys:
+        found["messaging.dledger.message.keys"] = keys
+    if tags:
+        found["messaging.dledger.message.tag"] = tags
+    return found
+
+
+def _place(replica_group: str, queue_id: int) -> Attributes:
+    """A queue by its group and number: every replica group of a topic counts its queues from 0."""
+    return {"messaging.destination.partition.id": f"{replica_group}/{queue_id}"}
+
+
+def _group(consumer_group: str) -> Attributes:
+    return {"messaging.consumer.group.name": consumer_group} if consumer_group else {}
+
+
+def _end_send(span: Span, future: Any) -> None:
+    error = future.exception()
+    if error is not None:
+        _fail(span, error)
+    else:
+        result = future.result()
+        attributes = _place(result.replica_group, result.queue_id)
+        attributes |= {"messaging.message.id": result.msg_id, "messaging.dledger.queue_offset": result.queue_offset}
+        span.set_attributes(attributes)
+    span.end()
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+
+
+def _carrying(message: Message, span: Span) -> Message:
+    """The message with the context of the span, unless it has one of its own."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return message
+    ids = trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
+    return traced(message, TraceContext(*ids, int(context.trace_flags), context.trace_state.to_header()))
+
+
+def _span_context(context: TraceContext) -> SpanContext:
+    return SpanContext(
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(context.flags),
+        trace_state=TraceState.from_header([context.state]) if context.state else None,
+    )
+
+
+def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
+    contexts = (message.trace_context for message in messages[:MAX_LINKS])
+    return [Link(_span_context(context)) for context in contexts if context is not None]
