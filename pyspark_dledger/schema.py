@@ -35,6 +35,8 @@ COLUMNS: dict[str, str] = {
 EXTRA_COLUMNS: dict[str, str] = {
     "body_size": "int",  # stored size: of a compressed body, its compressed size
     "physical_offset": "bigint",
+    "traceparent": "string",  # W3C Trace Context, NULL without one
+    "tracestate": "string",
 }
 ALL_COLUMNS = COLUMNS | EXTRA_COLUMNS
 NEEDS_BODY = frozenset({"body"})  # without these, bodies are not fetched

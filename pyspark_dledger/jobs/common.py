@@ -19,6 +19,7 @@ from dledger_client import PullConsumer
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import DledgerError
 from dledger_wire.printable import printable, printable_json
+from dledger_wire.security import variables
 from pyspark_dledger.options.access import VARIABLES
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 METADATA_TIMEOUT_MS = 15_000
 LISTENER_WAIT_S = 10.0
 CREDENTIALS = (
-    ("--user", "DLEDGER_USER", "NAME", "user to come in as"),
-    ("--password-file", "DLEDGER_PASSWORD_FILE", "FILE", "file with its password, mode 0600"),
-    ("--tls-ca", "DLEDGER_TLS_CA", "FILE", "authorities of the nodes, PEM"),
-    ("--tls-cert", "DLEDGER_TLS_CERT", "FILE", "certificate of the user, PEM"),
-    ("--tls-key", "DLEDGER_TLS_KEY", "FILE", "its key, mode 0600"),
+    ("--user", variables.USER, "NAME", "user to come in as"),
+    ("--password-file", variables.PASSWORD_FILE, "FILE", "file with its password, mode 0600"),
+    ("--tls-ca", variables.CA, "FILE", "authorities of the nodes, PEM"),
+    ("--tls-cert", variables.CERT, "FILE", "certificate of the user, PEM"),
+    ("--tls-key", variables.KEY, "FILE", "its key, mode 0600"),
 )
 
 Builder = TypeVar("Builder", bound=Any)

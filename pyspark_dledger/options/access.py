@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.types import TlsSettings
 from dledger_wire.errors import ConfigError, InvalidArgumentError
+from dledger_wire.security import variables
 from pyspark_dledger.options.parser import OptionParser
 
 # Option -> variable of the environment.
 VARIABLES = {
-    "user": "DLEDGER_USER",
-    "passwordFile": "DLEDGER_PASSWORD_FILE",
-    "tls.ca": "DLEDGER_TLS_CA",
-    "tls.cert": "DLEDGER_TLS_CERT",
-    "tls.key": "DLEDGER_TLS_KEY",
+    "user": variables.USER,
+    "passwordFile": variables.PASSWORD_FILE,
+    "tls.ca": variables.CA,
+    "tls.cert": variables.CERT,
+    "tls.key": variables.KEY,
 }
 ACCESS_KNOWN = ("user", "password", "passwordFile", "tls.ca", "tls.cert", "tls.key")
 PRIVATE = 0o600
@@ -82,7 +83,7 @@ def _check(found: AccessOptions) -> None:
 
 def here(path: str, *, private: bool = False) -> str:
     """A file of the driver as this process finds it: at its path, or among those that Spark brought (``--files``, ``addFile``), of which
-    ``private`` ones are given the mode back that Spark's copy has lost.  The path itself when it is nowhere."""
+    ``private`` ones are given the mode back that Spark's copy has lost.  ConfigError when it is nowhere."""
     if not path or os.path.exists(path):
         return path
     from pyspark import SparkFiles

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
-from dledger_client.admin.message_query import MAX_PAGE, PAGE_BYTES, pages
+from dledger_client.admin.message_query import MAX_PAGE, PAGE_BYTES, Replicas, pages
 from dledger_client.cluster.router import Router
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
@@ -60,7 +60,7 @@ async def keyed_offsets(router: Router, ranges: Sequence[OffsetRange], keys: Seq
         applied = await _applied(router, topic, group, deadline_ms)
         for key in keys:
             request = query_pb2.QueryMessagesRequest(topic=topic, key=key, max_messages=MAX_PAGE, max_bytes=PAGE_BYTES, places_only=True)
-            async with aclosing(pages(router, group, request, deadline_ms)) as answers:
+            async with aclosing(pages(Replicas(router), group, request, deadline_ms)) as answers:
                 async for reply, _, _ in answers:
                     left -= len(reply.messages)
                     if not reply.complete or reply.applied_index < applied or left < 0:

@@ -21,6 +21,7 @@ from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, Records, frame_heads, frame_positions, gather, uniform_stride
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.status import SysFlag
+from dledger_wire.trace_context import TRACEPARENT, TRACESTATE
 from pyspark_dledger.options.model import NO_FILTERS, Filters
 from pyspark_dledger.schema import arrow_schema
 
@@ -173,6 +174,8 @@ _BUILDERS: dict[str, Callable[[ChunkDecoder], pa.Array]] = {
     "replica": lambda decoder: pa.repeat(pa.scalar(decoder.chunk.replica, pa.string()), decoder.count),
     "body_size": lambda decoder: pa.array(decoder.heads["body_length"].astype(np.int32)),
     "physical_offset": lambda decoder: pa.array(decoder.heads["physical_offset"].astype(np.int64)),
+    "traceparent": lambda decoder: decoder.property_column(TRACEPARENT),
+    "tracestate": lambda decoder: decoder.property_column(TRACESTATE),
 }
 
 

@@ -7,7 +7,7 @@ and batch record.  Only the sequence number is missing, so publishing does not t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, Message
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.java_hash import cached_java_hash
+from dledger_wire.trace_context import TRACEPARENT, TRACESTATE
 from pyspark_dledger.options.kafka_names import COLUMN_HINTS
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "delay_level": ("int",),
     "deliver_timestamp": ("timestamp",),
     "properties": ("map<string,string>",),
+    TRACEPARENT: ("string",),
+    TRACESTATE: ("string",),
 }
 STAGED_BATCH_BYTES = 512 << 10
 MAX_BODY_BYTES = 4 << 20  # of brokers that do not tell their maxMessageSize: its default
@@ -65,6 +68,8 @@ def check_schema(schema: StructType, default_topic: str) -> None:
         raise InvalidArgumentError("column 'body' is missing; expected binary or string")
     if not default_topic and "topic" not in names:
         raise InvalidArgumentError("no topic: expected option topic or a column topic")
+    if TRACESTATE in names and TRACEPARENT not in names:
+        raise InvalidArgumentError("column 'tracestate' without 'traceparent'; expected both, or the second alone")
     if "queue_key" in names and "queue_id" in names:
         raise InvalidArgumentError("columns 'queue_key' and 'queue_id': expected one of them")
 
@@ -172,7 +177,7 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
         get("topic", none),
         get("tags", none),
         get("keys", none),
-        get("properties", none),
+        _properties(columns, none),
         get("delay_level", none),
         get("deliver_timestamp", none),
         get("queue_key", none),
@@ -191,14 +196,29 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
                 body.encode() if isinstance(body, str) else body,
                 tags=tags or "",
                 keys=_keys(name, keys),
-                # Spark's maps may have null values; a null property is left out.
-                properties={key: value for key, value in properties if value is not None} if properties else None,
+                properties=properties,
                 delay_level=level or 0,
                 deliver_at_ms=deliver_ms or 0,
             ),
             key,
             queue_id,
         )
+
+
+def _properties(columns: Mapping[str, list[Any]], none: list[Any]) -> Iterable[dict[str, str] | None]:
+    """The properties of each row, with its trace context."""
+    # Spark's maps may have null values; a null property is left out.
+    given = ({name: value for name, value in pairs if value is not None} if pairs else None for pairs in columns.get("properties", none))
+    if TRACEPARENT not in columns:
+        return given
+    return map(_traced, given, columns[TRACEPARENT], columns.get(TRACESTATE, none))
+
+
+def _traced(properties: dict[str, str] | None, parent: str | None, state: str | None) -> dict[str, str] | None:
+    if not parent:
+        return properties
+    others = {name: value for name, value in (properties or {}).items() if name not in (TRACEPARENT, TRACESTATE)}
+    return others | {TRACEPARENT: parent} | ({TRACESTATE: state} if state else {})
 
 
 def _keys(topic: str, keys: str | list[str | None] | None) -> str | list[str]:
