@@ -1,0 +1,1 @@
+"""The web console of a cluster: pages in a browser over the same calls that the command line makes."""

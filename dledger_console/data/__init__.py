@@ -1,0 +1,1 @@
+"""What pages show, as typed values: functions over the public client, bounded in size, that draw nothing."""

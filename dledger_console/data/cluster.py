@@ -1,0 +1,111 @@
+"""What the pages about cluster and nodes ask: one sampler a user for all of them, and why leaders changed.
+
+Owns when nodes are asked for their accounts of changes of leader: only when what they say of themselves differs from the last look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.admin.consumer_groups import ConsumerGroupDescription
+from dledger_client.admin.status_checks import Finding, find, parse_checks
+from dledger_client.admin.status_text import sentence
+from dledger_client.aio import Admin, DledgerError, LeaderChange
+from dledger_console.history.cluster import ClusterHistory
+from dledger_console.history.sampler import Sampler
+
+STATUS_S, CONSUMERS_S = 2.0, 5.0
+NODE_TIMEOUT_MS = 1_500
+SETTLE_S = 10.0  # after a change: each node has an account of its own, and some come late
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The cluster in one sentence.
+
+    Attributes:
+        text: The sentence, as ``dledger status`` says it.
+        kind: good, warn or bad.
+        findings: What is wrong, a line each.
+    """
+
+    text: str
+    kind: str
+    findings: tuple[Finding, ...]
+
+
+class LeaderChanges:
+    """Why leaders changed, by the accounts of all nodes.  They are asked when a term, a role or the reach of a node has changed, and again
+    with every look for some seconds after that; then not at all, so that a quiet cluster is left alone."""
+
+    def __init__(self, admin: Admin, clock: Callable[[], float] = time.monotonic) -> None:
+        self._admin, self._clock = admin, clock
+        self._seen: object = None
+        self._until_s = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self.newest: Sequence[LeaderChange] = ()  # the oldest first
+
+    def look(self, groups: Sequence[ReplicaGroupStatus]) -> None:
+        """The nodes have said this.  Returns at once: a node that hangs would hold up what the others say."""
+        seen = [(group.name, node.id, node.term, node.role, node.reachable) for group in groups for node in group.nodes]
+        if seen != self._seen:
+            self._seen, self._until_s = seen, self._clock() + SETTLE_S
+        if self._clock() < self._until_s and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask(), name="console-leader-changes")
+
+    async def _ask(self) -> None:
+        try:
+            self.newest = await self._admin.leader_history()
+        except DledgerError:  # no node answers, which the state of the nodes says, too
+            self._until_s = self._clock() + SETTLE_S
+
+    async def asked(self) -> None:
+        """Wait for the answer to what was asked last."""
+        if self._asking is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._asking
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+
+class ClusterSamplers:
+    """The samplers of a session that see the cluster, and what they saw."""
+
+    def __init__(self, admin: Admin) -> None:
+        self.history = ClusterHistory()
+        self.leader_changes = LeaderChanges(admin)
+
+        async def status() -> Sequence[ReplicaGroupStatus]:
+            return await admin.cluster_status(timeout_ms=NODE_TIMEOUT_MS)
+
+        async def consumers() -> Sequence[ConsumerGroupDescription]:
+            return await admin.describe_groups(partial=True)
+
+        self.status: Sampler[Sequence[ReplicaGroupStatus]] = Sampler(status, self._take_status, STATUS_S)
+        self.consumers: Sampler[Sequence[ConsumerGroupDescription]] = Sampler(consumers, self.history.take_consumers, CONSUMERS_S)
+
+    def _take_status(self, at_ms: int, groups: Sequence[ReplicaGroupStatus]) -> None:
+        self.history.take_status(at_ms, groups)
+        self.leader_changes.look(groups)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self.leader_changes.close()
+        self.status.close()
+        self.consumers.close()
+
+
+def verdict(groups: Sequence[ReplicaGroupStatus]) -> Verdict:
+    """What the nodes say, in words."""
+    findings = tuple(find(groups, parse_checks("all"), int(time.time() * 1000)))
+    stopped = not all(group.takes_messages for group in groups)
+    healthy = all(group.healthy for group in groups)
+    return Verdict(sentence(groups), "bad" if stopped else "good" if healthy and not findings else "warn", findings)

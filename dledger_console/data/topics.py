@@ -1,0 +1,134 @@
+"""Topics in a list: their queues over replica groups, how much they hold, the age of their oldest message.
+
+Owns which part of thousands of topics is asked for more than its name: the page that is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dledger_client.aio import Admin, DledgerError, Perm, QueueRange, ReadAt, TopicQueues
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
+
+NORMAL, RETRY, DEAD_LETTERS = "topic", "retries", "dead letters"
+OLDEST_QUEUES = 32  # of one topic that are asked for their oldest message
+ASKED_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic.
+
+    Attributes:
+        name: The topic.
+        kind: ``topic``, ``retries`` or ``dead letters`` of a consumer group.
+        parts: The topic in each replica group.
+    """
+
+    name: str
+    kind: str
+    parts: Sequence[TopicQueues]
+
+    @property
+    def read_queues(self) -> int:
+        """Queues that consumers read."""
+        return sum(part.read_queues for part in self.parts)
+
+    @property
+    def write_queues(self) -> int:
+        """Queues that producers write."""
+        return sum(part.write_queues for part in self.parts)
+
+    @property
+    def perm(self) -> int:
+        """Permission bits of any replica group."""
+        found = 0
+        for part in self.parts:
+            found |= part.perm
+        return found
+
+    @property
+    def perm_text(self) -> str:
+        """``read, write``, ``read``, ``write`` or ``none``."""
+        words = [word for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "write")) if self.perm & bit]
+        return ", ".join(words) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """All topics by name, and the replica groups that did not answer; ``read_at``: who answered for the others."""
+
+    rows: Sequence[TopicRow]
+    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
+    read_at: Mapping[str, ReadAt] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTotals:
+    """What a topic holds.
+
+    Attributes:
+        queues: Its readable queues, by replica group and number.
+        unanswered: The replica groups that did not answer, and why.
+    """
+
+    queues: Sequence[QueueRange]
+    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        """Messages that are stored now."""
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def written(self) -> int:
+        """Messages that were ever stored: it only rises, so that its rise is the rate of writes."""
+        return sum(queue.max_offset for queue in self.queues)
+
+
+async def list_topics(admin: Admin) -> TopicList:
+    """All topics of applications, with the retries and dead letters of consumer groups."""
+    found = await admin.list_topics(or_followers=True, partial=True)
+    parts: dict[str, list[TopicQueues]] = {}
+    for part in found:
+        parts.setdefault(part.topic, []).append(part)
+    return TopicList([TopicRow(name, kind_of(name), parts[name]) for name in sorted(parts)], found.unanswered, found.read_at)
+
+
+def kind_of(name: str) -> str:
+    """What a topic is for, by its name."""
+    return RETRY if name.startswith(RETRY_PREFIX) else DEAD_LETTERS if name.startswith(DLQ_PREFIX) else NORMAL
+
+
+async def totals(admin: Admin, names: Iterable[str]) -> dict[str, TopicTotals]:
+    """What some topics hold."""
+    found = await admin.offsets_of_topics(names, or_followers=True, partial=True)
+    return {name: TopicTotals(tuple(queues), queues.unanswered) for name, queues in found.items()}
+
+
+async def oldest_ms(admin: Admin, topic: str, queues: Iterable[QueueRange]) -> dict[tuple[str, int], int]:
+    """When the oldest message of each queue was stored, milliseconds since 1970; queues that are empty or do not answer are left out."""
+    filled = [queue for queue in queues if queue.messages][:OLDEST_QUEUES]
+    found = await stored_ms(admin, [(topic, queue.replica_group, queue.queue_id, queue.min_offset) for queue in filled])
+    return {(group, number): at_ms for (_, group, number, _), at_ms in found.items()}
+
+
+async def stored_ms(admin: Admin, places: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str, int, int], int]:
+    """When the messages at (topic, replica group, queue, offset) were stored; those that cannot be read are left out."""
+    turns = asyncio.Semaphore(ASKED_AT_ONCE)
+    found: dict[tuple[str, str, int, int], int] = {}
+
+    async def ask(place: tuple[str, str, int, int]) -> None:
+        topic, group, number, offset = place
+        async with turns:
+            try:
+                message = await admin.query_by_offset(topic, number, offset, replica_group=group)
+            except DledgerError:
+                return
+        if message is not None:
+            found[place] = message.store_timestamp
+
+    await asyncio.gather(*map(ask, places))
+    return found

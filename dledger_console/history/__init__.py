@@ -1,0 +1,1 @@
+"""What open pages saw, in memory of a fixed size."""

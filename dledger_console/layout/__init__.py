@@ -1,0 +1,1 @@
+"""What pages are made of: frame, tables, questions, charts, one look."""

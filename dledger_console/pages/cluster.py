@@ -1,0 +1,197 @@
+"""The cluster at a glance: what works, what is wrong, who leads and why, who is behind."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from nicegui import ui
+
+from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.admin.diagnostics import LeaderChange
+from dledger_client.admin.status_text import replicas_of
+from dledger_console.data.cluster import ClusterSamplers, verdict
+from dledger_console.history.cluster import furthest_behind
+from dledger_console.layout.charts import LineChart
+from dledger_console.layout.shared import cluster_samplers
+from dledger_console.layout.tables import BoundedTable, Cell, Column, Link, Mark, link
+from dledger_console.layout.view import View, console_page
+from dledger_console.layout.words import ago, clock, number, span
+from dledger_wire.printable import printable
+
+CHANGES = 12
+CHANGES_S = 1.0
+GROUPS = (
+    Column("group", "Replica group"),
+    Column("leader", "Leader"),
+    Column("term", "Term", number=True),
+    Column("in_sync", "In sync"),
+    Column("behind", "Not in sync"),
+    Column("lag", "Entries behind, at most", number=True),
+    Column("in", "In / s", number=True),
+    Column("out", "Out / s", number=True),
+    Column("spare", "May still fail"),
+)
+BEHIND_TITLE = "Consumer groups that lag most"
+BEHIND = (
+    Column("group", "Consumer group"),
+    Column("lag", "Messages behind", number=True),
+    Column("trend", "Last minute"),
+    Column("topic", "Most of it in"),
+    Column("members", "Members", number=True),
+)
+
+
+IN, OUT = "Messages in / s", "Messages out / s"
+CONSUMERS, FOLLOWERS = "Consumer lag, messages", "Follower lag, entries"
+CHARTS = (IN, OUT, CONSUMERS, FOLLOWERS)
+
+
+@console_page("/", "Cluster")
+async def cluster(view: View) -> None:
+    """What works, who leads, who lags."""
+    page = _Page(cluster_samplers(view))
+    await view.follow(page.seen.status, page.show_status)
+    await view.follow(page.seen.consumers, page.show_consumers)
+    await view.every(CHANGES_S, page.show_changes)
+
+
+class _Page:
+    """The parts of the page, and what brings each of them up to date."""
+
+    def __init__(self, seen: ClusterSamplers) -> None:
+        self.seen = seen
+        self._line = ui.label("Asking the nodes…").classes("sentence card")
+        with ui.element("div").classes("cards"):
+            with _card("Needs attention"):
+                self._attention = ui.element("div").classes("attention")
+            with _card(BEHIND_TITLE):
+                self._behind = BoundedTable(BEHIND, key="key", empty="every consumer group has read everything", label=BEHIND_TITLE)
+        ui.label("Replica groups").classes("section")
+        self._groups = BoundedTable(GROUPS, key="key", empty="no replica group has answered", label="Replica groups", rows=20)
+        ui.label("Why leaders changed").classes("section")
+        self._changes = ui.element("div").classes("card changes")
+        ui.label("Live, while a page is open").classes("section")
+        with ui.element("div").classes("cards"):
+            self._charts = {title: _chart(title) for title in CHARTS}
+        self._findings: list[str] | None = None
+        self._told: list[LeaderChange] | None = None
+
+    def show_status(self) -> None:
+        """What the nodes say."""
+        found = self.seen.status.newest or ()
+        said = verdict(found)
+        self._line.set_text(printable(said.text))
+        self._line.classes(replace=f"sentence on-{said.kind}")
+        findings = [str(finding) for finding in said.findings]
+        if findings != self._findings:
+            self._findings = findings
+            _attention(self._attention, findings)
+        self._groups.set_rows([_group_row(group, self.seen) for group in found])
+        self._charts[IN].show(self.seen.history.messages_in)
+        self._charts[OUT].show(self.seen.history.messages_out)
+        self._charts[FOLLOWERS].show(self.seen.history.entries_behind)
+
+    def show_consumers(self) -> None:
+        """Who lags most."""
+        found = furthest_behind(self.seen.consumers.newest or (), self.seen.history)
+        self._behind.set_rows([_behind_row(each.name, each.lag, each.growing, each.topic, each.members) for each in found])
+        self._charts[CONSUMERS].show({each.name: self.seen.history.consumer_lag[each.name] for each in found})
+
+    async def show_changes(self) -> None:
+        """Why leaders changed."""
+        found = list(self.seen.leader_changes.newest[-CHANGES:])
+        if found != self._told:
+            self._told = found
+            _timeline(self._changes, found)
+
+
+@contextlib.contextmanager
+def _card(title: str) -> Iterator[None]:
+    with ui.element("section").classes("card"):
+        ui.label(title).classes("section first")
+        yield
+
+
+def _chart(title: str) -> LineChart:
+    with _card(title):
+        whole = title in (CONSUMERS, FOLLOWERS)
+        return LineChart(title, whole=whole, quiet="no lag" if whole else "no traffic")
+
+
+def _group_row(group: ReplicaGroupStatus, seen: ClusterSamplers) -> dict[str, Cell]:
+    replicas = replicas_of(group)
+    lags = [lag for node in group.nodes if (lag := group.lag(node)) is not None and group.is_member(node.id)]
+    missing = replicas["missing"] + replicas["lagging"]
+    spare = group.spare
+    if group.takes_messages:
+        left = Mark(f"{spare} of {len(group.voters)}", "good") if spare else Mark("none: one more stops writes", "warn")
+    else:
+        left = Mark("writes have stopped", "bad")
+    return {
+        "key": group.name,
+        "group": group.name,
+        "leader": Link.to(group.leader.id, "/node", id=group.leader.id) if group.leader else Mark("no leader", "bad"),
+        "term": group.term,
+        "in_sync": ", ".join(replicas["in_sync"]) or "–",
+        "behind": Mark(", ".join(missing), "warn") if missing else "–",
+        "lag": max(lags, default=None),
+        "in": number(seen.history.messages_in[group.name].last),
+        "out": number(seen.history.messages_out[group.name].last),
+        "spare": left,
+    }
+
+
+def _behind_row(name: str, lag: int, growing: bool | None, topic: str, members: int) -> dict[str, Cell]:
+    trend: Cell = "–" if growing is None else Mark("growing", "warn") if growing else Mark("not growing", "good")
+    return {
+        "key": name,
+        "group": Link.to(name, "/group", name=name),
+        "lag": lag,
+        "trend": trend,
+        "topic": Link.to(topic, "/topic", name=topic) if topic else None,
+        "members": members if members else Mark("0", "warn"),
+    }
+
+
+def _attention(place: ui.element, texts: Sequence[str]) -> None:
+    place.clear()
+    with place:
+        if not texts:
+            ui.label("Nothing. Every member answers and is in sync.").classes("muted")
+        for text in texts[:20]:
+            ui.label(printable(text)).classes("finding")
+        if len(texts) > 20:
+            ui.label(f"and {len(texts) - 20} more: dledger status --check all").classes("muted small")
+
+
+def _timeline(place: ui.element, changes: Sequence[LeaderChange]) -> None:
+    place.clear()
+    now_ms = time.time() * 1000
+    with place:
+        if not changes:
+            ui.label("No change of leader since the nodes that answer were started.").classes("muted")
+        for change in reversed(changes):
+            with ui.element("div").classes("change"):
+                with ui.element("div").classes("small muted"):
+                    ui.label(clock(change.at_ms))
+                    ui.label(ago(change.at_ms, now_ms))
+                with ui.element("div"):
+                    with ui.element("div").classes("row-line"):
+                        ui.label(f"{change.replica_group}:").classes("muted")
+                        ui.label(f"{change.previous or 'none'} →").classes("muted")
+                        ui.link(printable(change.leader), link("/node", id=change.leader)).classes("strong")
+                        ui.label(f"term {change.term}").classes("small muted")
+                        if change.kind:
+                            ui.label(KINDS.get(change.kind, printable(change.kind))).classes(f"pill on-{_kind(change)}")
+                        if change.took_ms is not None and change.kind != "start":
+                            ui.label(f"{span(change.took_ms)} without a leader").classes("small muted")
+                    ui.label(printable(change.reason) or "The nodes do not know why.").classes("why")
+
+
+KINDS = {"election": "elected", "transfer": "handed over", "start": "first after a start", "followed": "learned from the new leader"}
+
+
+def _kind(change: LeaderChange) -> str:
+    return {"election": "warn", "followed": "warn"}.get(change.kind, "good")

@@ -1,0 +1,234 @@
+"""One consumer group: its lag and the curve of it, who reads which queue, its members; moving and deleting it."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from dledger_client.aio import ConsumerGroupDescription
+from dledger_console.data import groups
+from dledger_console.data.groups import QueueRow, ResetPlan, ResetTarget
+from dledger_console.history.sampler import Sampler
+from dledger_console.history.series import Series
+from dledger_console.layout.actions import act, action_button, confirm, say
+from dledger_console.layout.charts import LineChart
+from dledger_console.layout.parts import Figures, Missing, Question, heading, number_field, text_field, toolbar
+from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link, Mark, link
+from dledger_console.layout.view import View, console_page
+from dledger_console.layout.words import TIME_HINT, number, span, stored_at, time_ms
+from dledger_wire.errors import DledgerError
+from dledger_wire.printable import printable
+
+LOOK_S = 2.0
+QUEUES_S = 5.0
+FIRST, LAST, AT = "first", "last", "time"
+QUEUES = (
+    Column("topic", "Topic"),
+    Column("queue", "Queue"),
+    Column("lag", "Behind", number=True),
+    Column("age", "Next message is", number=True),
+    Column("offset", "Position", number=True),
+    Column("end", "End", number=True),
+    Column("owner", "Read by"),
+)
+MEMBERS = (
+    Column("id", "Member"),
+    Column("address", "Address"),
+    Column("kind", "Kind"),
+    Column("queues", "Queues", number=True),
+    Column("lag", "Behind", number=True),
+    Column("joined", "Joined"),
+    Column("reads", "Subscriptions", note=True),
+)
+MOVES = (
+    Column("queue", "Queue"),
+    Column("before", "From", number=True),
+    Column("after", "To", number=True),
+    Column("again", "Read again", number=True),
+    Column("skipped", "Skipped", number=True),
+)
+
+
+class WatchedGroup:
+    """A consumer group as one user watches it: its newest description, and its lag by topic over time."""
+
+    def __init__(self, view: View, name: str) -> None:
+        admin = view.admin
+        self.lag: dict[str, Series] = {}
+        self.sampler: Sampler[ConsumerGroupDescription] = Sampler(lambda: admin.describe_group(name, partial=True), self._take, LOOK_S)
+
+    def _take(self, at_ms: int, found: ConsumerGroupDescription) -> None:
+        lags = groups.lag_by_topic(found)
+        for topic in lags.keys() | self.lag.keys():
+            if found.unanswered:  # a gap, not a fall
+                self.lag.setdefault(topic, Series()).add(at_ms, None)
+            elif topic in lags:
+                self.lag.setdefault(topic, Series()).add(at_ms, lags[topic])
+            else:
+                del self.lag[topic]  # the topic was deleted
+
+    def close(self) -> None:
+        """The session has ended."""
+        self.sampler.close()
+
+
+@console_page("/group", "Consumer group")
+async def group_page(view: View, name: str = "") -> None:
+    """The consumer group ``name``."""
+    await view.admin.describe_group(name, partial=True)  # the page says so when there is none
+    watched = view.session.keep(f"group {name}", lambda: WatchedGroup(view, name))
+    seen = watched.sampler
+    ui.label(printable(name)).classes("subject mono")
+    figures = Figures(("Messages behind", "Oldest of them", "Members", "Queues without a reader"))
+    with toolbar():
+        action_button(view, "Move…", lambda: move(view, name, sorted(watched.lag)))
+        action_button(view, "Settings…", lambda: settings(view, name))
+        action_button(view, "Delete…", lambda: delete(view, name), dangerous=True)
+        ui.link("Dead letters", link("/dead-letters", group=name))
+    missing = Missing()
+    heading("Messages behind, by topic")
+    with ui.element("div").classes("card"):
+        chart = LineChart(f"Messages behind of {printable(name)}, by topic", whole=True)
+    heading("Queues")
+    queues = BoundedTable(QUEUES, key="key", empty="no queues", label="Queues", rows=100)
+    heading("Members")
+    members = BoundedTable(MEMBERS, key="key", empty="no members are connected", label="Members")
+
+    def show() -> None:
+        found = seen.newest
+        if found is None:
+            return
+        row = groups.row_of(found)
+        figures.show(
+            {"Messages behind": number(row.lag), "Members": number(row.members), "Queues without a reader": number(row.unread_queues)}
+        )
+        missing.show(found.unanswered, read_at=found.read_at)
+        chart.show(watched.lag)
+        members.set_rows(_member_rows(found))
+
+    async def show_queues() -> None:
+        if (found := seen.newest) is not None:
+            rows = await groups.queue_rows(view.admin, found)
+            oldest = max((row.behind_ms for row in rows if row.behind_ms is not None), default=0)
+            figures.show({"Oldest of them": span(oldest) if oldest else "–"})
+            queues.set_rows([_queue_row(row) for row in sorted(rows, key=lambda row: -row.lag.lag)])
+
+    await view.follow(seen, show)
+    await view.every(QUEUES_S, show_queues)
+
+
+def _queue_row(row: QueueRow) -> dict[str, Cell]:
+    lag = row.lag
+    unread: Cell = Mark("none", "warn") if lag.lag else "none"
+    return {
+        "key": f"{lag.topic} {lag.replica_group} {lag.queue_id}",
+        "topic": Link.to(lag.topic, "/topic", name=lag.topic),
+        "queue": f"{lag.replica_group}/{lag.queue_id}",
+        "lag": lag.lag,
+        "age": Amount("–", -1) if not lag.lag or row.behind_ms is None else Amount(f"{span(row.behind_ms)} old", row.behind_ms),
+        "offset": lag.offset if lag.offset is not None else Amount("nothing committed", -1),
+        "end": lag.max_offset,
+        "owner": row.owner or unread,
+    }
+
+
+def _member_rows(found: ConsumerGroupDescription) -> list[dict[str, Cell]]:
+    lags = {queue.key: queue.lag for queue in found.queues}
+    return [
+        {
+            "key": member.client_id,
+            "id": member.client_id,
+            "address": member.address,
+            "kind": member.kind,
+            "queues": len(member.queues),
+            "lag": sum(lags.get(queue, 0) for queue in member.queues),
+            "joined": stored_at(member.joined_ms),
+            "reads": ", ".join(f"{topic} ({expression})" for topic, expression in sorted(member.subscriptions.items())),
+        }
+        for member in found.members
+    ]
+
+
+async def move(view: View, name: str, topics: list[str]) -> None:
+    """Ask where to, show what that would change in each queue, ask again, and do it."""
+    if not topics:
+        say("this consumer group has no positions", bad=True)
+        return
+    with Question(f"Move consumer group {name}", "Preview") as question:
+        topic = ui.select(topics, value=topics[0], label="Topic").props("dense outlined").classes("field")
+        targets = {FIRST: "the oldest stored message", LAST: "the end: skip what is stored", AT: "a time"}
+        to = ui.radio(targets, value=FIRST).props("dense")
+        at = text_field("Time", hint=TIME_HINT)
+        at.bind_visibility_from(to, "value", value=AT)
+    if not await question.answer():
+        return
+    wanted = str(topic.value)
+    try:
+        target: ResetTarget = "first" if to.value == FIRST else "last" if to.value == LAST else time_ms(str(at.value or "").strip())
+        plan = await groups.plan_reset(view.admin, name, wanted, target)
+    except DledgerError as error:
+        say(error.message, bad=True)
+        return
+    if not await _agreed(name, wanted, plan):
+        return
+
+    async def work() -> str:
+        done = await groups.reset(view.admin, name, wanted, target)
+        return f"{name} was moved in topic {wanted}: {done.text}"
+
+    await act(view, work)
+
+
+async def _agreed(name: str, topic: str, plan: ResetPlan) -> bool:
+    with Question(f"Move {name} in topic {topic}?", dangerous="Move consumer group") as question:
+        ui.label(f"{plan.text[0].upper()}{plan.text[1:]}.  Nothing was changed yet.").classes("dialog-text")
+        table = BoundedTable(MOVES, key="key", empty="no queues", label="Moves", rows=10)
+        table.set_rows(
+            [
+                {
+                    "key": f"{each.replica_group} {each.queue_id}",
+                    "queue": f"{each.replica_group}/{each.queue_id}",
+                    "before": each.before if each.before is not None else "–",
+                    "after": each.after,
+                    "again": each.repeated,
+                    "skipped": each.skipped,
+                }
+                for each in plan.moves
+            ]
+        )
+    return bool(await question.answer())
+
+
+async def settings(view: View, name: str) -> None:
+    """Ask for the settings of the group, and change them."""
+    try:
+        replica_group = (await view.admin.describe_cluster()).replica_groups[0].name
+        (now,) = await view.admin.group_settings(name, replica_group=replica_group)
+    except DledgerError as error:
+        say(error.message, bad=True)
+        return
+    with Question(f"Settings of {name}", "Change settings") as question:
+        times = number_field("Deliveries again before a message is a dead letter", now.retry_max_times, least=0, most=1000)
+        enabled = ui.checkbox("The group may read", value=now.consume_enable)
+    if not await question.answer():
+        return
+
+    async def work() -> str:
+        done = await view.admin.update_group(name, retry_max_times=int(times.value or 0), consume_enable=bool(enabled.value))
+        may = "may read" if done.consume_enable else "may not read"
+        return f"{name}: a message is a dead letter after {done.retry_max_times} deliveries; the group {may}"
+
+    await act(view, work)
+
+
+async def delete(view: View, name: str) -> None:
+    """Ask, and delete the group."""
+    text = "Its positions and settings are deleted: when it comes back it begins anew.\nIts dead letters stay.  It must have no members."
+    if not await confirm(f"Delete consumer group {name}?", text, "Delete consumer group", dangerous=True, type_to_confirm=name):
+        return
+
+    async def work() -> str:
+        await view.admin.delete_group(name)
+        return f"consumer group {name} was deleted"
+
+    if await act(view, work):
+        ui.navigate.to("/groups")
